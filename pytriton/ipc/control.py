@@ -1,0 +1,142 @@
+"""The control socket: ZeroMQ DEALER (client, worker, proxy) to ROUTER (dispatcher) over a unix socket.
+
+Frames, after the ROUTER's identity frame::
+
+    [ request id: 8 bytes ][ message: see messages.py ][ payload ]*
+
+A reply, and each Progress before it, carries the request id of what it answers. Messages that the dispatcher
+sends of its own accord (LoadModel, RetireWorker) carry `UNASKED`. Payloads are users' bytes and stay closed here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import zmq
+
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+#: The request id of messages that answer nothing.
+UNASKED = bytes(8)
+#: A frame larger than this is refused by the dispatcher (ZeroMQ drops the peer).
+MAX_FRAME_BYTES = 4 << 30
+
+
+class ControlTimeout(Exception):
+    """The dispatcher did not answer in time."""
+
+
+def frames(
+    request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes] = ()
+) -> list[bytes]:
+    """Return the frames of one message, without the ROUTER's identity frame."""
+    return [request_id, messages.encode(message), *payloads]
+
+
+def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[bytes]]:
+    """Return (request id, message, payloads) of the frames of one message.
+
+    Raises:
+        MalformedMessage: the frames are not those of one message.
+    """
+    if len(parts) < 2 or len(parts[0]) != len(UNASKED):
+        raise messages.MalformedMessage(f"expected request id and message, got {len(parts)} frames")
+    return parts[0], messages.decode(parts[1]), list(parts[2:])
+
+
+class ControlClient:
+    """The asking end of the control socket, for one thread.
+
+    Example::
+
+        with ControlClient(rundir.control_endpoint) as control:
+            models = control.ask(messages.ListModels(), timeout_s=5)
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.maxmsgsize = MAX_FRAME_BYTES
+        self._socket.connect(endpoint)
+        self._ids = itertools.count(1)
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def fileno(self) -> int:
+        """The file descriptor that becomes readable when `receive` may have something (edge-triggered)."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def close(self) -> None:
+        """Close the socket; what was not sent yet is dropped."""
+        self._socket.close()
+        self._context.term()
+
+    def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> bytes:
+        """Send a message and return its request id."""
+        request_id = next(self._ids).to_bytes(8, "little")
+        self._socket.send_multipart(frames(request_id, message, payloads), copy=False)
+        return request_id
+
+    def receive(
+        self, timeout_s: float | None = None
+    ) -> tuple[bytes, messages.AnyMessage, list[bytes]] | None:
+        """Return the next message, or None when none came within `timeout_s` (None: wait for ever)."""
+        wait_ms = None if timeout_s is None else max(0, round(timeout_s * 1000))
+        if not self._socket.poll(wait_ms):
+            return None
+        return parse(self._socket.recv_multipart())
+
+    def ask(
+        self,
+        message: messages.AnyMessage,
+        payloads: Sequence[bytes] = (),
+        *,
+        timeout_s: float | None,
+        on_progress: Callable[[messages.Progress], None] | None = None,
+    ) -> messages.AnyMessage:
+        """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
+
+        Raises:
+            RemoteFailure: the dispatcher answered with a Failure.
+            ControlTimeout: it said nothing for `timeout_s` seconds.
+        """
+        request_id = self.send(message, payloads)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            received = self.receive(left)
+            if received is None:
+                raise ControlTimeout(f"no answer from the dispatcher within {timeout_s} s")
+            answered, reply, _ = received
+            if answered != request_id:
+                continue  # the answer to a question whose asker gave up
+            if isinstance(reply, messages.Progress):
+                if on_progress is not None:
+                    on_progress(reply)
+                deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            elif isinstance(reply, messages.Failure):
+                raise RemoteFailure(_kind_of(reply), reply.text, reply.traceback)
+            else:
+                return reply
+
+
+def _kind_of(failure: messages.Failure) -> ErrorKind:
+    try:
+        return ErrorKind(failure.kind)
+    except ValueError:  # a newer dispatcher's kind
+        return ErrorKind.INTERNAL

@@ -1,0 +1,141 @@
+"""The runtime directory: where one daemon's sockets, logs, pid and settings lie, and how others find it.
+
+Layout (the directory is 0700; all its names are short because a unix socket's path has at most 107 bytes)::
+
+    <runtime directory>/
+      control.sock       ZeroMQ ROUTER of the dispatcher
+      daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
+      l/<worker>.sock    the lane listener of one worker
+      models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
+      backends/          tritonserver's backend directory: the proxy
+      logs/              daemon.log, tritonserver.log and MODEL.log, JSON lines, rotated
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
+#: sun_path holds 108 bytes with its terminating NUL (unix(7)).
+MAX_SOCKET_PATH = 107
+
+
+class RuntimeDirError(Exception):
+    """The runtime directory cannot be used; the text says why and what to do."""
+
+
+def default_runtime_dir() -> Path:
+    """Return the runtime directory of this user: the first that applies of the documented places.
+
+    `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for root,
+    `<temp folder>/pytriton-daemon-<uid>`.
+    """
+    explicit = os.environ.get(ENV_RUNTIME_DIR)
+    if explicit:
+        return Path(explicit).expanduser().absolute()
+    xdg = os.environ.get("XDG_RUNTIME_DIR")
+    if xdg and os.path.isdir(xdg):
+        return Path(xdg) / "pytriton-daemon"
+    if os.geteuid() == 0:
+        return Path("/run/pytriton-daemon")
+    return Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}"
+
+
+@dataclass(frozen=True)
+class RuntimeDir:
+    """Paths inside one runtime directory."""
+
+    path: Path
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def control_endpoint(self) -> str:
+        """ZeroMQ endpoint of the dispatcher."""
+        return f"ipc://{self.control_socket}"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "daemon.lock"
+
+    @property
+    def lanes(self) -> Path:
+        return self.path / "l"
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def backends(self) -> Path:
+        return self.path / "backends"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log_file(self, model: str | None = None) -> Path:
+        """The JSON-lines log of a model, or of the daemon itself."""
+        return self.logs / ("daemon.log" if model is None else f"model-{model}.log")
+
+    def lane_socket(self, worker: str) -> Path:
+        return self.lanes / f"{worker}.sock"
+
+    def create(self) -> None:
+        """Make the directory, private to its owner, and its folders.
+
+        Raises:
+            RuntimeDirError: it is not ours, not private, not writable, or its path is too long for a socket.
+        """
+        longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
+        if longest > MAX_SOCKET_PATH:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
+                f"sockets in it would pass the {MAX_SOCKET_PATH} bytes that a unix socket's path may have. "
+                f"Choose a shorter one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_private()
+            for folder in (self.lanes, self.models, self.backends, self.logs):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RuntimeDirError(
+                f"cannot use the runtime directory {self.path}: {error}. Choose another one with "
+                f"--runtime-dir or {ENV_RUNTIME_DIR}."
+            ) from error
+
+    def _check_private(self) -> None:
+        info = os.lstat(self.path)
+        if not stat.S_ISDIR(info.st_mode):
+            raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
+        if info.st_uid != os.geteuid():
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} belongs to user {info.st_uid}, not to this one "
+                f"({os.geteuid()}). Choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+        if stat.S_IMODE(info.st_mode) & 0o077:
+            os.chmod(self.path, 0o700)
+
+    def running_pid(self) -> int | None:
+        """Return the pid of the daemon that holds this directory, or None when none runs.
+
+        The lock, not the pid's existence, is the proof: a pid may have been given to another process.
+        """
+        try:
+            with open(self.lock_file) as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    text = lock.read().strip()
+                    return int(text) if text.isdigit() else None
+        except FileNotFoundError:
+            return None
+        return None
