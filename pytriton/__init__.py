@@ -1,0 +1,82 @@
+"""Serve Python callables through NVIDIA Triton Inference Server, from a daemon any process can use.
+
+Importing this package starts nothing and loads nothing: every public name is resolved on first use
+(PEP 562), so `import pytriton` costs the same in a worker, a command line and a notebook.
+
+    >>> import pytriton                                          # doctest: +SKIP
+    >>> client = pytriton.connect()                              # doctest: +SKIP
+    >>> client.register(infer_fn, model_name="linear", ...)      # doctest: +SKIP
+
+Inside tritonserver the proxy sees an empty file in this one's place, laid out by the dispatcher:
+nothing in `pytriton.ipc` or `pytriton.proxy_backend` may rely on a name defined here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytriton.daemon import connect as connect
+    from pytriton.declaration import declare as declare
+    from pytriton.decorators import batch as batch
+    from pytriton.model_config import DynamicBatcher as DynamicBatcher
+    from pytriton.model_config import ModelConfig as ModelConfig
+    from pytriton.model_config import QueuePolicy as QueuePolicy
+    from pytriton.model_config import Tensor as Tensor
+
+    __version__: str
+
+#: Public name -> the module that defines it.
+_NAMES = {
+    "DynamicBatcher": "pytriton.model_config",
+    "ModelConfig": "pytriton.model_config",
+    "QueuePolicy": "pytriton.model_config",
+    "Tensor": "pytriton.model_config",
+    "batch": "pytriton.decorators",
+    "connect": "pytriton.daemon",
+    "declare": "pytriton.declaration",
+}
+
+#: Modules reachable as attributes after a plain `import pytriton`.
+_MODULES = ("daemon", "decorators", "declaration", "exceptions", "model_config")
+
+#: Resolved by __getattr__ below.
+__all__ = [
+    "DynamicBatcher",
+    "ModelConfig",
+    "QueuePolicy",
+    "Tensor",
+    "__version__",
+    "batch",
+    "connect",
+    "declare",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name on its first use; the result is kept, so this runs once per name."""
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    elif name in _MODULES:
+        return import_module(f"{__name__}.{name}")  # importing binds the attribute itself
+    elif name == "__version__":
+        value = _installed_version()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+def _installed_version() -> str:
+    # Here, not at the top: it costs more than all the rest of this file.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pytriton-daemon")
+    except PackageNotFoundError:
+        return "0+not.installed"  # the folder is on sys.path, but no distribution says its version
