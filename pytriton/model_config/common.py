@@ -1,0 +1,167 @@
+"""Parts of a model configuration: batcher, queue policies, device kinds, response cache, warm-up.
+
+Field names and meanings are those of Triton's model_config.proto. Everything is checked when it is
+made, so that a mistake is reported on the line that contains it, and again when the configuration
+is handed to Triton, since these objects may be changed in between.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.model_config.warmup import ModelWarmup, WarmupInput
+
+__all__ = [
+    "DeviceKind",
+    "DynamicBatcher",
+    "ModelWarmup",
+    "QueuePolicy",
+    "ResponseCache",
+    "TimeoutAction",
+    "WarmupInput",
+]
+
+
+class DeviceKind(enum.Enum):
+    """Device of an instance group, as in Triton's configuration."""
+
+    KIND_AUTO = "KIND_AUTO"
+    KIND_CPU = "KIND_CPU"
+    KIND_GPU = "KIND_GPU"
+
+
+class TimeoutAction(enum.Enum):
+    """What happens to a request that waited in the queue for too long."""
+
+    REJECT = "REJECT"
+    DELAY = "DELAY"
+
+
+@dataclass
+class QueuePolicy:
+    """How requests wait.
+
+    Args:
+        timeout_action: reject a request that waited too long, or serve it after the others
+        default_timeout_microseconds: longest wait in µs; 0 is for ever
+        allow_timeout_override: a request may ask for a shorter wait
+        max_queue_size: a request that would make the queue longer is refused; 0 is no limit
+    """
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_microseconds: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise `PyTritonBadParameterError` if a field is unusable."""
+        if not isinstance(self.timeout_action, TimeoutAction):
+            raise PyTritonBadParameterError(
+                "The `timeout_action` must be TimeoutAction.REJECT or TimeoutAction.DELAY, "
+                f"got {self.timeout_action!r}."
+            )
+        for field in ("default_timeout_microseconds", "max_queue_size"):
+            require_integer(getattr(self, field), field, minimum=0)
+
+
+@dataclass
+class DynamicBatcher:
+    """How Triton puts requests together into a batch.
+
+    Args:
+        max_queue_delay_microseconds: how long a request may wait for others, in µs
+        preferred_batch_size: sizes at which a batch is sent off at once
+        preserve_ordering: answer in the order of arrival, also with several instances
+        priority_levels: number of priorities; 1 is the highest, 0 is no priorities
+        default_priority_level: priority of requests that name none; 1 to `priority_levels`
+        default_queue_policy: queue policy of priorities that have none of their own
+        priority_queue_policy: priority -> queue policy
+
+    Raises:
+        PyTritonBadParameterError: a field is out of its range
+    """
+
+    max_queue_delay_microseconds: int = 0
+    preferred_batch_size: Sequence[int] | None = None
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy | None = None
+    priority_queue_policy: Mapping[int, QueuePolicy] | None = None
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise `PyTritonBadParameterError` if a field, or a policy in it, is unusable."""
+        for field in ("max_queue_delay_microseconds", "priority_levels", "default_priority_level"):
+            require_integer(getattr(self, field), field, minimum=0)
+        for size in self.preferred_batch_size or ():
+            require_integer(size, "preferred_batch_size", minimum=1)
+        self._validate_default_priority()
+        self._validate_policies()
+
+    def _validate_default_priority(self) -> None:
+        if self.priority_levels == 0 and self.default_priority_level == 0:
+            return
+        if not 1 <= self.default_priority_level <= self.priority_levels:
+            raise PyTritonBadParameterError(
+                "The `default_priority_level` must be between 1 and `priority_levels` "
+                f"({self.priority_levels}), got {self.default_priority_level}."
+            )
+
+    def _validate_policies(self) -> None:
+        if self.default_queue_policy is not None:
+            _require_policy(self.default_queue_policy, "default_queue_policy")
+        if not self.priority_queue_policy:
+            return
+        if self.priority_levels == 0:
+            raise PyTritonBadParameterError(
+                "Provide the `priority_levels` if you want to define `priority_queue_policy` "
+                "for Dynamic Batching."
+            )
+        for priority, policy in self.priority_queue_policy.items():
+            if require_integer(priority, "priority_queue_policy", minimum=1) > self.priority_levels:
+                raise PyTritonBadParameterError(
+                    f"Invalid `priority`={priority} in `priority_queue_policy`. "
+                    f"The value must be between 1 and {self.priority_levels}."
+                )
+            _require_policy(policy, f"priority_queue_policy[{priority}]")
+
+
+@dataclass
+class ResponseCache:
+    """Whether Triton answers repeated identical requests from its response cache."""
+
+    enable: bool
+
+
+def require_integer(value: Any, field: str, *, minimum: int) -> int:
+    """Return `value` as an int; refuse what is not an integer or is below `minimum`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise PyTritonBadParameterError(
+            f"The `{field}` must be an integer, got {value!r}."
+        ) from None
+    if number < minimum:
+        raise PyTritonBadParameterError(
+            f"The `{field}` must be greater or equal to {minimum}. Got {number}."
+        )
+    return number
+
+
+def _require_policy(policy: Any, field: str) -> None:
+    if not isinstance(policy, QueuePolicy):
+        raise PyTritonBadParameterError(f"The `{field}` must be a QueuePolicy, got {policy!r}.")
+    policy.validate()

@@ -1,0 +1,188 @@
+"""The one table between Triton's data types and numpy's, and what users may write for a dtype.
+
+Names follow Triton's inference protocol ("FP32", "BYTES"); in a model configuration the same types
+are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any, cast
+
+import numpy as np
+
+from pytriton.exceptions import PyTritonBadParameterError
+
+__all__ = [
+    "normalise_dtype",
+    "to_config_datatype",
+    "to_numpy_dtype",
+    "to_triton_datatype",
+]
+
+_NUMERIC: dict[str, type[np.generic]] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+# By kind and size rather than by type: np.longlong and np.int64 are different types of one width.
+_BY_LAYOUT = {(np.dtype(t).kind, np.dtype(t).itemsize): (name, t) for name, t in _NUMERIC.items()}
+_BUILTINS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
+_BYTES_TYPES: tuple[type, ...] = (bytes, object, np.bytes_, np.object_, np.str_)
+_BYTES_WORDS: dict[str, type] = {
+    "bytes": np.bytes_,
+    "string": np.bytes_,
+    "str": np.str_,
+    "object": np.object_,
+}
+_KNOWN_WORDS = sorted(
+    {*(np.dtype(t).name for t in _NUMERIC.values()), *_NUMERIC, *_BYTES_WORDS}
+    | {"BF16", "BYTES", "bfloat16"}
+)
+
+
+def normalise_dtype(dtype: Any) -> type:
+    """Reduce what a user wrote for a dtype to the scalar type that tensors keep.
+
+    Args:
+        dtype: a numpy dtype or scalar type, one of the builtins bool, int, float, bytes, str and
+            object, ``ml_dtypes.bfloat16``, or a string: numpy's ("float32", "<f4"), Triton's
+            ("FP32", "BYTES", "TYPE_FP32"), "bytes", "object" or "bfloat16"
+
+    Returns:
+        a numpy scalar type such as ``np.float32``; of the bytes family, what was given
+        (``bytes``, ``object``, ``np.bytes_``, ``np.object_`` or ``np.str_``)
+
+    Raises:
+        PyTritonBadParameterError: Triton has no such type, or ml_dtypes is needed and missing
+    """
+    if isinstance(dtype, str):
+        return _from_word(dtype)
+    if isinstance(dtype, type):
+        if dtype in _BYTES_TYPES:
+            return dtype
+        if dtype in _BUILTINS:
+            return _BUILTINS[dtype]
+        if not issubclass(dtype, (np.generic, complex)):
+            raise _refusal(dtype)  # np.dtype(any class) would silently mean object
+    return _from_numpy(dtype)
+
+
+def to_triton_datatype(dtype: Any) -> str:
+    """Name of Triton's data type for anything `normalise_dtype` accepts.
+
+    Example:
+        >>> to_triton_datatype(np.float32), to_triton_datatype(bytes), to_triton_datatype("<i8")
+        ('FP32', 'BYTES', 'INT64')
+    """
+    scalar = normalise_dtype(dtype)
+    if scalar in _BYTES_TYPES:
+        return "BYTES"
+    if scalar.__name__ == "bfloat16":
+        return "BF16"
+    layout = np.dtype(scalar)
+    return _BY_LAYOUT[(layout.kind, layout.itemsize)][0]
+
+
+def to_config_datatype(dtype: Any) -> str:
+    """The same as `to_triton_datatype`, spelt as model configurations do ("TYPE_FP32")."""
+    datatype = to_triton_datatype(dtype)
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+
+def to_numpy_dtype(datatype: str) -> np.dtype[Any]:
+    """numpy dtype of arrays that hold a Triton data type; BYTES are held as objects.
+
+    Args:
+        datatype: "FP32" or "TYPE_FP32"; any case
+
+    Raises:
+        PyTritonBadParameterError: unknown data type, or BF16 without ml_dtypes
+
+    Example:
+        >>> to_numpy_dtype("FP32"), to_numpy_dtype("TYPE_STRING")
+        (dtype('float32'), dtype('O'))
+    """
+    name = _triton_name(datatype)
+    if name == "BYTES":
+        return np.dtype(np.object_)
+    if name == "BF16":
+        return np.dtype(_bfloat16())
+    if name not in _NUMERIC:
+        raise PyTritonBadParameterError(
+            f"Unknown Triton data type {datatype!r}. Known: {', '.join(_NUMERIC)}, BF16, BYTES."
+        )
+    return np.dtype(_NUMERIC[name])
+
+
+def _triton_name(word: str) -> str:
+    name = word.strip().upper()
+    if name.startswith("TYPE_"):
+        name = name[len("TYPE_") :]
+    return "BYTES" if name == "STRING" else name
+
+
+def _from_word(word: str) -> type:
+    plain = word.strip().lower()
+    if plain in _BYTES_WORDS:
+        return _BYTES_WORDS[plain]
+    name = _triton_name(word)
+    if name in _NUMERIC:
+        return _NUMERIC[name]
+    if name in ("BF16", "BFLOAT16"):
+        return _bfloat16()
+    if name == "BYTES":
+        return np.bytes_
+    try:
+        parsed = np.dtype(word.strip())
+    except (TypeError, ValueError, SyntaxError):
+        raise _refusal(word) from None
+    return _from_numpy(parsed, shown=word)
+
+
+def _from_numpy(dtype: Any, *, shown: Any = None) -> type:
+    shown = dtype if shown is None else shown
+    if dtype is None:  # np.dtype(None) would silently mean float64
+        raise _refusal(shown)
+    try:
+        parsed: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise _refusal(shown) from None
+    if parsed.name == "bfloat16":
+        return cast(type, parsed.type)
+    if parsed.kind in "SUO" and parsed.subdtype is None:
+        return cast(type, parsed.type)
+    known = _BY_LAYOUT.get((parsed.kind, parsed.itemsize))
+    if known is None:
+        raise _refusal(shown)
+    return known[1]
+
+
+def _bfloat16() -> type:
+    try:
+        return cast(type, importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise PyTritonBadParameterError(
+            "bfloat16 is not a numpy type; it needs the package ml_dtypes: pip install ml_dtypes"
+        ) from None
+
+
+def _refusal(dtype: Any) -> PyTritonBadParameterError:
+    shown = repr(dtype)
+    nearest = difflib.get_close_matches(str(dtype), _KNOWN_WORDS, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return PyTritonBadParameterError(
+        f"Triton has no data type for dtype {shown}.{hint} Use bool, (u)int8 to (u)int64, float16, "
+        "float32, float64 or bfloat16 as a numpy dtype, a numpy type, a string or Triton's name "
+        "(np.float32, 'float32', 'FP32'), or bytes, np.bytes_ or object for byte strings."
+    )

@@ -1,0 +1,143 @@
+"""`ModelConfig`: how Triton schedules and caches the requests of one model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.model_config.common import DynamicBatcher, require_integer
+from pytriton.model_config.warmup import ModelWarmup
+
+__all__ = ["ModelConfig"]
+
+# Fields of the message ModelConfig in Triton's model_config.proto that we do not make ourselves.
+_PASSED_THROUGH = (
+    "batch_input",
+    "batch_output",
+    "metric_tags",
+    "model_metrics",
+    "model_operations",
+    "model_repository_agents",
+    "model_warmup",
+    "optimization",
+    "sequence_batching",
+    "version_policy",
+)
+_SAID_ELSEWHERE = {
+    "backend": "it is always the proxy's",
+    "cc_model_filenames": "it does not apply to Python models",
+    "default_model_filename": "it is always the proxy's",
+    "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
+    "ensemble_scheduling": "an ensemble has no callable",
+    "input": "use inputs=[Tensor(...)]",
+    "instance_group": "use instances= or devices= when registering",
+    "max_batch_size": "use ModelConfig(max_batch_size=...)",
+    "model_transaction_policy": "use ModelConfig(decoupled=...)",
+    "name": "use the model's name when registering",
+    "output": "use outputs=[Tensor(...)]",
+    "parameters": "use ModelConfig(parameters={...})",
+    "platform": "it is always the proxy's",
+    "response_cache": "use ModelConfig(response_cache=...)",
+    "runtime": "it is always the proxy's",
+}
+
+
+@dataclass
+class ModelConfig:
+    """Configuration of one model beside its name, inputs and outputs.
+
+    Args:
+        batching: requests have a batch axis and Triton may put several together
+        max_batch_size: most rows in one call of the callable; not used without batching
+        batcher: how batches are made; None hands over every request on its own
+        response_cache: answer repeated identical requests from Triton's cache
+        decoupled: any number of responses per request (streaming)
+        model_warmup: requests made before the model is ready
+        parameters: free parameters, kept in Triton's configuration as strings
+        extra: other fields of Triton's model configuration in its JSON form, passed through, e.g.
+            ``{"optimization": {"priority": "PRIORITY_MAX"}}``
+
+    Raises:
+        PyTritonBadParameterError: a field is out of its range, or `extra` has an unknown field
+
+    Example:
+        >>> ModelConfig(max_batch_size=64, batcher=DynamicBatcher(max_queue_delay_microseconds=99))
+        ... # doctest: +ELLIPSIS
+        ModelConfig(batching=True, max_batch_size=64, ...)
+    """
+
+    batching: bool = True
+    max_batch_size: int = 4
+    batcher: DynamicBatcher | None = field(default_factory=DynamicBatcher)
+    response_cache: bool = False
+    decoupled: bool = False
+    model_warmup: Sequence[ModelWarmup] | None = None
+    parameters: Mapping[str, str | int | bool | float] | None = None
+    extra: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise `PyTritonBadParameterError` if a field is unusable.
+
+        Called when the object is made and again when it is handed to Triton.
+        """
+        if self.batching:
+            self.max_batch_size = require_integer(self.max_batch_size, "max_batch_size", minimum=1)
+        if self.batcher is not None:
+            if not isinstance(self.batcher, DynamicBatcher):
+                raise PyTritonBadParameterError(
+                    f"The `batcher` must be a DynamicBatcher or None, got {self.batcher!r}."
+                )
+            self.batcher.validate()
+        self._validate_preferred_sizes()
+        self._validate_cache()
+        _validate_parameters(self.parameters or {})
+        _validate_extra(self.extra or {})
+
+    def _validate_preferred_sizes(self) -> None:
+        if not self.batching or self.batcher is None:
+            return
+        for size in self.batcher.preferred_batch_size or ():
+            if size > self.max_batch_size:
+                raise PyTritonBadParameterError(
+                    f"The `preferred_batch_size` {size} is larger than the `max_batch_size` "
+                    f"{self.max_batch_size}."
+                )
+
+    def _validate_cache(self) -> None:
+        if self.decoupled and self.response_cache:
+            raise PyTritonBadParameterError(
+                "A decoupled model cannot use the response cache: Triton caches one response per "
+                "request. Set `response_cache` or `decoupled` to False."
+            )
+
+
+def _validate_parameters(parameters: Mapping[str, Any]) -> None:
+    for key, value in parameters.items():
+        if not isinstance(key, str) or not isinstance(value, (str, int, bool, float)):
+            raise PyTritonBadParameterError(
+                "The `parameters` of a model map strings to str, int, bool or float; "
+                f"got {key!r}: {value!r}."
+            )
+
+
+def _validate_extra(extra: Mapping[str, Any]) -> None:
+    for name in extra:
+        if name in _SAID_ELSEWHERE:
+            raise PyTritonBadParameterError(
+                f"The field {name!r} cannot be set through `extra`: {_SAID_ELSEWHERE[name]}."
+            )
+        if name in _PASSED_THROUGH:
+            continue
+        known = [*_PASSED_THROUGH, *_SAID_ELSEWHERE]
+        nearest = difflib.get_close_matches(str(name), known, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise PyTritonBadParameterError(
+            f"Unknown field {name!r} in `extra`.{hint} "
+            f"Fields that can be passed through: {', '.join(_PASSED_THROUGH)}."
+        )

@@ -1,0 +1,78 @@
+"""`Tensor`: name, type and shape of one input or output of a model."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.model_config.dtypes import normalise_dtype
+
+__all__ = ["Tensor"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a model.
+
+    Args:
+        shape: size of each dimension, -1 where it may differ between requests. The batch axis of a
+            batching model is not part of it.
+        dtype: data type, see `pytriton.model_config.dtypes.normalise_dtype` for all the spellings.
+            Kept as a numpy scalar type (``np.float32``). ``bytes`` and ``object`` are both Triton's
+            BYTES; numpy drops trailing NULs of ``bytes`` arrays, so use ``object`` for binary data.
+        name: name of the tensor; when left out, ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
+            by position
+        optional: a client need not send this input (inputs only)
+
+    Raises:
+        PyTritonBadParameterError: a dtype that Triton does not know, an unusable shape or name
+
+    Example:
+        >>> import numpy as np
+        >>> Tensor(name="image", shape=(224, 224, 3), dtype=np.float32).shape
+        (224, 224, 3)
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    name: str | None = None
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        # object.__setattr__ is how a frozen dataclass may normalise its own fields.
+        object.__setattr__(self, "shape", _checked_shape(self.shape, self.name))
+        object.__setattr__(self, "dtype", normalise_dtype(self.dtype))
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise PyTritonBadParameterError(
+                f"The name of a tensor has to be a non-empty string, got {self.name!r}. "
+                "Leave it out for INPUT_1/OUTPUT_1 names."
+            )
+
+
+def _checked_shape(shape: Any, name: str | None) -> tuple[int, ...]:
+    where = f"shape of tensor {name!r}" if name else "shape of a tensor"
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        raise PyTritonBadParameterError(
+            f"The {where} has to be a tuple of integers, got {shape!r}. "
+            "Write (3,) for one dimension of 3 and (-1,) for one of any size."
+        )
+    return tuple(_checked_dimension(dimension, shape, where) for dimension in shape)
+
+
+def _checked_dimension(dimension: Any, shape: Any, where: str) -> int:
+    try:
+        if isinstance(dimension, bool):
+            raise TypeError
+        size = operator.index(dimension)
+    except TypeError:
+        raise PyTritonBadParameterError(
+            f"The {where} has to consist of integers, got {dimension!r} in {shape!r}."
+        ) from None
+    if size < 1 and size != -1:
+        raise PyTritonBadParameterError(
+            f"The {where} has the dimension {size} in {shape!r}: Triton takes sizes from 1, "
+            "and -1 for a dimension of any size (also empty)."
+        )
+    return size

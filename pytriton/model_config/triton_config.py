@@ -1,0 +1,185 @@
+"""Triton's model configuration, made from what the user said.
+
+The result is the JSON form of the message ModelConfig in Triton's model_config.proto, as the
+`config` parameter of the model-repository load request takes it. Backend, instance groups and the
+proxy's own parameters are added by the dispatcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
+from pytriton.model_config.dtypes import to_config_datatype
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.tensor import Tensor
+
+__all__ = ["name_tensors", "to_triton_config", "validate_model_name"]
+
+_MODEL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def validate_model_name(model_name: str) -> None:
+    """Raise `PyTritonValidationError` unless Triton and the file system can use this name."""
+    if not isinstance(model_name, str):
+        raise PyTritonValidationError(f"Model name has to be a string, got {model_name!r}")
+    if not model_name:
+        raise PyTritonValidationError("Model name cannot be empty")
+    if not _MODEL_NAME.fullmatch(model_name):
+        raise PyTritonValidationError(
+            "Model name can only contain alphanumeric characters, dots, underscores and dashes. "
+            f"Got {model_name!r}"
+        )
+    if set(model_name) == {"."}:  # a folder is named after the model
+        raise PyTritonValidationError(f"Model name cannot consist of dots only. Got {model_name!r}")
+
+
+def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tensor]]:
+    """Pair every tensor with its name.
+
+    Args:
+        tensors: inputs or outputs of a model, in order
+        prefix: "INPUT" or "OUTPUT": a tensor without a name becomes ``INPUT_<position from 1>``
+
+    Raises:
+        PyTritonValidationError: two tensors have the same name, or one is no `Tensor`
+    """
+    named: dict[str, Tensor] = {}
+    for position, tensor in enumerate(tensors, start=1):
+        if not isinstance(tensor, Tensor):
+            raise PyTritonValidationError(
+                f"{prefix.lower()}s have to be a sequence of Tensor, got {tensor!r} at position "
+                f"{position}. (A comma after Tensor(...) in an assignment makes a tuple.)"
+            )
+        name = tensor.name or f"{prefix}_{position}"
+        if name in named:
+            raise PyTritonValidationError(
+                f"Two {prefix.lower()} tensors are called {name!r}; names have to be unique."
+            )
+        named[name] = tensor
+    return list(named.items())
+
+
+def to_triton_config(
+    model_name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    config: ModelConfig | None = None,
+    version: int = 1,
+) -> dict[str, Any]:
+    """Make Triton's model configuration in its JSON form.
+
+    Args:
+        model_name: name of the model
+        inputs: tensors the callable takes
+        outputs: tensors the callable returns
+        config: the rest; None is ``ModelConfig()``
+        version: version number under which the model is served, from 1
+
+    Returns:
+        a dict of JSON values, without backend and instance groups
+
+    Raises:
+        PyTritonValidationError: unusable name or tensors
+        PyTritonBadParameterError: unusable value in `config`, or a version below 1
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = Tensor((-1,), np.float32, "x"), Tensor((), "FP32", "y")
+        >>> to_triton_config("m", [x], [y])["input"]
+        [{'name': 'x', 'data_type': 'TYPE_FP32', 'dims': [-1]}]
+    """
+    config = ModelConfig() if config is None else config
+    config.validate()
+    validate_model_name(model_name)
+    require_integer(version, "model_version", minimum=1)
+    document: dict[str, Any] = {
+        "name": model_name,
+        "max_batch_size": config.max_batch_size if config.batching else 0,
+        "input": _inputs(inputs),
+        "output": _outputs(outputs),
+    }
+    extra = dict(config.extra or {})
+    # Triton allows one scheduler per model, and no scheduler of ours without a batch axis.
+    if config.batching and config.batcher is not None and "sequence_batching" not in extra:
+        document["dynamic_batching"] = _dynamic_batching(config.batcher)
+    if config.response_cache:
+        document["response_cache"] = {"enable": True}
+    if config.decoupled:
+        document["model_transaction_policy"] = {"decoupled": True}
+    if config.parameters:
+        document["parameters"] = {
+            key: {"string_value": _parameter_text(value)}
+            for key, value in config.parameters.items()
+        }
+    if version != 1:
+        # Without it Triton serves the highest version folder, whatever that is.
+        document["version_policy"] = {"specific": {"versions": [version]}}
+    return {**document, **extra}
+
+
+def _inputs(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    entries = []
+    for name, tensor in name_tensors(tensors, "INPUT"):
+        entry = _tensor(name, tensor)
+        if tensor.optional:
+            entry["optional"] = True
+        entries.append(entry)
+    return entries
+
+
+def _outputs(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    if any(isinstance(tensor, Tensor) and tensor.optional for tensor in tensors):
+        raise PyTritonValidationError("Output tensors cannot be optional.")
+    return [_tensor(name, tensor) for name, tensor in name_tensors(tensors, "OUTPUT")]
+
+
+def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "data_type": to_config_datatype(tensor.dtype)}
+    if tensor.shape:
+        entry["dims"] = list(tensor.shape)
+    else:
+        # Triton refuses empty dims. A scalar is a [1] for the client, and is reshaped to no
+        # dimensions (beside the batch axis) for the callable.
+        entry.update(dims=[1], reshape={"shape": []})
+    return entry
+
+
+def _dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
+    section: dict[str, Any] = {
+        "max_queue_delay_microseconds": batcher.max_queue_delay_microseconds,
+        "preserve_ordering": batcher.preserve_ordering,
+    }
+    if batcher.preferred_batch_size:
+        section["preferred_batch_size"] = [int(size) for size in batcher.preferred_batch_size]
+    if batcher.priority_levels:
+        section["priority_levels"] = batcher.priority_levels
+        section["default_priority_level"] = batcher.default_priority_level
+    if batcher.default_queue_policy is not None:
+        section["default_queue_policy"] = _queue_policy(batcher.default_queue_policy)
+    if batcher.priority_queue_policy:
+        section["priority_queue_policy"] = _priority_policies(batcher.priority_queue_policy)
+    return section
+
+
+def _priority_policies(policies: Mapping[int, QueuePolicy]) -> dict[str, Any]:
+    # Keys of a JSON object are strings, whatever the map's key type in the message.
+    return {str(priority): _queue_policy(policy) for priority, policy in policies.items()}
+
+
+def _queue_policy(policy: QueuePolicy) -> dict[str, Any]:
+    return {
+        "timeout_action": policy.timeout_action.name,
+        "default_timeout_microseconds": policy.default_timeout_microseconds,
+        "allow_timeout_override": policy.allow_timeout_override,
+        "max_queue_size": policy.max_queue_size,
+    }
+
+
+def _parameter_text(value: str | int | bool | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,112 @@
+"""`Request`: one client request, as an undecorated inference callable sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Request"]
+
+
+# A plain __init__ and __slots__ instead of generated ones: one of these is built per request on the
+# hot path, and dataclass(slots=True) does not exist on Python 3.9. Comparing by value would have to
+# compare arrays, so requests compare by identity.
+@dataclass(init=False, eq=False)
+class Request(MutableMapping[str, "NDArray[Any]"]):
+    """Inputs of one client request; behaves as a mapping from input name to array.
+
+    It is not a dict: ``{**request}`` works, ``isinstance(request, dict)`` is False.
+
+    Args:
+        data: input name -> array, with the batch axis first if the model batches. An optional input
+            that the client did not send is absent.
+        parameters: request parameters and forwarded headers (str, int, bool or float values)
+        span: OpenTelemetry span of the request, if tracing is on
+        requested_output_names: outputs the client asked for; None means all
+
+    Example:
+        >>> import numpy as np
+        >>> request = Request({"x": np.zeros((1, 2))}, parameters={"scale": 2})
+        >>> list(request), request["x"].shape, request.parameters["scale"]
+        (['x'], (1, 2), 2)
+    """
+
+    __slots__ = ("data", "parameters", "requested_output_names", "span")
+
+    data: dict[str, NDArray[Any]]
+    parameters: dict[str, Any] | None
+    span: Any | None
+    requested_output_names: list[str] | None
+
+    def __init__(
+        self,
+        data: dict[str, NDArray[Any]],
+        parameters: dict[str, Any] | None = None,
+        span: Any | None = None,
+        requested_output_names: list[str] | None = None,
+    ) -> None:
+        self.data = data
+        self.parameters = parameters
+        self.span = span
+        self.requested_output_names = requested_output_names
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.data[name]
+
+    def __setitem__(self, name: str, value: NDArray[Any]) -> None:
+        self.data[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.data[name]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data
+
+    def keys(self) -> KeysView[str]:
+        """Input names."""
+        return self.data.keys()
+
+    def items(self) -> ItemsView[str, NDArray[Any]]:
+        """Pairs of input name and array."""
+        return self.data.items()
+
+    def values(self) -> ValuesView[NDArray[Any]]:
+        """Input arrays."""
+        return self.data.values()
+
+    @contextlib.contextmanager
+    def traced_span(self, span_name: str, **attributes: Any) -> Iterator[Any | None]:
+        """Open a child span of this request's span around a block; do nothing without tracing.
+
+        Args:
+            span_name: name of the new span
+            attributes: span attributes
+
+        Yields:
+            the OpenTelemetry span, or None when the request is not traced
+        """
+        if self.span is None:
+            yield None
+            return
+        trace = importlib.import_module("opentelemetry.trace")
+        tracer = trace.get_tracer("pytriton")
+        context = trace.set_span_in_context(self.span)
+        with tracer.start_as_current_span(
+            span_name, context=context, attributes=attributes or None
+        ) as span:
+            yield span
