@@ -1,0 +1,221 @@
+"""Finds tritonserver and the proxy's Python, or fetches them, and lays out the backend folder.
+
+>>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
+>>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP
+>>> command = [str(runtime.binary), f"--backend-directory={backends}"]     # doctest: +SKIP
+>>> Popen(command, env=server_environment(runtime, os.environ))            # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, explain_os_error
+from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
+from pytriton.dispatcher.server_tree import STUB_NAME, NoServer, ServerTree, read_tree
+from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
+
+__all__ = [
+    "ServerChoice",
+    "ServerRuntime",
+    "ServerRuntimeError",
+    "find_or_install_server",
+    "find_server",
+    "lay_out_backends",
+    "server_environment",
+]
+
+#: A tritonserver binary or the folder of an installation; the setting `tritonserver` wins over it.
+SERVER_VARIABLE = "PYTRITON_DAEMON_TRITONSERVER"
+
+#: Where NVIDIA's containers have it.
+CONTAINER_ROOT = Path("/opt/tritonserver")
+
+#: The backend that our models name, and what its folder holds of this package.
+BACKEND_NAME = "pytriton"
+_PROXY_PACKAGES = ("pytriton.ipc", "pytriton.proxy_backend")
+_MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noqa: F401\n"
+
+
+@dataclass(frozen=True)
+class ServerChoice:
+    """What the user set about tritonserver; all of it may be left out."""
+
+    tritonserver: Path | None = None  #: a binary or an installation's folder: this or none
+    proxy_python: Path | None = None  #: the interpreter for the proxy: this or none
+    wheel: Path | None = None  #: the binaries' wheel on this machine, instead of fetching it
+    cache_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class ServerRuntime:
+    """A tritonserver that is ready to be started, with all that it must be told."""
+
+    binary: Path
+    backends: Path  #: its own backends; hand it the folder that lay_out_backends() makes instead
+    caches: Path | None  #: for --cache-directory; None: it has no response cache
+    library_path: tuple[Path, ...]  #: to be put first on LD_LIBRARY_PATH
+    stub: Path  #: the Python backend's stub for the proxy's Python
+    proxy: ProxyEnvironment
+    source: str  #: "setting", "environment", "container", "path" or "cache"
+    version: str | None  #: Triton's, when known without starting it
+
+
+def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
+    """Return a tritonserver with a proxy environment; fetch and make what is missing.
+
+    Order: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, our cache, and else
+    the pinned wheel. A setting or variable that names no usable tritonserver is an error; what is
+    only found by looking around is passed over with a line to `progress`.
+
+    Raises:
+        ServerRuntimeError: what is wrong, where, and the mend.
+    """
+    cache = cache_dir(choice.cache_dir)
+    wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
+    found = find_server(choice, progress)
+    versions = [version for version, _ in found[0].stubs] if found else PROXY_VERSIONS
+    interpreter = find_interpreter(choice.proxy_python, versions)
+    proxy = make_proxy_environment(interpreter, cache, progress, wheels)
+    if found is None:
+        wheel = choice.wheel.expanduser().absolute() if choice.wheel else None
+        tree = _read_wheel_tree(install_wheel(cache, proxy, progress, wheel))
+        found = (tree, "cache")
+    tree, source = found
+    stub = tree.stub_for(interpreter.version)
+    if stub is None:  # cannot be: the interpreter was chosen among the stubs' versions
+        raise ServerRuntimeError(f"{tree.binary} has no stub for Python {interpreter.version}")
+    return ServerRuntime(
+        binary=tree.binary,
+        backends=tree.backends,
+        caches=tree.caches,
+        library_path=(*tree.libraries, proxy.library_dir),
+        stub=stub,
+        proxy=proxy,
+        source=source,
+        version=tree.version,
+    )
+
+
+def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:
+    """Return a tritonserver that is on this machine and where it was found; fetch nothing.
+
+    With `choice.wheel` only the cache is looked at, as the user asked for that wheel's binaries.
+
+    Raises:
+        ServerRuntimeError: the setting or the environment variable names no usable tritonserver.
+    """
+    if choice.wheel is None:
+        for path, source, explicit in _places(choice):
+            tree = read_tree(path)
+            if isinstance(tree, ServerTree):
+                return tree, source
+            if explicit:
+                raise ServerRuntimeError(
+                    f"{explicit} is set to {path}, but {tree.flaw}. Set it to a tritonserver "
+                    "binary or to the folder that holds bin/tritonserver and backends/, or "
+                    "leave it out to use the one that pytriton-daemon fetches"
+                )
+            progress(f"passing over the tritonserver at {path}: {tree.flaw}")
+    cached = wheel_tree(cache_dir(choice.cache_dir))
+    return (_read_wheel_tree(cached), "cache") if is_unpacked(cached) else None
+
+
+def _places(choice: ServerChoice) -> Iterator[tuple[Path, str, str]]:
+    """Yield (path, source, what the user set; empty if it was found by looking around)."""
+    if choice.tritonserver is not None:
+        yield choice.tritonserver, "setting", "tritonserver"
+    elif os.environ.get(SERVER_VARIABLE):
+        yield Path(os.environ[SERVER_VARIABLE]), "environment", SERVER_VARIABLE
+    if CONTAINER_ROOT.exists():
+        yield CONTAINER_ROOT, "container", ""
+    on_path = shutil.which("tritonserver")
+    if on_path:
+        yield Path(on_path), "path", ""
+
+
+def _read_wheel_tree(folder: Path) -> ServerTree:
+    tree = read_tree(folder)
+    if isinstance(tree, NoServer):
+        raise ServerRuntimeError(f"remove {folder} and start again: {tree.flaw}")
+    return replace(tree, version=PINNED.triton_version)
+
+
+def server_environment(runtime: ServerRuntime, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables to start tritonserver with.
+
+    The stub takes the Python environment of the first `python3` on PATH, so the proxy's comes
+    first. Variables that would bend that Python are left out.
+    """
+    bent = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    environ = {key: value for key, value in base.items() if key not in bent}
+    environ["PATH"] = _prepend([runtime.proxy.bin_dir], base.get("PATH", os.defpath))
+    environ["LD_LIBRARY_PATH"] = _prepend(runtime.library_path, base.get("LD_LIBRARY_PATH", ""))
+    return environ
+
+
+def _prepend(folders: list[Path] | tuple[Path, ...], rest: str) -> str:
+    # an empty entry would mean the current folder, so none may come from an empty `rest`
+    return ":".join([*map(str, folders), *([rest] if rest else [])])
+
+
+def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
+    """Make a daemon's own backend folder below its runtime directory and return it.
+
+    ```
+    backends/python/     links to the server's Python backend, with the proxy's stub
+    backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
+    backends/.../        links to the server's other backends
+    ```
+    The stub appends the folder of a Python-based backend to sys.path, so the proxy's imports are
+    the same there as anywhere else, and a model that says `backend: "pytriton"` needs no code of
+    its own. The sources are copied: what is served must not change while a checkout is edited.
+
+    Raises:
+        ServerRuntimeError: the folder cannot be written.
+    """
+    backends = target_dir.absolute() / "backends"
+    try:
+        if backends.exists():  # of a former daemon in this runtime directory
+            shutil.rmtree(backends)
+        _link_python_backend(runtime, backends / "python")
+        _copy_proxy(backends / BACKEND_NAME)
+        for other in runtime.backends.iterdir():
+            if other.is_dir() and not (backends / other.name).exists():
+                (backends / other.name).symlink_to(other)
+    except (OSError, shutil.Error) as error:
+        detail = explain_os_error(error, backends) if error.errno else str(error)
+        raise ServerRuntimeError(f"cannot lay out tritonserver's backends: {detail}") from error
+    return backends
+
+
+def _link_python_backend(runtime: ServerRuntime, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for file in (runtime.backends / "python").iterdir():
+        if file.name != STUB_NAME:
+            (folder / file.name).symlink_to(file)
+    (folder / STUB_NAME).symlink_to(runtime.stub)
+
+
+def _copy_proxy(folder: Path) -> None:
+    package = folder / "pytriton"
+    package.mkdir(parents=True)
+    # Not our own __init__.py: in the stub there is nothing for it to import lazily.
+    (package / "__init__.py").touch()
+    (folder / "model.py").write_text(_MODEL_FILE)
+    for name in _PROXY_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise ServerRuntimeError(f"this installation of pytriton-daemon lacks {name}")
+        source = next(iter(spec.submodule_search_locations))
+        shutil.copytree(
+            source,
+            package / name.rpartition(".")[2],
+            ignore=shutil.ignore_patterns("__pycache__", "*.pyc"),
+        )
