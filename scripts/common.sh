@@ -1,0 +1,87 @@
+# Sourced by the scripts in this folder: finds a Python, makes the environment they share.
+#
+# ROOT is the checkout. After `ensure_venv`, VENV is a virtual environment with pytriton-daemon installed from the
+# checkout (editable) and its `dev` extra. It is made once per Python version, in .venv/, and brought up to date when
+# pyproject.toml changes; otherwise `ensure_venv` returns at once.
+# Environment: PYTHON names the interpreter to use instead of the first suitable one on PATH.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+VENV=
+
+say() { printf '[%s] %s\n' "$(basename "$0")" "$*"; }
+
+die() {
+  printf '[%s] error: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Prints "3.11 /usr/bin/python3.11" when $1 is a Python 3.9 or newer that can install packages.
+probe_python() {
+  "$1" - 2>/dev/null <<'PY'
+import importlib.util, sys
+assert sys.version_info >= (3, 9)
+assert importlib.util.find_spec("pip") or importlib.util.find_spec("ensurepip")
+print("%d.%d" % sys.version_info[:2], sys.executable)
+PY
+}
+
+find_python() {
+  local candidate
+  if [ -n "${PYTHON:-}" ]; then
+    probe_python "$PYTHON" ||
+      die "PYTHON=$PYTHON does not work: it must be Python 3.9 or newer, with pip. Unset it, or name another."
+    return
+  fi
+  for candidate in python3.11 python3.12 python3.10 python3; do
+    probe_python "$candidate" && return
+  done
+  die "no Python 3.9 or newer with pip found (tried python3.11, python3.12, python3.10, python3)." \
+    "Install one, or name it: PYTHON=/path/to/python $0"
+}
+
+# make_venv PYTHON FOLDER: with venv, or, where the system's Python comes without it, with virtualenv.
+make_venv() {
+  rm -rf "$2"
+  if "$1" -m venv "$2" >/dev/null 2>&1; then return; fi
+  rm -rf "$2"
+  say "this Python cannot make virtual environments by itself; fetching virtualenv"
+  "$1" -m pip install --quiet --disable-pip-version-check --target "$2.virtualenv" virtualenv ||
+    die "could not fetch virtualenv (above); install your system's python3-venv package and try again"
+  PYTHONPATH="$2.virtualenv" "$1" -m virtualenv --quiet "$2" || die "virtualenv failed (above)"
+  rm -rf "$2.virtualenv"
+}
+
+# Runs pip in the environment: one line per package that it fetches, everything in a log, its end on failure.
+pip_install() {
+  local log="$VENV/pip.log"
+  if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
+    tee "$log" |
+    sed -un -E 's#^ *(Downloading|Using cached) ([^ ]*/)?([^ /]+\.(whl|tar\.gz)).*#    \3#p'; then
+    tail -n 30 "$log" >&2
+    die "pip could not install the packages (its last lines are above, all of it in $log)"
+  fi
+}
+
+ensure_venv() {
+  local found version python stamp key
+  found=$(find_python) || exit 1
+  version=${found%% *} python=${found#* }
+  VENV=$ROOT/.venv/py$version stamp=$ROOT/.venv/py$version/stamp
+  key="$ROOT $python $(cksum <"$ROOT/pyproject.toml")"
+  mkdir -p "$ROOT/.venv"
+  # One at a time: a demo and a test run may start together. The lock ends with the subshell's descriptor.
+  exec 9>"$ROOT/.venv/lock"
+  if command -v flock >/dev/null; then flock 9; fi
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
+    # An environment does not survive moving its folder or exchanging its Python; all else pip brings up to date.
+    if ! grep -qsF "$ROOT $python " "$stamp"; then
+      say "making a virtual environment with Python $version in .venv/py$version"
+      make_venv "$python" "$VENV"
+    fi
+    say "installing packages (a minute or two the first time)"
+    pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[dev]"
+    printf '%s\n' "$key" >"$stamp"
+    say "environment ready"
+  fi
+  exec 9>&-
+}
