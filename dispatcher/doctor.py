@@ -1,0 +1,203 @@
+"""`pytriton-daemon doctor`: will a daemon work here, and if not, what mends it?
+
+Nothing is installed, changed or left behind, and no check raises: one that fails itself is reported
+as a problem. The command line prints the result and turns it into an exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable
+
+from pytriton._clash import clashing_distribution
+from pytriton.dispatcher import doctor_machine as machine
+from pytriton.dispatcher.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
+from pytriton.dispatcher.doctor_check import Check, Status
+from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton.dispatcher.ports import PortError, check_port_free
+from pytriton.dispatcher.server_runtime import ServerChoice, find_server
+from pytriton.dispatcher.server_tree import ServerTree
+from pytriton.ipc.rundir import default_runtime_dir
+
+__all__ = ["Check", "Status", "run_checks"]
+
+#: The binaries unpacked (143 MB), the proxy's environment (99 MB) and what pip needs meanwhile.
+INSTALL_BYTES = 400_000_000
+SERVER_TIMEOUT_S = 60.0
+
+
+def run_checks(
+    choice: ServerChoice | None = None,
+    *,
+    host: str = "127.0.0.1",
+    ports: Mapping[str, int] | None = None,
+    runtime_dir: Path | None = None,
+) -> list[Check]:
+    """Look at everything that a daemon with these settings depends on.
+
+    Args:
+        choice: the settings about tritonserver.
+        host: the address that the servers will listen on.
+        ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
+        runtime_dir: the daemon's; by default the one that a start would choose.
+    """
+    choice = choice or ServerChoice()
+    search = _search(choice)
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("machine", lambda: machine.check_machine(search.own_server)),
+        ("distribution", _check_clash),
+        ("proxy Python", partial(_check_proxy_python, choice, search)),
+        ("tritonserver", partial(_check_server, search)),
+        ("cache", partial(_check_cache, choice)),
+        *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
+        (
+            "runtime directory",
+            lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
+        ),
+        ("/dev/shm", machine.check_shared_memory),
+        ("memfd", machine.check_memfd),
+        ("pidfd", machine.check_pidfd),
+        ("open files", machine.check_open_files),
+        ("GPUs", machine.check_gpus),
+    ]
+    return [_run(name, check) for name, check in checks]
+
+
+def _each(ports: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
+    yield from (ports or {}).items()
+
+
+def _run(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except Exception as error:
+        detail = f"the check itself failed: {type(error).__name__}: {error}"
+        return Check(name, "problem", detail, "please report this to the project")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What looking for tritonserver gave."""
+
+    found: tuple[ServerTree, str] | None
+    error: str
+    passed_over: tuple[str, ...]
+
+    @property
+    def own_server(self) -> bool:
+        return self.found is not None and self.found[1] != "cache"
+
+
+def _search(choice: ServerChoice) -> _Search:
+    passed_over: list[str] = []
+    try:
+        found, error = find_server(choice, passed_over.append), ""
+    except Exception as failure:  # reported by the check of tritonserver
+        found, error = None, str(failure)
+    return _Search(found, error, tuple(passed_over))
+
+
+def _check_clash() -> Check:
+    clash = clashing_distribution()
+    if clash is None:
+        return Check("distribution", "ok", "no other distribution claims the name pytriton")
+    detail, _, mend = clash.partition("\n")
+    return Check("distribution", "problem", detail, mend)
+
+
+def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
+    found = search.found
+    versions = [version for version, _ in found[0].stubs] if found else PROXY_VERSIONS
+    try:
+        python = find_interpreter(choice.proxy_python, versions)
+    except ServerRuntimeError as error:
+        detail, _, mend = str(error).partition("\nOne of these mends it:\n")
+        mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
+        return Check("proxy Python", "problem", detail, mend)
+    version = ".".join(map(str, python.version))
+    return Check("proxy Python", "ok", f"{version}, {python.executable}, {python.libpython}")
+
+
+def _check_server(search: _Search) -> Check:
+    name = "tritonserver"
+    if search.error:
+        return Check(name, "problem", search.error, "correct the setting, or leave it out")
+    if search.found is None:
+        missing = "not installed yet; the first start fetches it (55 MB)"
+        detail = "; ".join([missing, *search.passed_over])
+        return Check(name, "warning", detail, "pytriton-daemon install-server")
+    tree, source = search.found
+    flaw = _missing_libraries(tree) or _does_not_run(tree)
+    where = f"{tree.binary} (from: {source}{', ' + tree.version if tree.version else ''})"
+    if flaw is not None:
+        mend = "install the libraries that it misses, or use the binaries that we fetch"
+        return Check(name, "problem", f"{where}: {flaw}", mend)
+    return Check(name, "ok", "; ".join([where, *search.passed_over]))
+
+
+def _library_environment(tree: ServerTree) -> dict[str, str]:
+    paths = [*map(str, tree.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+
+def _missing_libraries(tree: ServerTree) -> str | None:
+    """Ask the loader; the stub is left out, its libpython comes with the proxy's Python."""
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        return None
+    missing: set[str] = set()
+    for file in (tree.binary, tree.backends / "python" / "libtriton_python.so"):
+        said = _output([ldd, str(file)], _library_environment(tree))
+        missing |= {line.split()[0] for line in said.splitlines() if "=> not found" in line}
+    return f"shared libraries are missing: {', '.join(sorted(missing))}" if missing else None
+
+
+def _does_not_run(tree: ServerTree) -> str | None:
+    # its status is 1 after --help, so only what it prints can tell
+    said = _output([str(tree.binary), "--help"], _library_environment(tree))
+    return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"
+
+
+def _output(command: list[str], environ: dict[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=SERVER_TIMEOUT_S,
+        check=False,
+    )
+    return done.stdout
+
+
+def _check_cache(choice: ServerChoice) -> Check:
+    folder = cache_dir(choice.cache_dir)
+    parent = machine.nearest_existing(folder)
+    free = shutil.disk_usage(parent).free
+    detail = f"{folder}, {free // 1_000_000} MB free"
+    mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
+    filled = (folder / "server").is_dir() and (folder / "proxy-env").is_dir()
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        detail = f"{folder} cannot be written by this user"
+        # what an image was built with may be read-only at run time
+        return Check("cache", "warning" if filled else "problem", detail, mend)
+    if free < INSTALL_BYTES and not filled:
+        return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
+    return Check("cache", "ok", detail)
+
+
+def _check_port(host: str, name: str, port: int) -> Check:
+    try:
+        check_port_free(host, port, name)
+    except PortError as error:
+        return Check(f"port {name}", "problem", str(error), f"set {name} to another port, or to 0")
+    return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

@@ -1,0 +1,24 @@
+"""What one check of `pytriton-daemon doctor` found."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+#: ok: fine. warning: works, within limits told. problem: a daemon will not start or not serve.
+Status = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table."""
+
+    name: str
+    status: Status
+    detail: str  #: what was seen
+    mend: str = ""  #: what to do; empty when nothing needs doing
+
+    def as_dict(self) -> dict[str, str]:
+        """Return name, status, detail and mend as strings, for JSON."""
+        return dataclasses.asdict(self)

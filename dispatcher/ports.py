@@ -1,0 +1,131 @@
+"""TCP ports: is one free, who holds it, give me a free one."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+import psutil
+
+#: Longest piece of a holder's command line that is worth showing.
+_COMMAND_SHOWN = 80
+
+
+class PortError(Exception):
+    """A port cannot be listened on; the text says why and what to do."""
+
+
+def check_port_free(host: str, port: int, what: str = "") -> None:
+    """Raise PortError unless this user can listen on host:port now.
+
+    Args:
+        host: address or name to listen on, such as "127.0.0.1", "0.0.0.0" or "::".
+        port: 1 to 65535, or 0, which is always free.
+        what: the setting that the port comes from, such as "http_port", for the message.
+    """
+    setting = f" ({what})" if what else ""
+    family, address = _resolve(host, port, setting)
+    try:
+        _bind(family, address)
+    except OSError as error:
+        raise PortError(_explain(error, host, port, setting)) from error
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens on now; the kernel chooses it.
+
+    Somebody else may take it before it is used, so whoever uses it must be ready to ask again.
+    """
+    family, address = _resolve(host, 0, "")
+    try:
+        return _bind(family, address)
+    except OSError as error:
+        raise PortError(_explain(error, host, 0, "")) from error
+
+
+def port_holder(host: str, port: int) -> str | None:
+    """Say which process keeps others from listening on host:port: `pid 123 (python serve.py)`.
+
+    None when nobody does. A process of another user cannot be looked up without root's rights;
+    that is said instead.
+    """
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    hidden = False
+    for connection in connections:
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        if connection.laddr.port != port or not _overlap(host, connection.laddr.ip):
+            continue
+        if connection.pid is not None:
+            return _describe(connection.pid)
+        hidden = True
+    return "a process of another user or container" if hidden else None
+
+
+def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...]]:
+    if not 0 <= port <= 65535:
+        raise PortError(f"port {port}{setting} is not between 0 and 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise PortError(f"the address {host!r} to listen on is not known: {error}") from error
+    return family, address
+
+
+def _bind(family: int, address: tuple[object, ...]) -> int:
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
+        # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # bind() alone lets two sockets with SO_REUSEADDR have one port
+        listener.listen(1)
+        return int(listener.getsockname()[1])
+
+
+def _explain(error: OSError, host: str, port: int, setting: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = port_holder(host, port)
+        by = f" by {holder}" if holder else ""
+        return (
+            f"port {port}{setting} on {host} is in use{by}; stop that, choose another port, or "
+            "0 for a free one"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"port {port}{setting} on {host} may not be listened on by this user; choose one "
+            "above 1023"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine, so nothing can listen on it"
+    return f"cannot listen on port {port}{setting} of {host}: {error.strerror}"
+
+
+def _overlap(host: str, other: str) -> bool:
+    """Tell whether sockets listening on two addresses exclude each other on one port."""
+    try:
+        mine = ipaddress.ip_address(host)
+        theirs = ipaddress.ip_address(other)
+    except ValueError:  # a host name: not worth resolving for a message
+        return True
+    if mine.is_unspecified or theirs.is_unspecified:
+        return True
+    mapped = getattr(theirs, "ipv4_mapped", None)
+    return mine in (theirs, mapped)
+
+
+def _describe(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:  # gone or hidden meanwhile
+        return f"pid {pid}"
+    if len(command) > _COMMAND_SHOWN:
+        command = command[: _COMMAND_SHOWN - 1] + "…"
+    return f"pid {pid} ({command})"
