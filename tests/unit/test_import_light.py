@@ -1,0 +1,146 @@
+"""Importing costs little and starts nothing, and no name of ours collides with a user's modules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Costly, or sure to be needed only by some of our processes.
+HEAVY = (
+    "aiohttp", "asyncio", "cloudpickle", "concurrent", "filelock", "gevent", "grpc", "ml_dtypes",
+    "msgspec", "multiprocessing", "numpy", "psutil", "rich", "structlog", "tritonclient", "typer",
+    "virtualenv", "zmq",
+)  # fmt: skip
+
+#: Imports every module of ours and prints what that left running.
+IMPORT_ALL = """
+import importlib, json, pkgutil, signal, sys, threading
+import psutil, pytriton
+handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+argv, failed, count = list(sys.argv), {}, 0
+for found in pkgutil.walk_packages(pytriton.__path__, "pytriton."):
+    if found.name.endswith(".__main__"):
+        continue
+    try:
+        importlib.import_module(found.name)
+        count += 1
+    except ModuleNotFoundError as error:
+        if error.name != "triton_python_backend_utils":  # exists in tritonserver's stub only
+            raise
+me = psutil.Process()
+print(json.dumps({
+    "count": count,
+    "threads": [thread.name for thread in threading.enumerate()],
+    "children": [child.name() for child in me.children(recursive=True)],
+    "sockets": [str(one) for one in me.net_connections(kind="all")],
+    "handlers": [int(n) for n in handlers if signal.getsignal(n) is not handlers[n]],
+}))
+"""
+
+
+def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *args], cwd=cwd, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def imported_by(code: str, cwd: Path) -> set[str]:
+    """Return the names of the modules that Python imports while it runs `code`."""
+    lines = run_python("-X", "importtime", "-c", code, cwd=cwd).stderr.splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def test_importing_pytriton_loads_nothing_heavy(tmp_path: Path) -> None:
+    names = imported_by("import pytriton", tmp_path) - imported_by("pass", tmp_path)
+    assert "pytriton" in names
+    assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
+
+
+def test_importing_pytriton_loads_no_submodule(tmp_path: Path) -> None:
+    names = imported_by("import pytriton", tmp_path)
+    assert sorted(name for name in names if name.startswith("pytriton.")) == []
+
+
+def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
+    left = json.loads(run_python("-c", IMPORT_ALL, cwd=tmp_path).stdout)
+    assert left.pop("count") > 10
+    assert left == {"threads": ["MainThread"], "children": [], "sockets": [], "handlers": []}
+
+
+@pytest.mark.parametrize(
+    "name", ["DynamicBatcher", "ModelConfig", "QueuePolicy", "Tensor", "batch", "connect"]
+)
+def test_a_public_name_is_resolved_on_first_use(name: str, tmp_path: Path) -> None:
+    code = f"import pytriton; print(pytriton.{name}.__module__)"
+    assert run_python("-c", code, cwd=tmp_path).stdout.startswith("pytriton.")
+
+
+def test_every_public_name_can_be_resolved(tmp_path: Path) -> None:
+    code = "import pytriton; [getattr(pytriton, n) for n in [*pytriton.__all__, *dir(pytriton)]]"
+    run_python("-c", code, cwd=tmp_path)
+
+
+def test_submodules_are_attributes_after_a_plain_import(tmp_path: Path) -> None:
+    code = "import pytriton; print(pytriton.exceptions.__name__, pytriton.model_config.__name__)"
+    done = run_python("-c", code, cwd=tmp_path)
+    assert done.stdout.split() == ["pytriton.exceptions", "pytriton.model_config"]
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    import pytriton
+
+    with pytest.raises(AttributeError, match="'pytriton' has no attribute 'Tensr'"):
+        pytriton.Tensr  # noqa: B018
+
+
+def test_a_users_modules_do_not_shadow_ours(tmp_path: Path) -> None:
+    for name in ("worker", "dispatcher", "proxy_backend"):
+        (tmp_path / f"{name}.py").write_text("OWNER = 'user'\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dispatcher, proxy_backend, worker\n"
+        "import pytriton.dispatcher, pytriton.proxy_backend, pytriton.worker\n"
+        "for module in (dispatcher, proxy_backend, worker):\n"
+        "    assert module.OWNER == 'user', module\n"
+        "for name in ('dispatcher', 'proxy_backend', 'worker'):\n"
+        "    assert not hasattr(getattr(pytriton, name), 'OWNER'), name\n"
+    )
+    run_python(str(script), cwd=tmp_path)
+
+
+def test_the_bare_names_are_not_importable(tmp_path: Path) -> None:
+    code = (
+        "from importlib.util import find_spec\n"
+        "print([find_spec(name) for name in ('dispatcher', 'proxy_backend', 'worker')])"
+    )
+    assert run_python("-c", code, cwd=tmp_path).stdout.strip() == "[None, None, None]"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    import pytriton
+
+    assert f'\nversion = "{pytriton.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_clashing_distribution_is_named_with_the_mend(tmp_path: Path) -> None:
+    """A folder of metadata is what an installed distribution is known by."""
+    info = tmp_path / "nvidia_pytriton-0.7.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-pytriton\nVersion: 0.7.0\n")
+    code = "from pytriton._clash import clashing_distribution as c; print(c())"
+    message = run_python("-c", code, cwd=tmp_path).stdout
+    assert "nvidia-pytriton 0.7.0 is installed in the same environment" in message
+    assert "pip uninstall -y nvidia-pytriton pytriton-daemon" in message
+    assert "pip install pytriton-daemon" in message
+
+
+def test_without_a_clash_nothing_is_said(tmp_path: Path) -> None:
+    code = "from pytriton._clash import clashing_distribution as c; print(c())"
+    assert run_python("-c", code, cwd=tmp_path).stdout == "None\n"

@@ -1,0 +1,134 @@
+"""Who may import whom: the processes meet only in `pytriton.ipc`."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOPS = ("pytriton", "dispatcher", "proxy_backend", "worker")
+WIRE = {"msgspec", "numpy", "zmq"}  # all that the proxy's environment holds
+STUB_ONLY = "triton_python_backend_utils"
+#: Used where it is installed; the proxy's environment does not have it.
+OPTIONAL = {"pytriton.ipc.tensors": {"ml_dtypes"}}
+
+#: Part of ours -> the parts of ours that it may import, apart from itself.
+MAY_IMPORT = {
+    "pytriton.ipc": set(),
+    "pytriton.proxy_backend": {"pytriton.ipc"},
+    "pytriton.dispatcher": {"pytriton._clash", "pytriton.ipc", "pytriton.model_config"},
+    "pytriton.worker": {
+        "pytriton.decorators",
+        "pytriton.exceptions",
+        "pytriton.ipc",
+        "pytriton.proxy.types",
+    },
+}
+PROCESSES = {"pytriton.dispatcher", "pytriton.proxy_backend", "pytriton.worker"}
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of ours by its full name."""
+    found = {}
+    for top in TOPS:
+        for folder, _, names in os.walk(ROOT / top):  # does not follow the symlinks
+            for path in (Path(folder, name) for name in names if name.endswith(".py")):
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                parts = parts if top == "pytriton" else ("pytriton", *parts)
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def imports_of(name: str, path: Path) -> set[str]:
+    """Return the full names of what a module imports, anywhere in its file."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                kept = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*kept, base] if base else kept)
+            # `from package import module` imports the module, `from module import name` does not.
+            found.update(
+                full if (full := f"{base}.{alias.name}") in modules() else base
+                for alias in node.names
+            )
+    return found
+
+
+MODULES = modules()
+
+
+def part_of(name: str) -> str | None:
+    return next((part for part in MAY_IMPORT if within(name, part)), None)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_only_what_its_part_may(name: str) -> None:
+    ours = {one for one in imports_of(name, MODULES[name]) if within(one, "pytriton")}
+    part = part_of(name)
+    if part is None:  # public: all but the processes, which it starts and talks to
+        wrong = {one for one in ours if any(within(one, process) for process in PROCESSES)}
+    else:
+        allowed = MAY_IMPORT[part] | {part}
+        wrong = {one for one in ours if not any(within(one, package) for package in allowed)}
+    assert sorted(wrong) == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 cannot list its own modules")
+@pytest.mark.parametrize(
+    "name", sorted(n for n in MODULES if part_of(n) in ("pytriton.ipc", "pytriton.proxy_backend"))
+)
+def test_what_runs_inside_tritonserver_needs_only_its_small_environment(name: str) -> None:
+    if sys.version_info >= (3, 10):
+        tops = {one.partition(".")[0] for one in imports_of(name, MODULES[name])}
+        allowed = {*sys.stdlib_module_names, *WIRE, "pytriton", STUB_ONLY}
+        allowed |= OPTIONAL.get(name, set())
+        assert sorted(tops - allowed) == []
+
+
+def test_ipc_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None:
+    """As in tritonserver: an empty pytriton/__init__.py beside the two, no optional packages."""
+    package = tmp_path / "pytriton"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "ipc").symlink_to(ROOT / "pytriton" / "ipc")
+    (package / "proxy_backend").symlink_to(ROOT / "proxy_backend")
+    names = [n for n in MODULES if part_of(n) in ("pytriton.ipc", "pytriton.proxy_backend")]
+    code = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({sorted(set().union(*OPTIONAL.values()))!r}))\n"
+        "import pytriton\n"
+        f"assert pytriton.__file__.startswith({str(tmp_path)!r}), pytriton.__file__\n"
+        f"for name in {sorted(names)!r}:\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ModuleNotFoundError as error:\n"
+        f"        if error.name != {STUB_ONLY!r}:\n"
+        "            raise\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_linter_finds_no_way_round() -> None:
+    """Chains over several modules, which the tests above do not follow."""
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(command), "--no-cache"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

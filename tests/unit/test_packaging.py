@@ -1,0 +1,164 @@
+"""What is built and installed: every module of ours, under `pytriton`, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+#: Top-level folder -> the package it is installed as. In pytriton/ each has a symlink of its name.
+PROCESSES = {name: f"pytriton.{name}" for name in ("dispatcher", "proxy_backend", "worker")}
+#: What a build needs of the checkout.
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pytriton", *PROCESSES)
+
+
+def python_files() -> set[PurePosixPath]:
+    """Return the Python files of the checkout that belong to the distribution, relative to ROOT."""
+    found: set[Path] = set()
+    for top in ("pytriton", *PROCESSES):
+        for folder, _, names in os.walk(ROOT / top):  # does not follow the symlinks
+            found.update(Path(folder, name) for name in names if name.endswith(".py"))
+    return {PurePosixPath(path.relative_to(ROOT)) for path in found}
+
+
+def installed_as(path: PurePosixPath) -> PurePosixPath:
+    """Return where in site-packages a file of the checkout belongs."""
+    return PurePosixPath("pytriton", path) if path.parts[0] in PROCESSES else path
+
+
+def setuptools_table() -> dict[str, Any]:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        table: dict[str, Any] = tomllib.load(file)["tool"]["setuptools"]
+    return table
+
+
+def test_every_folder_with_modules_is_a_listed_package() -> None:
+    folders = {".".join(installed_as(path).parent.parts) for path in python_files()}
+    listed = setuptools_table()["packages"]
+    assert sorted(listed) == sorted(folders), (
+        "[tool.setuptools] packages in pyproject.toml and the folders that hold .py files differ: "
+        "add the package there, or remove it"
+    )
+
+
+def test_every_package_has_an_init_file() -> None:
+    files = python_files()
+    assert {path.parent for path in files} == {
+        path.parent for path in files if path.name == "__init__.py"
+    }
+
+
+@pytest.mark.parametrize("folder", sorted(PROCESSES))
+def test_a_process_folder_is_linked_and_mapped(folder: str) -> None:
+    link = ROOT / "pytriton" / folder
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{folder}"
+    assert setuptools_table()["package-dir"][PROCESSES[folder]] == folder
+
+
+def copy_sources(to: Path, symlinks: bool) -> None:
+    """Copy what a build reads, so that it leaves nothing in the checkout."""
+    skip = {"__pycache__"} if symlinks else {"__pycache__", *PROCESSES}
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, to / name, symlinks=True, ignore=lambda _, names: skip & set(names)
+            )
+        elif source.exists():
+            shutil.copy(source, to / name)
+
+
+def build(source: Path, out: Path, *kinds: str) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), *kinds]
+    done = subprocess.run(
+        [*command, str(source)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from that sdist."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    copy_sources(source, symlinks=True)
+    build(source, out)
+    return out
+
+
+def wheel_names(folder: Path) -> list[PurePosixPath]:
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return [PurePosixPath(name) for name in archive.namelist()]
+
+
+def wheel_metadata(folder: Path) -> Message:
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def expected_files() -> list[PurePosixPath]:
+    return sorted({installed_as(path) for path in python_files()})
+
+
+@pytest.mark.slow
+def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> None:
+    names = wheel_names(built)
+    assert sorted(name for name in names if name.suffix == ".py") == expected_files()
+    assert PurePosixPath("pytriton/py.typed") in names
+
+
+@pytest.mark.slow
+def test_the_wheel_puts_nothing_but_pytriton_into_site_packages(built: Path) -> None:
+    tops = {name.parts[0] for name in wheel_names(built)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"pytriton"}
+
+
+@pytest.mark.slow
+def test_the_sdist_has_every_source_file(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    names = {PurePosixPath(*PurePosixPath(member.name).parts[1:]) for member in members}
+    assert python_files() | {PurePosixPath("LICENSE"), PurePosixPath("pyproject.toml")} <= names
+    assert not [member.name for member in members if member.issym() or member.islnk()]
+
+
+@pytest.mark.slow
+def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
+    metadata = wheel_metadata(built)
+    assert metadata["Name"] == "pytriton-daemon"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Requires-Python"] == ">=3.9"
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert "pytriton-daemon = pytriton.cli:main" in archive.read(entry_points).decode()
+
+
+@pytest.mark.slow
+def test_an_archive_without_the_symlinks_builds_the_same_wheel(tmp_path: Path) -> None:
+    """A zip of the repository may lose symlinks: the build must not need them."""
+    source, out = tmp_path / "source", tmp_path / "dist"
+    source.mkdir()
+    copy_sources(source, symlinks=False)
+    build(source, out, "--wheel")
+    assert sorted(name for name in wheel_names(out) if name.suffix == ".py") == expected_files()
