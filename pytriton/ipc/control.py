@@ -86,6 +86,10 @@ class ControlClient:
         self._socket.close()
         self._context.term()
 
+    def flush(self, timeout_s: float = 5.0) -> None:
+        """Have `close` wait until what was sent has left this process, for at most `timeout_s`."""
+        self._socket.linger = round(timeout_s * 1000)
+
     def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> bytes:
         """Send a message and return its request id."""
         request_id = next(self._ids).to_bytes(8, "little")

@@ -6,8 +6,8 @@ Who talks to whom (each arrow is one frozen type below)::
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerUnrecoverable ──▶ dispatcher
     worker ◀─ LoadModel, RetireWorker ── dispatcher
-    proxy  ── Attach ──▶ dispatcher
-    proxy  ◀─ Attached, Failure ── dispatcher
+    proxy  ── Attach, ExplainLoss ──▶ dispatcher
+    proxy  ◀─ Attached, LossExplained, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a user's own bytes
 (pickled callables) travels beside it in frames of its own and is never opened by the dispatcher.
@@ -261,12 +261,23 @@ class Attach(Message):
 class Attached(Message):
     """Connect to the worker that listens at `lane_path`.
 
-    `lost_reason` says how the worker that the proxy lost came to its end.
     """
 
     worker: str
     lane_path: str
-    lost_reason: Optional[str] = None
+
+
+class ExplainLoss(Message):
+    """The lane of a worker broke in the middle of a batch: how did the worker end?"""
+
+    model: str
+    worker: str
+
+
+class LossExplained(Message):
+    """Answer to ExplainLoss: one sentence for the clients whose batch was lost."""
+
+    text: str
 
 
 AnyMessage = Union[
@@ -291,6 +302,8 @@ AnyMessage = Union[
     RetireWorker,
     Attach,
     Attached,
+    ExplainLoss,
+    LossExplained,
 ]
 
 _encoder = msgspec.msgpack.Encoder()

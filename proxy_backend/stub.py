@@ -1,0 +1,102 @@
+"""What the python backend's stub does not do by itself: raw BYTES tensors and BF16, through the doors it leaves open.
+
+BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of the module
+`triton_python_backend_utils` which loop over the elements. We put our own in their place: they hand over the serialized
+bytes as they are. Where a stub does not call them, `as_numpy` gives an object array as ever and we encode it.
+
+BF16. numpy cannot take it over DLPack, so input addresses are read from the capsule's DLTensor, and outputs are handed
+over as a capsule of 16-bit words whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the
+DLTensor, type code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
+Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+Array = npt.NDArray[Any]
+
+_DLTENSOR = b"dltensor"
+_TYPE_CODE_OFFSET = 20
+_BFLOAT_CODE = 4
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_set_destructor = ctypes.pythonapi.PyCapsule_SetDestructor
+_set_destructor.restype = ctypes.c_int
+_set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
+
+
+class _Serialized(Array):
+    """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on what it is given."""
+
+    def reshape(self, *shape: Any, **options: Any) -> _Serialized:  # type: ignore[override]
+        return self
+
+
+class BytesTensors:
+    """Raw access to BYTES tensors. One per process: it changes the stub's module."""
+
+    def __init__(self) -> None:
+        self._outgoing: bytes | memoryview | None = None
+        self._serialize = pb_utils.serialize_byte_tensor
+        pb_utils.deserialize_bytes_tensor = self._keep_serialized
+        pb_utils.serialize_byte_tensor = self._take_outgoing
+
+    def serialized(self, tensor: Any) -> Array | None:
+        """Return a tensor's bytes as uint8, or None when this stub has decoded them already."""
+        array: Array = tensor.as_numpy()
+        return array.view(np.ndarray) if isinstance(array, _Serialized) else None
+
+    def make(self, name: str, shape: list[int], data: memoryview) -> Any | None:
+        """Return a pb_utils.Tensor of serialized bytes, or None when this stub wants an object array."""
+        placeholder: Array = np.broadcast_to(np.array(None, object), shape)
+        self._outgoing = data
+        tensor = pb_utils.Tensor(name, placeholder)
+        taken = self._outgoing is None
+        self._outgoing = None
+        return tensor if taken else None
+
+    def _keep_serialized(self, encoded: Any) -> Array:
+        return np.asarray(encoded).view(_Serialized)
+
+    def _take_outgoing(self, array: Array) -> Any:
+        if self._outgoing is None:
+            return self._serialize(array)
+        data, self._outgoing = self._outgoing, None
+        return bytes(data)
+
+
+class _Capsule:
+    """Hands one DLPack capsule to the stub, which asks for it by protocol."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+
+def bf16_address(tensor: Any) -> int:
+    """Return the address of a BF16 tensor's data in Triton's shared memory."""
+    capsule = tensor.__dlpack__()
+    return int(ctypes.c_uint64.from_address(_get_pointer(capsule, _DLTENSOR)).value)
+
+
+def bf16_tensor(name: str, words: Array) -> Any:
+    """Return a pb_utils.Tensor of type BF16 from 16-bit words; `words` must be writable (DLPack's demand)."""
+    capsule = words.__dlpack__()
+    pointer = _get_pointer(capsule, _DLTENSOR)
+    ctypes.c_uint8.from_address(pointer + _TYPE_CODE_OFFSET).value = _BFLOAT_CODE
+    tensor = pb_utils.Tensor.from_dlpack(name, _Capsule(capsule))
+    _set_destructor(capsule, None)
+    return tensor

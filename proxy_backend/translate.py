@@ -1,0 +1,115 @@
+"""Translate between the stub's requests and responses (pb_utils) and lane messages.
+
+Inputs stay where Triton put them: only their place travels. Outputs are read where the worker put them; Triton copies
+them out of there when `execute` has returned, before the next batch can overwrite them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from pytriton.ipc import tensors
+from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
+from pytriton.proxy_backend import stub
+from pytriton.proxy_backend.regions import Regions
+
+
+class Translator:
+    """Translates the batches of one model instance for one lane at a time.
+
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32").
+    """
+
+    def __init__(self, datatypes: dict[str, str]) -> None:
+        self._datatypes = datatypes
+        self._regions = Regions()
+        self._bytes = stub.BytesTensors()
+        self._announced: dict[str, int] = {}
+
+    def forget_lane(self) -> None:
+        """Announce regions anew: the next batch goes over another lane."""
+        self._announced.clear()
+
+    def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
+        """Return the lane's form of a batch; what is not in Triton's memory is copied into the lane's arena."""
+        lane.arena.reset()
+        return [
+            RequestRef(
+                [self._input(tensor, lane) for tensor in request.inputs()],
+                request.parameters(),
+                request.requested_output_names(),
+                request.request_id(),
+            )
+            for request in requests
+        ]
+
+    def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
+        """Return the stub's form of a batch's answers."""
+        return [
+            pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
+            if response.error is None
+            else failure(response.error)
+            for response in responses
+        ]
+
+    def _input(self, tensor: Any, lane: Lane) -> TensorRef:
+        name = tensor.name()
+        datatype = self._datatypes[name]
+        if datatype == "BYTES":
+            return self._bytes_input(name, tensor, lane)
+        if datatype == "BF16":
+            shape = tensor.shape()
+            nbytes = 2 * int(np.prod(shape))
+            address = stub.bf16_address(tensor) if nbytes else 0
+            return self._place(name, datatype, shape, address, nbytes, lane)
+        array = np.from_dlpack(tensor)
+        address = array.__array_interface__["data"][0]
+        return self._place(name, datatype, list(array.shape), address, array.nbytes, lane)
+
+    def _place(
+        self, name: str, datatype: str, shape: list[int], address: int, nbytes: int, lane: Lane
+    ) -> TensorRef:
+        if nbytes == 0:
+            return TensorRef(name, datatype, shape, 0, 0, 0)
+        mapping = self._regions.find(address, nbytes)
+        if mapping is None:
+            raise RuntimeError(
+                f"input {name} lies at {address:#x}, outside of all shared memory that tritonserver maps"
+            )
+        memory = self._announced.get(mapping.path) or self._announce(mapping.path, lane)
+        offset = address - mapping.start + mapping.offset
+        return TensorRef(name, datatype, shape, memory, offset, nbytes)
+
+    def _announce(self, path: str, lane: Lane) -> int:
+        number = len(self._announced) + 1  # 0 is the arena
+        lane.announce(number, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self._announced[path] = number
+        return number
+
+    def _bytes_input(self, name: str, tensor: Any, lane: Lane) -> TensorRef:
+        shape = tensor.shape()
+        raw = self._bytes.serialized(tensor)
+        data = memoryview(raw) if raw is not None else tensors.encode_bytes(tensor.as_numpy())
+        return tensors.write_raw(lane, name, "BYTES", shape, data)
+
+    def _output(self, ref: TensorRef, lane: Lane) -> Any:
+        if ref.datatype == "BYTES":
+            data = tensors.read_raw(lane, ref)
+            tensor = self._bytes.make(ref.name, ref.shape, data)
+            if tensor is None:
+                tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))
+            return tensor
+        array = tensors.read(lane, ref, tensors.NUMERIC[ref.datatype])
+        if ref.datatype == "BF16":
+            return stub.bf16_tensor(ref.name, array.copy())
+        return pb_utils.Tensor(ref.name, array)
+
+
+def failure(text: str, code: int | None = None) -> Any:
+    """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
+    error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
+    return pb_utils.InferenceResponse(output_tensors=[], error=error)

@@ -1,0 +1,124 @@
+"""One piece of shared memory: written by the process that owns it, mapped read-only by one other.
+
+An arena is a memfd: it has no name, so nothing is left behind by a killed process and nobody else can open it. Only
+the owner has a writable descriptor; what it hands over is a read-only one. It grows, never shrinks (sealed), so that
+a reader cannot be made to fault. Memory is handed out in a row and taken back all at once::
+
+    ┌────────┬──────────────┬────┬───────────────────────────┐
+    │ tensor │    tensor    │ …  │  free                     │   reset() moves `used` back to 0
+    └────────┴──────────────┴────┴───────────────────────────┘
+    0                            used                    size
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from pytriton.ipc import linux
+
+#: Tensors start at multiples of this: a cache line, and what SIMD loads like best.
+ALIGNMENT = 64
+_SMALLEST = 1 << 16
+
+
+class ArenaError(Exception):
+    """Shared memory cannot be had, or what a peer says about it is wrong."""
+
+
+class Arena:
+    """The writing end. Not for use by several threads at once."""
+
+    def __init__(self, name: str) -> None:
+        self._fd = linux.memfd_create(name)
+        linux.seal_against_shrinking(self._fd)
+        self._size = 0
+        self._used = 0
+        self._map: mmap.mmap | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory held."""
+        return self._size
+
+    def reset(self) -> None:
+        """Take back all that was handed out. The reader must be done with it."""
+        self._used = 0
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the offset of `nbytes` fresh bytes.
+
+        Raises:
+            ArenaError: the machine has not that much memory left.
+        """
+        start = -(-self._used // ALIGNMENT) * ALIGNMENT
+        end = start + nbytes
+        if end > self._size:
+            self._grow(end)
+        self._used = end
+        return start
+
+    def writable(self) -> mmap.mmap:
+        """Return the mapping; it covers everything allocated so far."""
+        if self._map is None:
+            self._grow(_SMALLEST)
+            assert self._map is not None
+        return self._map
+
+    def open_readonly(self) -> int:
+        """Return a new read-only descriptor, to be passed to the reader and closed here."""
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Give the memory back; views that are still held stay valid until they go."""
+        self._map = None
+        os.close(self._fd)
+
+    def _grow(self, needed: int) -> None:
+        size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy.
+            os.posix_fallocate(self._fd, self._size, size - self._size)
+            self._map = mmap.mmap(self._fd, size)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ArenaError(f"cannot get {size} bytes of shared memory: {error}") from error
+        self._size = size
+
+
+class MappedMemory:
+    """The reading end of an arena, or of any file of shared memory, mapped read-only.
+
+    Takes over `fd`. `writer_trusted=False` insists on a seal against shrinking.
+    """
+
+    def __init__(self, fd: int, *, writer_trusted: bool) -> None:
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._size = 0
+        if not writer_trusted and not linux.is_sealed_against_shrinking(fd):
+            os.close(fd)
+            raise ArenaError("the peer passed memory that it could shrink under us")
+
+    def covering(self, end: int) -> mmap.mmap:
+        """Return a mapping that covers the bytes [0, end).
+
+        Raises:
+            ArenaError: the memory is smaller than `end`.
+        """
+        if end > self._size or self._map is None:
+            self._map_again(end)
+            assert self._map is not None
+        return self._map
+
+    def close(self) -> None:
+        """Unmap as soon as the last view is gone."""
+        self._map = None
+        os.close(self._fd)
+
+    def _map_again(self, end: int) -> None:
+        size = os.fstat(self._fd).st_size
+        if end > size or size == 0:
+            raise ArenaError(f"the peer points at byte {end} of a memory of {size} bytes")
+        self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)
+        self._size = size

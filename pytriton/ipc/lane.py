@@ -1,0 +1,282 @@
+"""The lane: the connection between one proxy instance and one worker, and the descriptors that travel on it.
+
+A lane is an AF_UNIX SOCK_SEQPACKET connection: messages keep their borders, descriptors of memory travel beside them
+(SCM_RIGHTS), and the end of either process is an immediate end-of-file at the other. Tensor bytes lie in shared
+memory; the lane carries only where they lie::
+
+    proxy                                                    worker
+      │  Announce(memory)            + read-only descriptor     │   once per memory
+      │────────────────────────────────────────────────────────▶│
+      │  Batch(id, requests → tensors → memory, offset, shape)  │
+      │────────────────────────────────────────────────────────▶│
+      │        Announce(memory)      + read-only descriptor     │   once per memory
+      │◀────────────────────────────────────────────────────────│
+      │        BatchDone(id, …) | BatchFailed(id, …) | Withdrawn(id)
+      │◀────────────────────────────────────────────────────────│
+
+One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1 arrives: the proxy sends
+it only after Triton has copied the responses of batch n. A message too large for a packet is put into the sender's
+arena and announced by `Spilled`. Messages are MessagePack arrays (msgspec), tagged by type.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+from typing import Optional, Union
+
+import msgspec
+
+from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
+
+#: The memory number of a sender's own arena.
+ARENA = 0
+#: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use about half.
+_INLINE_BYTES = 1 << 16
+_FDS_PER_MESSAGE = 8
+_ANCILLARY = socket.CMSG_SPACE(_FDS_PER_MESSAGE * array.array("i").itemsize)
+
+
+class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what messages are made of."""
+
+
+class TensorRef(_Descriptor):
+    """A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them.
+
+    `datatype` is Triton's name ("FP32"), `shape` includes the batch axis, `nbytes` is the size in `memory`.
+    BYTES: every element is preceded by its length in 4 bytes (KServe v2, binary tensor data extension).
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    memory: int
+    offset: int
+    nbytes: int
+
+
+class RequestRef(_Descriptor):
+    """One request of a batch. `parameters` is JSON; `requested` names the outputs that the client wants."""
+
+    inputs: list[TensorRef]
+    parameters: str
+    requested: list[str]
+    request_id: str = ""
+
+
+class ResponseRef(_Descriptor):
+    """The answer to one request: outputs, or the error of this request alone."""
+
+    outputs: list[TensorRef]
+    error: Optional[str] = None
+
+
+class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of the messages on a lane."""
+
+
+class Announce(_LaneMessage):
+    """The descriptor passed with this message is memory number `memory` from now on."""
+
+    memory: int
+
+
+class Batch(_LaneMessage):
+    """proxy → worker: run the callable on these requests."""
+
+    id: int
+    requests: list[RequestRef]
+
+
+class BatchDone(_LaneMessage):
+    """worker → proxy: one response per request, in order."""
+
+    id: int
+    responses: list[ResponseRef]
+
+
+class BatchFailed(_LaneMessage):
+    """worker → proxy: the whole batch failed with `text`, which is for the client."""
+
+    id: int
+    text: str
+
+
+class Withdrawn(_LaneMessage):
+    """worker → proxy: the batch was not begun and this worker takes no more: attach elsewhere, send it again."""
+
+    id: int
+
+
+class Spilled(_LaneMessage):
+    """The message itself lies in the sender's arena."""
+
+    offset: int
+    nbytes: int
+
+
+LaneMessage = Union[Announce, Batch, BatchDone, BatchFailed, Withdrawn, Spilled]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LaneMessage)
+
+
+class LaneClosed(Exception):
+    """The process at the other end of the lane is gone, or has closed it."""
+
+
+class LaneError(Exception):
+    """The other end broke the protocol; the lane cannot be used any longer."""
+
+
+class Lane:
+    """One end of a lane: its socket, the memory it writes (`arena`) and the memory its peer announced.
+
+    `peer_trusted=False` accepts only memory that the peer cannot shrink.
+    """
+
+    def __init__(self, connection: socket.socket, *, peer_trusted: bool) -> None:
+        self._socket = connection
+        self._peer_trusted = peer_trusted
+        self._memories: dict[int, MappedMemory] = {}
+        self._received = bytearray(_INLINE_BYTES)
+        self._view = memoryview(self._received)
+        self._arena_announced = False
+        self.arena = Arena("pytriton-lane")
+
+    @classmethod
+    def connect(cls, path: str, *, peer_trusted: bool) -> Lane:
+        """Connect to the worker that listens at `path`.
+
+        Raises:
+            LaneClosed: nobody listens there.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise LaneClosed(f"nobody listens at {path}: {error}") from error
+        return cls(connection, peer_trusted=peer_trusted)
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for poll."""
+        return self._socket.fileno()
+
+    def send(self, message: LaneMessage) -> None:
+        """Send one message; the arena's descriptor goes first if the peer has not got it.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            ArenaError: no memory for a message that has to be spilled.
+        """
+        data = _encoder.encode(message)
+        if len(data) > _INLINE_BYTES:
+            offset = self.arena.allocate(len(data))
+            self.arena.writable()[offset : offset + len(data)] = data
+            data = _encoder.encode(Spilled(offset, len(data)))
+        if not self._arena_announced and self.arena.size:
+            self.announce(ARENA, self.arena.open_readonly())
+            self._arena_announced = True
+        self._send(data)
+
+    def announce(self, memory: int, fd: int) -> None:
+        """Pass a read-only descriptor to the peer and close it here."""
+        try:
+            rights = array.array("i", [fd]).tobytes()
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            self._send(_encoder.encode(Announce(memory)), ancillary)
+        finally:
+            os.close(fd)
+
+    def receive(self) -> Batch | BatchDone | BatchFailed | Withdrawn:
+        """Return the next message that is not about memory; waits for it.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            LaneError: the peer sent something else than a message of this protocol.
+        """
+        while True:
+            data, fds = self._receive()
+            try:
+                message = _decoder.decode(data)
+                if isinstance(message, Spilled):
+                    message = _decoder.decode(self._spilled(message))
+            except (msgspec.DecodeError, RecursionError, ArenaError) as error:
+                _close_all(fds)
+                raise LaneError(f"malformed lane message: {error}") from error
+            if isinstance(message, Announce):
+                self._map(message.memory, fds)
+                continue
+            if fds or isinstance(message, Spilled):
+                _close_all(fds)
+                raise LaneError(f"{type(message).__name__} where it does not belong")
+            return message
+
+    def memory(self, number: int) -> MappedMemory:
+        """Return the memory that the peer announced under this number.
+
+        Raises:
+            LaneError: it announced none.
+        """
+        try:
+            return self._memories[number]
+        except KeyError:
+            raise LaneError(f"the peer refers to memory {number}, which it never announced") from None
+
+    def close(self) -> None:
+        """Close the connection and give back all memory."""
+        self._socket.close()
+        self.arena.close()
+        for memory in self._memories.values():
+            memory.close()
+        self._memories.clear()
+
+    def _send(
+        self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]] = ()
+    ) -> None:
+        try:
+            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionError) as error:
+            raise LaneClosed(str(error)) from error
+
+    def _receive(self) -> tuple[memoryview, list[int]]:
+        try:
+            count, ancillary, flags, _ = self._socket.recvmsg_into([self._received], _ANCILLARY)
+        except ConnectionError as error:
+            raise LaneClosed(str(error)) from error
+        fds = array.array("i")
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+        if count == 0:
+            _close_all(fds)
+            raise LaneClosed("end of file")
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            _close_all(fds)
+            raise LaneError("a lane message was longer than the protocol allows")
+        return self._view[:count], list(fds)
+
+    def _map(self, number: int, fds: Sequence[int]) -> None:
+        if len(fds) != 1 or number in self._memories:
+            _close_all(fds)
+            raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+        os.set_inheritable(fds[0], False)
+        try:
+            self._memories[number] = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
+        except ArenaError as error:
+            raise LaneError(str(error)) from error
+
+    def _spilled(self, where: Spilled) -> memoryview:
+        end = where.offset + where.nbytes
+        if where.offset < 0 or where.nbytes < 0:
+            raise ArenaError("negative position")
+        return memoryview(self.memory(ARENA).covering(end))[where.offset : end]
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,71 @@
+"""The few Linux calls that not every Python build offers (conda's and uv's lack some), by system call number."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import signal
+
+# asm-generic numbers are the same on every architecture since Linux 5.1; memfd_create is older.
+_NR_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+_NR_PIDFD_OPEN = 434
+_MFD_CLOEXEC = 1
+_MFD_ALLOW_SEALING = 2
+_PR_SET_PDEATHSIG = 1
+# linux/fcntl.h; the names reached Python's fcntl module in 3.8, but only where its headers had them.
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def memfd_create(name: str) -> int:
+    """Return a descriptor of new anonymous memory that can be sealed, closed on exec (memfd_create(2))."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    number = _NR_MEMFD_CREATE[platform.machine()]
+    flags = ctypes.c_uint(_MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    return _syscall(number, ctypes.c_char_p(name.encode()), flags)
+
+
+def seal_against_shrinking(fd: int) -> None:
+    """Make it impossible for anybody to shrink the memory, so that its readers can never get SIGBUS."""
+    fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK)
+
+
+def is_sealed_against_shrinking(fd: int) -> bool:
+    """Whether `seal_against_shrinking` was called on the memory behind `fd`."""
+    try:
+        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
+    except OSError:  # not a file that knows seals
+        return False
+
+
+def pidfd_open(pid: int) -> int:
+    """Return a descriptor that becomes readable when process `pid` ends (pidfd_open(2), Linux 5.3)."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+
+
+def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
+    """Have the kernel send `death_signal` to this process when its parent ends (prctl(2)).
+
+    `parent_pid` closes the race in which the parent ended before this call: then the process ends itself.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), death_signal)

@@ -1,0 +1,192 @@
+"""Tensors in shared memory: their datatypes, how arrays are laid down and how they are read again.
+
+The table of datatypes is Triton's (KServe v2 "Tensor Data Types"). numpy has no BF16: a process with ml_dtypes gets its
+bfloat16, one without it (the proxy) treats the tensor as 16-bit words and never looks inside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytriton.ipc.arena import ArenaError
+from pytriton.ipc.lane import ARENA, Lane, TensorRef
+
+Array = npt.NDArray[Any]
+
+#: Triton's datatype -> numpy dtype, for all that are fixed in size and known to numpy itself.
+NUMERIC: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(np.uint16),
+}
+_LENGTH = struct.Struct("<I")
+
+
+def element_dtype(datatype: str) -> np.dtype[Any]:
+    """Return the numpy dtype in which a worker's callable sees a datatype: object for BYTES.
+
+    Raises:
+        ImportError: BF16 needs ml_dtypes, which this environment has not.
+        KeyError: no such datatype.
+    """
+    if datatype == "BYTES":
+        return np.dtype(object)
+    if datatype == "BF16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError(
+                "a tensor of type BF16 needs the package ml_dtypes in the worker's environment: "
+                "pip install ml_dtypes"
+            ) from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return NUMERIC[datatype]
+
+
+def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
+    """Return a read-only view of a numeric tensor in the peer's memory, valid until the batch is answered.
+
+    Raises:
+        LaneError, ArenaError: the descriptor is wrong.
+    """
+    if ref.offset < 0 or ref.nbytes != dtype.itemsize * _count(ref.shape):
+        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
+    if ref.nbytes == 0:
+        return np.empty(ref.shape, dtype)
+    memory = lane.memory(ref.memory).covering(ref.offset + ref.nbytes)
+    return np.ndarray(ref.shape, dtype, memory, ref.offset)
+
+
+def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
+    """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES)."""
+    if ref.offset < 0 or ref.nbytes < 0:
+        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset}")
+    if ref.nbytes == 0:
+        return memoryview(b"")
+    memory = lane.memory(ref.memory).covering(ref.offset + ref.nbytes)
+    return memoryview(memory)[ref.offset : ref.offset + ref.nbytes]
+
+
+def write(lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[Any]) -> TensorRef:
+    """Lay an array down in the lane's arena as `dtype`, C-contiguous, and return where it lies.
+
+    Any strides and byte order will do: this is the one copy of an output.
+    """
+    nbytes = dtype.itemsize * array.size
+    offset = lane.arena.allocate(nbytes)
+    if nbytes:
+        target: Array = np.ndarray(array.shape, dtype, lane.arena.writable(), offset)
+        np.copyto(target, array, casting="unsafe")
+    return TensorRef(name, datatype, list(array.shape), ARENA, offset, nbytes)
+
+
+def write_raw(
+    lane: Lane, name: str, datatype: str, shape: Iterable[int], data: bytes | memoryview
+) -> TensorRef:
+    """Lay bytes down in the lane's arena and return where they lie."""
+    nbytes = len(data)
+    offset = lane.arena.allocate(nbytes)
+    if nbytes:
+        lane.arena.writable()[offset : offset + nbytes] = data
+    return TensorRef(name, datatype, list(shape), ARENA, offset, nbytes)
+
+
+def encode_bytes(array: Array) -> bytes:
+    """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
+
+    str is encoded as UTF-8.
+
+    Raises:
+        TypeError: an element is neither bytes nor str.
+    """
+    items = array.ravel().tolist() if array.dtype.kind != "S" else _unstripped(array)
+    if any(type(item) is not bytes for item in items):
+        items = [_to_bytes(item) for item in items]
+    lengths = map(_LENGTH.pack, map(len, items))
+    return b"".join(chain.from_iterable(zip(lengths, items)))
+
+
+def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
+    """Return the object array of bytes that `encode_bytes` serialized.
+
+    Raises:
+        ArenaError: the data do not hold exactly as many elements as the shape says.
+    """
+    dims = list(shape)
+    count = _count(dims)
+    items = _split_equal(data, count)
+    if items is None:
+        items = _split(data, count)
+    array: Array = np.empty(count, object)
+    array[:] = items
+    return array.reshape(dims)
+
+
+def _count(shape: Iterable[int]) -> int:
+    count = 1
+    for dim in shape:
+        if dim < 0:
+            raise ArenaError(f"negative dimension in {list(shape)}")
+        count *= dim
+    return count
+
+
+def _to_bytes(item: object) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return bytes(item)
+    raise TypeError(f"elements must be bytes or str, not {type(item).__name__} ({item!r:.60})")
+
+
+def _unstripped(array: Array) -> list[bytes]:
+    # numpy cuts trailing NULs off "S" elements: they are padding there, and indistinguishable from data.
+    items: list[bytes] = array.ravel().tolist()
+    return items
+
+
+def _split_equal(data: memoryview, count: int) -> list[bytes] | None:
+    """Split in bulk when all elements have the same length, the common case; None when they have not."""
+    if count < 2 or len(data) < 4:
+        return None
+    (length,) = _LENGTH.unpack_from(data)
+    if length == 0 or len(data) != count * (4 + length):
+        return None
+    records = np.frombuffer(data, dtype=[("length", "<u4"), ("element", f"V{length}")], count=count)
+    if not (records["length"] == length).all():
+        return None
+    items: list[bytes] = records["element"].tolist()
+    return items
+
+
+def _split(data: memoryview, count: int) -> list[bytes]:
+    whole = bytes(data)
+    items = []
+    start = 0
+    unpack = _LENGTH.unpack_from
+    try:
+        for _ in range(count):
+            end = start + 4 + unpack(whole, start)[0]
+            items.append(whole[start + 4 : end])
+            start = end
+    except struct.error as error:
+        raise ArenaError(f"BYTES tensor ends in the middle of an element: {error}") from error
+    if start != len(whole):
+        raise ArenaError(f"BYTES tensor holds {len(whole)} bytes where its elements take {start}")
+    return items

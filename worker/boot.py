@@ -1,0 +1,46 @@
+"""First file a worker's interpreter runs: puts this version of pytriton on its path, then becomes the worker.
+
+Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID
+
+The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed: LIBRARY is a folder of
+the daemon that holds nothing but `pytriton`, so the worker always speaks the daemon's protocol. What it needs besides
+(numpy, pyzmq, msgspec, cloudpickle) comes from its own environment. Standard library only up to there.
+"""
+
+import sys
+
+#: pip's name -> import name of what a worker needs in its environment.
+NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
+
+
+def main() -> int:
+    library, endpoint, worker, parent_pid = sys.argv[1:5]
+    if sys.version_info < (3, 9):
+        version = sys.version.split()[0]
+        print(f"{sys.executable} is Python {version}: a worker needs 3.9 or newer", file=sys.stderr)
+        return 1
+    sys.path[0] = library  # was this file's own folder, whose modules must not shadow a user's
+    missing = [name for name, module in NEEDED.items() if not _importable(module)]
+    if missing:
+        print(
+            f"{sys.executable} cannot run a worker, it lacks {', '.join(missing)}. "
+            f"Install into that environment: {sys.executable} -m pip install {' '.join(missing)}",
+            file=sys.stderr,
+        )
+        return 1
+    from pytriton.worker.process import run
+
+    return run(endpoint, worker, int(parent_pid))
+
+
+def _importable(module: str) -> bool:
+    try:
+        __import__(module)
+    except ImportError as error:
+        print(f"import {module}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

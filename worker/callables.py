@@ -1,0 +1,77 @@
+"""From a pickled payload to something that takes a list of requests and returns a list of responses."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from pytriton.ipc import messages
+from pytriton.ipc.payload import unpack
+
+Infer = Callable[[Any], Any]
+
+
+class LoadError(Exception):
+    """The payload cannot be made a callable here; the text says why."""
+
+
+def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
+    """Unpickle a payload and return the callable to serve, called with the list of requests of a batch.
+
+    A factory is called here, in the worker; a class is taken for a factory.
+
+    Raises:
+        LoadError: another Python version pickled it by value, or it is not callable.
+        Exception: whatever unpickling or the factory raises.
+    """
+    header, pickled = unpack(payload)
+    ours = platform.python_version_tuple()[:2]
+    theirs = header.python_version
+    if not header.by_reference and tuple(map(int, ours)) != tuple(theirs):
+        raise LoadError(
+            f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]} and its worker is Python "
+            f"{'.'.join(ours)}: code that travels by value needs the same minor version. Put the callable "
+            "into a module that the worker can import, or let python= name an interpreter of that version."
+        )
+    loaded = cloudpickle.loads(pickled)
+    if spec.factory or inspect.isclass(loaded):
+        loaded = loaded()
+    if not callable(loaded):
+        raise LoadError(
+            f"model {spec.name}: what was registered gave a {type(loaded).__name__}, which is not callable"
+        )
+    return _synchronous(loaded)
+
+
+def _synchronous(infer: Infer) -> Infer:
+    """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function."""
+    target = infer if inspect.isroutine(infer) else type(infer).__call__
+    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        collect = _only_of_async if inspect.isasyncgenfunction(target) else _awaited
+        return lambda requests: loop.run_until_complete(collect(infer(requests)))
+    if inspect.isgeneratorfunction(target):
+        return lambda requests: _only_of(list(infer(requests)))
+    return infer
+
+
+async def _awaited(coroutine: Any) -> Any:
+    return await coroutine
+
+
+async def _only_of_async(generator: Any) -> Any:
+    return _only_of([item async for item in generator])
+
+
+def _only_of(items: list[Any]) -> Any:
+    if len(items) != 1:
+        raise ValueError(
+            f"the callable yielded {len(items)} times; a model that is not decoupled answers exactly once"
+        )
+    return items[0]

@@ -1,0 +1,66 @@
+"""A worker process from its first message to its exit code: hello, load, ready, serve."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import platform
+import sys
+import traceback
+
+from pytriton.ipc import linux, messages
+from pytriton.ipc.control import ControlClient
+from pytriton.worker.callables import load_callable
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Model
+
+#: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
+EXIT_OK = 0
+EXIT_LOAD_FAILED = 3
+EXIT_UNRECOVERABLE = 4
+
+
+def run(endpoint: str, worker: str, parent_pid: int) -> int:
+    """Be the worker named `worker` of the dispatcher at `endpoint`; return the exit code."""
+    linux.die_with_parent(parent_pid)
+    faulthandler.enable()
+    _flush_lines()
+    with ControlClient(endpoint) as control:
+        control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
+        received = control.receive()
+        assert received is not None  # no time-out was given
+        _, load, payloads = received
+        if not isinstance(load, messages.LoadModel):
+            return EXIT_OK  # the dispatcher changed its mind
+        try:
+            model = _load(load, payloads[0])
+        except BaseException as error:  # a callable may well raise SystemExit while it loads
+            text = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            control.send(messages.WorkerFailed(worker, text, traceback.format_exc()))
+            control.flush()
+            return EXIT_LOAD_FAILED
+        loop = Loop(model, control, worker, load.lane_path)
+        control.send(messages.WorkerReady(worker))
+        loop.run()
+        control.flush()
+        return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
+
+
+def _load(load: messages.LoadModel, payload: bytes) -> Model:
+    _enter(load.spec.world)
+    return Model(load.spec, load_callable(payload, load.spec))
+
+
+def _enter(world: messages.World) -> None:
+    """Make imports resolve as they did for the registrant; the folder with pytriton itself stays first."""
+    if world.sys_path:
+        sys.path[1:] = world.sys_path
+    importlib.invalidate_caches()
+
+
+def _flush_lines() -> None:
+    """Let a callable's prints reach the daemon's log line by line, though they go to a pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
