@@ -118,20 +118,17 @@ def expected_files() -> list[PurePosixPath]:
     return sorted({installed_as(path) for path in python_files()})
 
 
-@pytest.mark.slow
 def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> None:
     names = wheel_names(built)
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()
     assert PurePosixPath("pytriton/py.typed") in names
 
 
-@pytest.mark.slow
 def test_the_wheel_puts_nothing_but_pytriton_into_site_packages(built: Path) -> None:
     tops = {name.parts[0] for name in wheel_names(built)}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"pytriton"}
 
 
-@pytest.mark.slow
 def test_the_sdist_has_every_source_file(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -141,7 +138,6 @@ def test_the_sdist_has_every_source_file(built: Path) -> None:
     assert not [member.name for member in members if member.issym() or member.islnk()]
 
 
-@pytest.mark.slow
 def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
     metadata = wheel_metadata(built)
     assert metadata["Name"] == "pytriton-daemon"
@@ -154,7 +150,6 @@ def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
         assert "pytriton-daemon = pytriton.cli:main" in archive.read(entry_points).decode()
 
 
-@pytest.mark.slow
 def test_an_archive_without_the_symlinks_builds_the_same_wheel(tmp_path: Path) -> None:
     """A zip of the repository may lose symlinks: the build must not need them."""
     source, out = tmp_path / "source", tmp_path / "dist"
