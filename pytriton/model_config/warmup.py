@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
@@ -52,7 +53,7 @@ class WarmupInput:
                 f"got {' and '.join(chosen) or 'none'}."
             )
 
-    def generate(self, batch_size: int, seed: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
+    def generate(self, batch_size: int, seed: int = 0) -> NDArray[Any]:
         """Make the array of one warm-up request.
 
         Args:
@@ -79,9 +80,10 @@ class WarmupInput:
             return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
         if dtype.kind == "b":
             return random.integers(0, 2, shape).astype(dtype)
-        return random.random(shape).astype(dtype)
+        values: NDArray[Any] = random.random(shape)
+        return values.astype(dtype)
 
-    def _texts(self, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[Any]]:
+    def _texts(self, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
         values = np.full(shape, b"", dtype=np.object_)
         if self.random_data:
             random = np.random.default_rng(seed)
@@ -89,11 +91,9 @@ class WarmupInput:
                 values[index] = random.bytes(8)
         return values
 
-    def _from_file(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], path: Path
-    ) -> np.ndarray[Any, np.dtype[Any]]:
+    def _from_file(self, shape: tuple[int, ...], dtype: np.dtype[Any], path: Path) -> NDArray[Any]:
         # Object arrays would have to be unpickled; byte strings fit into numpy's S arrays.
-        loaded: np.ndarray[Any, np.dtype[Any]] = np.load(path, allow_pickle=False).astype(dtype)
+        loaded: NDArray[Any] = np.load(path, allow_pickle=False).astype(dtype)
         if loaded.shape == self.shape:
             return np.array(np.broadcast_to(loaded, shape))
         batched = len(shape) > len(self.shape)
@@ -103,7 +103,8 @@ class WarmupInput:
                 f"{self.shape} needs that shape, or it with a batch axis in front."
             )
         rows = np.arange(shape[0]) % loaded.shape[0]  # repeat or cut the file's batch
-        return np.take(loaded, rows, axis=0)
+        taken: NDArray[Any] = loaded[rows]
+        return taken
 
 
 @dataclass

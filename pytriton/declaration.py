@@ -1,0 +1,152 @@
+"""``@declare``: a callable that carries its model's name, inputs, outputs and configuration.
+
+``client.register(infer_fn)`` and ``pytriton-daemon register module:attribute`` need nothing else
+then. The decorator only attaches the declaration; the callable stays what it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.tensor import Tensor
+from pytriton.model_config.triton_config import to_triton_config
+
+__all__ = ["Declaration", "declaration_of", "declare"]
+
+_ATTRIBUTE = "__pytriton_declaration__"
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What ``@declare`` attaches to a callable.
+
+    Args:
+        name: name of the model
+        inputs: tensors the callable takes
+        outputs: tensors it returns
+        config: model configuration; None is ``ModelConfig()``
+        strict: outputs have to match their declaration exactly
+        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    config: ModelConfig | None = None
+    strict: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def declare(
+    name: str | None = None,
+    inputs: Sequence[Tensor] = (),
+    outputs: Sequence[Tensor] = (),
+    config: ModelConfig | None = None,
+    strict: bool = False,
+    **options: Any,
+) -> Callable[[_T], _T]:
+    """Attach a model's declaration to a function, class or callable object.
+
+    Stands above or below ``@batch`` and the other decorators.
+
+    Args:
+        name: name of the model; the callable's own name when left out, with characters that model
+            names cannot have replaced by ``_``
+        inputs: tensors the callable takes
+        outputs: tensors it returns
+        config: model configuration
+        strict: outputs have to match their declaration exactly
+        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``
+
+    Raises:
+        PyTritonValidationError: unusable name or tensors, or an object that takes no attributes
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = Tensor((1,), np.float32, "x"), Tensor((1,), np.float32, "y")
+        >>> @declare(inputs=[x], outputs=[y])
+        ... def double(requests):
+        ...     return [{"y": 2 * request["x"]} for request in requests]
+        >>> declaration_of(double).name
+        'double'
+    """
+
+    if name is not None and not isinstance(name, str):
+        raise PyTritonValidationError(
+            f"The name of a declared model has to be a string, got {name!r}. "
+            "Write @declare(inputs=[...], outputs=[...]) with parentheses."
+        )
+
+    def attach(target: _T) -> _T:
+        if not callable(target):
+            raise PyTritonValidationError(f"Only a callable can be declared, got {target!r}.")
+        declaration = Declaration(
+            name=_default_name(target) if name is None else name,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            config=config,
+            strict=strict,
+            options=dict(options),
+        )
+        # Mistakes are reported here, on the user's own line, rather than at registration.
+        to_triton_config(declaration.name, inputs, outputs, config)
+        try:
+            setattr(target, _ATTRIBUTE, declaration)
+        except AttributeError:
+            raise PyTritonValidationError(
+                f"A declaration cannot be attached to {target!r}: it takes no attributes. "
+                "Declare the function itself, or pass name, inputs and outputs when registering."
+            ) from None
+        return target
+
+    return attach
+
+
+def declaration_of(target: Any) -> Declaration | None:
+    """The declaration that a callable carries, or None.
+
+    Looks through decorators, bound methods and ``functools.partial``, and from a callable object at
+    its class and its class's ``__call__``.
+    """
+    seen: set[int] = set()
+    while target is not None and id(target) not in seen:
+        seen.add(id(target))
+        found = getattr(target, _ATTRIBUTE, None)
+        if isinstance(found, Declaration):
+            return found
+        target = _underlying(target)
+    return None
+
+
+def _underlying(target: Any) -> Any:
+    if isinstance(target, functools.partial):
+        return target.func
+    if inspect.isroutine(target):
+        return getattr(target, "__wrapped__", None)
+    if inspect.isclass(target):
+        # A class stands for its instances, which are called.
+        return target.__dict__.get("__call__")
+    return type(target).__dict__.get("__call__")
+
+
+def _default_name(target: Any) -> str:
+    while isinstance(target, functools.partial):
+        target = target.func
+    own = getattr(target, "__name__", None) or type(target).__name__
+    if own == "__call__":
+        own = getattr(target, "__qualname__", own).split(".")[-2:][0]
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
+    if not name.strip("_."):
+        raise PyTritonValidationError(
+            f"No model name can be made of {own!r}; pass one: @declare(name=...)."
+        )
+    return name

@@ -1,0 +1,191 @@
+"""How a decorator learns the configuration of the model it serves.
+
+A worker serves one model, so the process has one current configuration: `set_triton_context` is
+called once, before the first request. Where several callables live in one process (tests, scripts),
+each keeps its own configuration as well, found by the callable.
+
+PyTriton keeps the context in an attribute ``__triton_context__`` of the callable or of the object
+that has the method. Code that sets it itself is honoured: the attribute wins.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from pytriton.exceptions import PyTritonRuntimeError
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = [
+    "CONTEXT_ATTRIBUTE",
+    "ModelConfigDict",
+    "TritonContext",
+    "find_model_config",
+    "get_model_config",
+    "get_triton_context",
+    "set_triton_context",
+]
+
+CONTEXT_ATTRIBUTE = "__triton_context__"
+
+
+class ModelConfigDict(MutableMapping[Callable[..., Any], TritonModelConfig]):
+    """Callable -> model configuration, by identity.
+
+    All layers of decorators around one function are the same key, and so are all the bound-method
+    objects that Python makes of one method of one object. Callables need not be hashable.
+    """
+
+    def __init__(self) -> None:
+        # The callable is kept beside its configuration: an id is only good as long as it lives.
+        self.entries: dict[tuple[int, ...], tuple[Callable[..., Any], TritonModelConfig]] = {}
+
+    def __getitem__(self, key: Callable[..., Any]) -> TritonModelConfig:
+        try:
+            return self.entries[_identity(key)][1]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __setitem__(self, key: Callable[..., Any], config: TritonModelConfig) -> None:
+        self.entries[_identity(key)] = (key, config)
+
+    def __delitem__(self, key: Callable[..., Any]) -> None:
+        try:
+            del self.entries[_identity(key)]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter([key for key, _ in self.entries.values()])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ids mean nothing in another process: travel as pairs, not as the table.
+        return (_restore_configs, (list(self.entries.values()),))
+
+
+def _restore_configs(
+    pairs: list[tuple[Callable[..., Any], TritonModelConfig]],
+) -> ModelConfigDict:
+    configs = ModelConfigDict()
+    configs.update(pairs)
+    return configs
+
+
+def _identity(key: Callable[..., Any]) -> tuple[int, ...]:
+    if inspect.ismethod(key):
+        return (id(key.__self__), id(_innermost(key.__func__)))
+    return (id(_innermost(key)),)
+
+
+def _innermost(callable_: Any) -> Any:
+    while inspect.isfunction(callable_) and "__wrapped__" in callable_.__dict__:
+        callable_ = callable_.__dict__["__wrapped__"]
+    return callable_
+
+
+class TritonContext:
+    """What the ``@triton_context`` decorator hands over.
+
+    Attributes:
+        model_configs: configuration of every callable known in this process
+    """
+
+    def __init__(self, current: TritonModelConfig | None = None) -> None:
+        self.model_configs = ModelConfigDict()
+        self._current = current
+
+    @property
+    def model_config(self) -> TritonModelConfig:
+        """Configuration of the model being served.
+
+        Raises:
+            PyTritonRuntimeError: no model is being served in this process
+        """
+        found = self.find()
+        if found is None:
+            raise PyTritonRuntimeError(
+                "There is no model configuration here: the callable is not being served. In tests, "
+                "call pytriton.decorators.set_triton_context(callable, TritonModelConfig(...))."
+            )
+        return found
+
+    def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
+        """Configuration of the first known candidate, else of the model served, else None."""
+        if self._current is not None and len(self.model_configs.entries) <= 1:
+            return self._current  # a worker, on its hot path
+        for candidate in candidates:
+            if candidate is not None and candidate in self.model_configs:
+                return self.model_configs[candidate]
+        if self._current is not None:
+            return self._current
+        configs = list(self.model_configs.values())
+        return configs[0] if len(configs) == 1 else None
+
+    def serve(self, callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
+        """Note the configuration of a callable and make it the current one."""
+        self.model_configs[callable_] = model_config
+        self._current = model_config
+
+
+_process_context = TritonContext()
+
+
+def set_triton_context(
+    callable_: Callable[..., Any], model_config: TritonModelConfig
+) -> TritonContext:
+    """Tell the decorators of this process which model is being served. Called by the worker.
+
+    Args:
+        callable_: the inference callable, decorated or not
+        model_config: its model's configuration
+
+    Returns:
+        the context that decorated callables see
+    """
+    _process_context.serve(callable_, model_config)
+    return _process_context
+
+
+def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonContext:
+    """Context for a decorated callable; for custom decorators.
+
+    Args:
+        wrapped: the function that is decorated
+        instance: the object whose method it is, if any
+    """
+    if instance is not None:
+        context = getattr(instance, CONTEXT_ATTRIBUTE, None)
+        if isinstance(context, TritonContext):
+            return context
+    context = getattr(wrapped, CONTEXT_ATTRIBUTE, None)
+    return context if isinstance(context, TritonContext) else _process_context
+
+
+def find_model_config(
+    wrapped: Callable[..., Any], instance: Any | None = None
+) -> TritonModelConfig | None:
+    """Like `get_model_config`, but None where no model is being served."""
+    context = get_triton_context(wrapped, instance)
+    if instance is None:
+        return context.find(wrapped)
+    # One object may serve several models with several methods: the method decides, then the object.
+    method = getattr(wrapped, "__get__", lambda owner: wrapped)(instance)
+    return context.find(method, instance if callable(instance) else None, wrapped)
+
+
+def get_model_config(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonModelConfig:
+    """Configuration of the model that a decorated callable serves; for custom decorators.
+
+    Args:
+        wrapped: the function that is decorated
+        instance: the object whose method it is, if any
+
+    Raises:
+        PyTritonRuntimeError: no model is being served in this process
+    """
+    found = find_model_config(wrapped, instance)
+    return get_triton_context(wrapped, instance).model_config if found is None else found

@@ -1,0 +1,212 @@
+"""Decorators that change inputs on their way: fill, pad, unpack, and hand over the context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton.decorators.batching import get_inference_request_batch_size
+from pytriton.decorators.context import find_model_config, get_triton_context
+from pytriton.decorators.grouping import require_keys, row_keys
+from pytriton.decorators.outputs import named_outputs
+from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
+from pytriton.model_config.dtypes import to_triton_datatype
+from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from pytriton.proxy.types import Request
+
+__all__ = ["fill_optionals", "first_value", "pad_batch", "triton_context"]
+
+_Array = NDArray[Any]
+_SPECIAL_KEYS = ("triton_context", "__triton_context__")
+
+
+def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give inputs that a client did not send a default. Stands above ``@batch``.
+
+    Args:
+        defaults: input name -> array without the batch axis; of the input's dtype and shape
+
+    Raises:
+        PyTritonBadParameterError: a default is no numpy array; when called: the model has no such
+            input, or of another dtype or shape
+    """
+    for name, value in defaults.items():
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise PyTritonBadParameterError(
+                f"The default of {name!r} in @fill_optionals must be a numpy array without the "
+                f"batch axis, got {type(value).__name__}: write np.array(..., dtype=...)."
+            )
+    return Decorator(_FillOptionals(defaults))
+
+
+def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """Repeat the last row until the batch has a preferred size; cut the outputs back.
+
+    Stands below ``@batch``. The size is the smallest of the model's `preferred_batch_size` and
+    `max_batch_size` that holds the batch. Without a served model the batch stays as it is.
+    """
+    return decorate(wrapped, _PadBatch())
+
+
+def first_value(
+    *keys: str, squeeze_single_values: bool = True, strict: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Hand over one value in place of a batch of equal ones. Stands below ``@batch``.
+
+    An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``; an input that
+    the requests left out is left out.
+
+    Args:
+        keys: names of the inputs
+        squeeze_single_values: a row of one element becomes a scalar (numpy's, or bytes)
+        strict: all rows have to be equal
+
+    Raises:
+        PyTritonBadParameterError: a key is reserved; when called: the model has no such input
+        PyTritonRuntimeError: when called: rows differ, or the model does not batch
+    """
+    for key in keys:
+        if key in _SPECIAL_KEYS:
+            raise PyTritonBadParameterError(
+                f"@first_value cannot be used with the special key {key!r}: it is not an input."
+            )
+    return Decorator(_FirstValue(keys, squeeze_single_values, strict))
+
+
+def triton_context(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """Hand over a keyword argument ``triton_context``.
+
+    ``triton_context.model_config`` is the configuration of the model being served, and
+    ``triton_context.model_configs[callable]`` that of a callable of this process.
+    """
+    return decorate(wrapped, _HandOverContext())
+
+
+class _FillOptionals(Adapter):
+    def __init__(self, defaults: dict[str, Any]) -> None:
+        self.defaults = {name: np.asarray(value) for name, value in defaults.items()}
+        self._checked: TritonModelConfig | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_FillOptionals, (self.defaults,))
+
+    def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        owner = args[:-1]
+        config = find_model_config(wrapped, owner[0] if owner else None)
+        if config is not None and config is not self._checked:
+            _check_defaults(self.defaults, config)
+            self._checked = config
+        batching = config is None or config.batching
+        requests = [self._filled(request, batching) for request in args[-1]]
+        return [((*owner, requests), kwargs)], only
+
+    def _filled(self, request: Any, batching: bool) -> Any:
+        missing = [name for name in self.defaults if name not in request.keys()]  # noqa: SIM118
+        if not missing:
+            return request
+        filled = dict(request)
+        repeats = (get_inference_request_batch_size(request),) if batching else ()
+        for name in missing:
+            default = self.defaults[name]
+            # A copy, not a broadcast: callables may write to their inputs.
+            filled[name] = np.array(np.broadcast_to(default, (*repeats, *default.shape)))
+        if not isinstance(request, Request):
+            return filled
+        return Request(filled, request.parameters, request.span, request.requested_output_names)
+
+
+def _check_defaults(defaults: Mapping[str, _Array], config: TritonModelConfig) -> None:
+    specs = {spec.name: spec for spec in config.inputs or ()}
+    for name, default in defaults.items():
+        if name not in specs:
+            raise PyTritonBadParameterError(
+                f"@fill_optionals has a default for {name!r}, which is no input of model "
+                f"{config.model_name!r}. Inputs: {', '.join(specs)}."
+            )
+        _check_default(name, default, specs[name], config.model_name)
+
+
+def _check_default(name: str, default: _Array, spec: TensorSpec, model_name: str) -> None:
+    expected = to_triton_datatype(spec.dtype)
+    if to_triton_datatype(default.dtype) != expected:
+        raise PyTritonBadParameterError(
+            f"The default of {name!r} in @fill_optionals has dtype {default.dtype}; the input of "
+            f"model {model_name!r} has {np.dtype(spec.dtype)}: write np.array(..., dtype=...)."
+        )
+    fits = len(default.shape) == len(spec.shape) and all(
+        wanted in (-1, size) for size, wanted in zip(default.shape, spec.shape)
+    )
+    if not fits:
+        raise PyTritonBadParameterError(
+            f"The default of {name!r} in @fill_optionals has shape {default.shape}; the input of "
+            f"model {model_name!r} has {tuple(spec.shape)} (the batch axis is not part of it)."
+        )
+
+
+class _PadBatch(Adapter):
+    def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        config = find_model_config(wrapped, args[0] if args else None)
+        rows = next((len(v) for v in kwargs.values() if isinstance(v, np.ndarray)), 0)
+        size = rows if config is None or not config.batching else _padded_size(rows, config)
+        if size == rows or rows == 0:
+            return [(args, kwargs)], only
+        # Row numbers 0 1 2 2 2: the last row again and again.
+        take = np.minimum(np.arange(size), rows - 1)
+        padded = {
+            name: value[take] if isinstance(value, np.ndarray) else value
+            for name, value in kwargs.items()
+        }
+
+        def merge(results: list[Any]) -> dict[str, Any]:
+            outputs = named_outputs(results[0], wrapped, args)
+            return {
+                name: value[:rows] if np.shape(value)[:1] == (size,) else value
+                for name, value in outputs.items()
+            }
+
+        return [(args, padded)], merge
+
+
+def _padded_size(rows: int, config: TritonModelConfig) -> int:
+    preferred = (config.batcher.preferred_batch_size if config.batcher else None) or ()
+    sizes = [size for size in (*preferred, config.max_batch_size) if size >= rows]
+    return min(sizes, default=rows)
+
+
+class _FirstValue(Adapter):
+    def __init__(self, keys: tuple[str, ...], squeeze: bool, strict: bool) -> None:
+        self.keys = keys
+        self.squeeze = squeeze
+        self.strict = strict
+
+    def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        config = find_model_config(wrapped, args[0] if args else None)
+        if config is not None and not config.batching:
+            raise PyTritonRuntimeError(
+                f"The @first_value decorator can only be used with a batching model; "
+                f"{config.model_name!r} has batching=False."
+            )
+        require_keys("first_value", self.keys, kwargs, wrapped, args)
+        unpacked = {key: self._first(key, kwargs[key]) for key in self.keys if key in kwargs}
+        return [(args, {**kwargs, **unpacked})], only
+
+    def _first(self, key: str, values: _Array) -> Any:
+        if self.strict and len(set(row_keys(values))) > 1:
+            raise PyTritonRuntimeError(
+                f"The values of input {key!r} differ within the batch; @first_value needs equal "
+                f"ones. Put @group_by_values({key!r}) above it, or use strict=False."
+            )
+        first = values[0]
+        if self.squeeze and np.size(first) == 1 and isinstance(first, np.ndarray):
+            return first.reshape(())[()]
+        return first
+
+
+class _HandOverContext(Adapter):
+    def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        context = get_triton_context(wrapped, args[0] if args else None)
+        return [(args, {**kwargs, "triton_context": context})], only

@@ -1,0 +1,64 @@
+"""From what a model returns to outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytriton.decorators.context import find_model_config
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["convert_output", "named_outputs"]
+
+
+def convert_output(
+    outputs: Any,
+    wrapped: Callable[..., Any] | None = None,
+    instance: Any | None = None,
+    model_config: TritonModelConfig | None = None,
+) -> dict[str, Any]:
+    """Give outputs their names.
+
+    Args:
+        outputs: a dict by name, or a list or tuple in the order of the model's outputs
+        wrapped: the decorated callable, to find its configuration
+        instance: the object whose method it is, if any
+        model_config: the configuration, if known already
+
+    Returns:
+        outputs by name. Where no model is being served (a unit test), those of a list are called
+        ``OUTPUT_1``, ``OUTPUT_2``..., the names of unnamed tensors.
+
+    Raises:
+        PyTritonValidationError: neither dict, list nor tuple, or not as many as configured
+    """
+    if isinstance(outputs, dict):
+        return outputs
+    if not isinstance(outputs, (list, tuple)):
+        if isinstance(outputs, Mapping):  # e.g. a Request
+            return dict(outputs)
+        raise PyTritonValidationError(
+            f"Unsupported output type {type(outputs)}. Return a dict of output name to numpy "
+            "array, or a list or tuple of arrays in the order of the model's outputs."
+        )
+    if model_config is None and wrapped is not None:
+        model_config = find_model_config(wrapped, instance)
+    if model_config is None or model_config.outputs is None:
+        return {f"OUTPUT_{position}": value for position, value in enumerate(outputs, start=1)}
+    names = [spec.name for spec in model_config.outputs]
+    if len(outputs) != len(names):
+        raise PyTritonValidationError(
+            f"Outputs length different than config outputs length: {len(outputs)} returned, "
+            f"{len(names)} configured ({', '.join(names)})."
+        )
+    return dict(zip(names, outputs))
+
+
+def named_outputs(
+    outputs: Any, wrapped: Callable[..., Any], args: tuple[Any, ...]
+) -> dict[str, Any]:
+    """`convert_output` for adapters; `args` holds the method's object, if any."""
+    if type(outputs) is dict:  # the common case
+        return outputs
+    return convert_output(outputs, wrapped, args[0] if args else None)

@@ -1,0 +1,281 @@
+"""What all decorators share: wrapping a callable of any kind without changing its kind.
+
+A decorator is an `Adapter`. For one call of the decorated callable, its `plan` says which calls of
+the wrapped one to make and how to merge their results::
+
+    requests ──plan──▶ [call, call, ...] ──wrapped callable──▶ [result, ...] ──merge──▶ responses
+
+The four wrappers below carry that out for functions, coroutine functions, generators and
+asynchronous generators. They are plain nested functions, not `wrapt` proxies, because then methods
+bind, `inspect` sees the kind, and cloudpickle takes them as it takes any function, all without code
+of ours; and a proxy costs more on every request. Each only hands over to a function of this module,
+so no logic of ours travels by value inside a pickled callable.
+
+A method's object arrives as the first positional argument and is passed on untouched.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, cast
+
+from pytriton.decorators.context import CONTEXT_ATTRIBUTE
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+
+__all__ = ["Adapter", "Call", "Decorator", "Kind", "Merge", "Plan", "decorate", "kind_of", "only"]
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Merge = Callable[[list[Any]], Any]
+Plan = tuple[list[Call], Merge]
+
+_LATE = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_END = object()
+
+
+class Kind(enum.Enum):
+    """What calling a callable gives."""
+
+    FUNCTION = "function"
+    COROUTINE = "coroutine function"
+    GENERATOR = "generator"
+    ASYNC_GENERATOR = "asynchronous generator"
+
+
+def kind_of(callable_: Callable[..., Any]) -> Kind:
+    """Kind of a function, method, partial, or object with ``__call__``."""
+    while isinstance(callable_, functools.partial):
+        callable_ = callable_.func
+    if not (inspect.isroutine(callable_) or inspect.isclass(callable_)):
+        # Only the type's own __call__ counts, as in a call.
+        callable_ = getattr(type(callable_), "__call__", callable_)  # noqa: B004
+    if inspect.isasyncgenfunction(callable_):
+        return Kind.ASYNC_GENERATOR
+    if inspect.iscoroutinefunction(callable_):
+        return Kind.COROUTINE
+    if inspect.isgeneratorfunction(callable_):
+        return Kind.GENERATOR
+    return Kind.FUNCTION
+
+
+class Adapter:
+    """One decorator with its settings. Has to be picklable: it travels with the callable."""
+
+    def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
+        """Say what to call and how to merge the results.
+
+        Args:
+            wrapped: the callable under this decorator
+            args: positional arguments: the method's object, if any, then the list of requests, if
+                this decorator stands above ``@batch``
+            kwargs: inputs by name, if it stands below
+        """
+        raise NotImplementedError
+
+
+class Decorator:
+    """A decorator with its settings made; an object, so that one kept in a variable pickles."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def __call__(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        return decorate(wrapped, self._adapter)
+
+
+def only(results: list[Any]) -> Any:
+    """Merge the results of a single call: there is nothing to merge."""
+    return results[0]
+
+
+def decorate(wrapped: Any, adapter: Adapter) -> Callable[..., Any]:
+    """Wrap a callable of any kind.
+
+    Raises:
+        PyTritonValidationError: `wrapped` is not callable
+    """
+    if isinstance(wrapped, (staticmethod, classmethod)):
+        rewrapped: Any = type(wrapped)(decorate(wrapped.__func__, adapter))
+        return cast(Callable[..., Any], rewrapped)
+    if not callable(wrapped):
+        raise PyTritonValidationError(
+            f"Only a callable can be decorated, got {wrapped!r}. Settings of a decorator are "
+            "keyword arguments, e.g. @batch(parameters=True)."
+        )
+    wrapper = _WRAPPERS[kind_of(wrapped)](wrapped, adapter)
+    # Attributes of a callable object stay with it: copying them would copy a model's state.
+    updated = functools.WRAPPER_UPDATES if inspect.isfunction(wrapped) else ()
+    return functools.update_wrapper(wrapper, wrapped, updated=updated)
+
+
+def _wrap_function(wrapped: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return _run(wrapper, wrapped, adapter, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_coroutine(wrapped: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await _run_async(wrapper, wrapped, adapter, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_generator(wrapped: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        yield from _run_stream(wrapper, wrapped, adapter, args, kwargs)
+
+    return wrapper
+
+
+def _wrap_async_generator(wrapped: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        stream = _run_async_stream(wrapper, wrapped, adapter, args, kwargs)
+        try:
+            async for result in stream:
+                yield result
+        finally:
+            await stream.aclose()
+
+    return wrapper
+
+
+_WRAPPERS: dict[Kind, Callable[[Callable[..., Any], Adapter], Callable[..., Any]]] = {
+    Kind.FUNCTION: _wrap_function,
+    Kind.COROUTINE: _wrap_coroutine,
+    Kind.GENERATOR: _wrap_generator,
+    Kind.ASYNC_GENERATOR: _wrap_async_generator,
+}
+
+
+def _plan(
+    wrapper: Callable[..., Any],
+    wrapped: Callable[..., Any],
+    adapter: Adapter,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Plan:
+    attributes = wrapper.__dict__
+    if CONTEXT_ATTRIBUTE in attributes:
+        # A context set on the outermost layer by hand is meant for the whole stack.
+        inner_attributes = getattr(wrapped, "__dict__", None)
+        if inspect.isfunction(wrapped) and inner_attributes is not None:
+            inner_attributes[CONTEXT_ATTRIBUTE] = attributes[CONTEXT_ATTRIBUTE]
+    return adapter.plan(wrapped, args, kwargs)
+
+
+def _run(
+    wrapper: Callable[..., Any],
+    wrapped: Callable[..., Any],
+    adapter: Adapter,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    calls, merge = _plan(wrapper, wrapped, adapter, args, kwargs)
+    results = [wrapped(*call_args, **call_kwargs) for call_args, call_kwargs in calls]
+    if results and isinstance(results[0], _LATE):
+        return _merge_late(results, merge)
+    return merge(results)
+
+
+def _merge_late(results: list[Any], merge: Merge) -> Any:
+    # A lambda that calls a coroutine function or a generator cannot be told from its outside.
+    if isinstance(results[0], CoroutineType):
+        return _merge_awaited(results, merge)
+    if isinstance(results[0], GeneratorType):
+        return _merge_streams(results, merge)
+    return _merge_async_streams(results, merge)
+
+
+async def _run_async(
+    wrapper: Callable[..., Any],
+    wrapped: Callable[..., Any],
+    adapter: Adapter,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    calls, merge = _plan(wrapper, wrapped, adapter, args, kwargs)
+    return merge([await wrapped(*call_args, **call_kwargs) for call_args, call_kwargs in calls])
+
+
+async def _merge_awaited(coroutines: list[Any], merge: Merge) -> Any:
+    try:
+        return merge([await coroutine for coroutine in coroutines])
+    finally:
+        for coroutine in coroutines:
+            coroutine.close()
+
+
+def _run_stream(
+    wrapper: Callable[..., Any],
+    wrapped: Callable[..., Any],
+    adapter: Adapter,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Iterator[Any]:
+    calls, merge = _plan(wrapper, wrapped, adapter, args, kwargs)
+    streams = [wrapped(*call_args, **call_kwargs) for call_args, call_kwargs in calls]
+    yield from _merge_streams(streams, merge)
+
+
+def _merge_streams(streams: list[Any], merge: Merge) -> Iterator[Any]:
+    try:
+        while True:
+            results = [next(stream, _END) for stream in streams]
+            if _all_ended(results):
+                return
+            yield merge(results)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+async def _run_async_stream(
+    wrapper: Callable[..., Any],
+    wrapped: Callable[..., Any],
+    adapter: Adapter,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    calls, merge = _plan(wrapper, wrapped, adapter, args, kwargs)
+    streams = [wrapped(*call_args, **call_kwargs) for call_args, call_kwargs in calls]
+    merged = _merge_async_streams(streams, merge)
+    try:
+        async for result in merged:
+            yield result
+    finally:
+        await merged.aclose()
+
+
+async def _merge_async_streams(streams: list[Any], merge: Merge) -> Any:
+    try:
+        while True:
+            results = [await _next_of(stream) for stream in streams]
+            if _all_ended(results):
+                return
+            yield merge(results)
+    finally:
+        for stream in streams:
+            await stream.aclose()
+
+
+async def _next_of(stream: Any) -> Any:
+    try:
+        return await stream.__anext__()
+    except StopAsyncIteration:
+        return _END
+
+
+def _all_ended(results: list[Any]) -> bool:
+    ended = [result is _END for result in results]
+    if any(ended) and not all(ended):
+        raise PyTritonRuntimeError(
+            "The requests of this batch were split into groups whose generators gave different "
+            "numbers of results; they have to give the same number, as every result answers every "
+            "request of the batch."
+        )
+    return all(ended)
