@@ -22,7 +22,7 @@ from pytriton.dispatcher.doctor_check import Check, Status
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.ports import PortError, check_port_free
 from pytriton.dispatcher.server_runtime import ServerChoice, find_server
-from pytriton.dispatcher.server_tree import ServerTree
+from pytriton.dispatcher.server_tree import LIBRARY_NAME, ServerTree
 from pytriton.ipc.rundir import default_runtime_dir
 
 __all__ = ["Check", "Status", "run_checks"]
@@ -113,7 +113,7 @@ def _check_clash() -> Check:
 
 def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
     found = search.found
-    versions = [version for version, _ in found[0].stubs] if found else PROXY_VERSIONS
+    versions = found[0].python_versions if found else PROXY_VERSIONS
     try:
         python = find_interpreter(choice.proxy_python, versions)
     except ServerRuntimeError as error:
@@ -152,7 +152,8 @@ def _missing_libraries(tree: ServerTree) -> str | None:
     if ldd is None:
         return None
     missing: set[str] = set()
-    for file in (tree.binary, tree.backends / "python" / "libtriton_python.so"):
+    libraries = [folder / LIBRARY_NAME for _, folder in tree.python_backends[:1]]
+    for file in (tree.binary, *libraries):
         said = _output([ldd, str(file)], _library_environment(tree))
         missing |= {line.split()[0] for line in said.splitlines() if "=> not found" in line}
     return f"shared libraries are missing: {', '.join(sorted(missing))}" if missing else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, explain_os_error
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
-from pytriton.dispatcher.server_tree import STUB_NAME, NoServer, ServerTree, read_tree
+from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
 
 __all__ = [
@@ -61,7 +61,7 @@ class ServerRuntime:
     backends: Path  #: its own backends; hand it the folder that lay_out_backends() makes instead
     caches: Path | None  #: for --cache-directory; None: it has no response cache
     library_path: tuple[Path, ...]  #: to be put first on LD_LIBRARY_PATH
-    stub: Path  #: the Python backend's stub for the proxy's Python
+    python_backend: Path  #: folder of the Python backend whose stub is for the proxy's Python
     proxy: ProxyEnvironment
     source: str  #: "setting", "environment", "container", "path" or "cache"
     version: str | None  #: Triton's, when known without starting it
@@ -80,7 +80,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
     cache = cache_dir(choice.cache_dir)
     wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
     found = find_server(choice, progress)
-    versions = [version for version, _ in found[0].stubs] if found else PROXY_VERSIONS
+    versions = found[0].python_versions if found else PROXY_VERSIONS
     interpreter = find_interpreter(choice.proxy_python, versions)
     proxy = make_proxy_environment(interpreter, cache, progress, wheels)
     if found is None:
@@ -88,15 +88,12 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         tree = _read_wheel_tree(install_wheel(cache, proxy, progress, wheel))
         found = (tree, "cache")
     tree, source = found
-    stub = tree.stub_for(interpreter.version)
-    if stub is None:  # cannot be: the interpreter was chosen among the stubs' versions
-        raise ServerRuntimeError(f"{tree.binary} has no stub for Python {interpreter.version}")
     return ServerRuntime(
         binary=tree.binary,
         backends=tree.backends,
         caches=tree.caches,
         library_path=(*tree.libraries, proxy.library_dir),
-        stub=stub,
+        python_backend=dict(tree.python_backends)[interpreter.version],
         proxy=proxy,
         source=source,
         version=tree.version,
@@ -169,9 +166,9 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     """Make a daemon's own backend folder below its runtime directory and return it.
 
     ```
-    backends/python/     links to the server's Python backend, with the proxy's stub
+    backends/python      link to the server's Python backend with the stub for the proxy's Python
     backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
-    backends/.../        links to the server's other backends
+    backends/...         links to the server's other backends
     ```
     The stub appends the folder of a Python-based backend to sys.path, so the proxy's imports are
     the same there as anywhere else, and a model that says `backend: "pytriton"` needs no code of
@@ -184,7 +181,9 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     try:
         if backends.exists():  # of a former daemon in this runtime directory
             shutil.rmtree(backends)
-        _link_python_backend(runtime, backends / "python")
+        backends.mkdir(parents=True)
+        # Whole folders are linked: a link to a library in a real folder is refused by the server.
+        (backends / "python").symlink_to(runtime.python_backend)
         _copy_proxy(backends / BACKEND_NAME)
         for other in runtime.backends.iterdir():
             if other.is_dir() and not (backends / other.name).exists():
@@ -193,14 +192,6 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
         detail = explain_os_error(error, backends) if error.errno else str(error)
         raise ServerRuntimeError(f"cannot lay out tritonserver's backends: {detail}") from error
     return backends
-
-
-def _link_python_backend(runtime: ServerRuntime, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for file in (runtime.backends / "python").iterdir():
-        if file.name != STUB_NAME:
-            (folder / file.name).symlink_to(file)
-    (folder / STUB_NAME).symlink_to(runtime.stub)
 
 
 def _copy_proxy(folder: Path) -> None:

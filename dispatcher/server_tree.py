@@ -4,10 +4,12 @@
 NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
   bin/tritonserver                             pytriton/tritonserver/bin/tritonserver
   lib/                                         nvidia_pytriton.libs/
-  backends/python/libtriton_python.so          pytriton/tritonserver/backends/python/...
+  backends/python/libtriton_python.so          pytriton/tritonserver/python_backend_stubs/3.X/...
   backends/python/triton_python_backend_stub   pytriton/tritonserver/python_backend_stubs/3.X/...
   caches/local/                                pytriton/tritonserver/caches/local/
 ```
+`backends/python` has a stub for one version of Python. In the wheel it has none, and each folder in
+`python_backend_stubs` has one; unpacking completes these to Python backends like the first.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+LIBRARY_NAME = "libtriton_python.so"
 STUB_NAME = "triton_python_backend_stub"
 
 
@@ -25,14 +28,17 @@ class ServerTree:
     """The files of one tritonserver, whether or not a Python for its stub has been found."""
 
     binary: Path
-    backends: Path  #: holds python/libtriton_python.so
+    backends: Path  #: the folder of all its backends
     caches: Path | None  #: for --cache-directory
     libraries: tuple[Path, ...]  #: for LD_LIBRARY_PATH
-    stubs: tuple[tuple[tuple[int, int], Path], ...]  #: ((3, 11), path of the stub), ...
+    #: folders with the Python backend and its stub, by the stub's Python: ((3, 11), folder), ...
+    python_backends: tuple[tuple[tuple[int, int], Path], ...]
     version: str | None  #: of Triton, such as "2.51.0", when a file tells it
 
-    def stub_for(self, version: tuple[int, int]) -> Path | None:
-        return dict(self.stubs).get(version)
+    @property
+    def python_versions(self) -> list[tuple[int, int]]:
+        """The versions of Python that the proxy may have."""
+        return [version for version, _ in self.python_backends]
 
 
 @dataclass(frozen=True)
@@ -48,21 +54,20 @@ def read_tree(path: Path) -> ServerTree | NoServer:
     if isinstance(binary, NoServer):
         return binary
     root = binary.parent.parent
-    backends = _first_folder(root / "backends", "python/libtriton_python.so")
-    if backends is None:
+    backends = root / "backends"
+    python_backends = _find_python_backends(root)
+    if not python_backends:
         return NoServer(
-            f"{binary} has no Python backend: {root}/backends/python/libtriton_python.so is missing"
+            f"{binary} has no Python backend: {backends}/python holds no {LIBRARY_NAME} with a "
+            f"usable {STUB_NAME}"
         )
-    stubs = _find_stubs(root, backends)
-    if not stubs:
-        return NoServer(f"{binary} has a Python backend without a usable {STUB_NAME}")
     libraries = [root / "lib", root.parent.parent / "nvidia_pytriton.libs"]
     return ServerTree(
         binary=binary,
         backends=backends,
-        caches=_first_folder(root / "caches", "local"),
+        caches=root / "caches" if (root / "caches" / "local").is_dir() else None,
         libraries=tuple(folder for folder in libraries if folder.is_dir()),
-        stubs=tuple(sorted(stubs.items())),
+        python_backends=tuple(sorted(python_backends.items())),
         version=_read_version(root),
     )
 
@@ -81,25 +86,21 @@ def _find_binary(path: Path) -> Path | NoServer:
     return path.resolve()
 
 
-def _first_folder(folder: Path, content: str) -> Path | None:
-    return folder if (folder / content).exists() else None
-
-
-def _find_stubs(root: Path, backends: Path) -> dict[tuple[int, int], Path]:
-    stubs: dict[tuple[int, int], Path] = {}
-    for stub in (root / "python_backend_stubs").glob(f"3.*/{STUB_NAME}"):
-        stubs[(3, int(stub.parent.name[2:]))] = stub
-    single = backends / "python" / STUB_NAME
-    if not stubs and single.is_file():
-        version = _stub_version(single)
-        if version is not None:
-            stubs[version] = single
-    return stubs
+def _find_python_backends(root: Path) -> dict[tuple[int, int], Path]:
+    found: dict[tuple[int, int], Path] = {}
+    for folder in (*root.glob("python_backend_stubs/3.*"), root / "backends" / "python"):
+        stub = folder / STUB_NAME
+        if stub.is_file() and (folder / LIBRARY_NAME).is_file():
+            version = _stub_version(stub)
+            if version is not None:
+                found[version] = folder
+    return found
 
 
 def _stub_version(stub: Path) -> tuple[int, int] | None:
     """Read from the names of the libraries that it is linked with which Python a stub is for."""
-    match = re.search(rb"libpython(3)\.(\d+)\.so\.1\.0", stub.read_bytes())
+    # the wheel's stub for 3.13 names the library bundled with it, libpython3-<hash>.13.so.1.0
+    match = re.search(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0", stub.read_bytes())
     return (int(match[1]), int(match[2])) if match else None
 
 

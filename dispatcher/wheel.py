@@ -14,6 +14,7 @@ import platform
 import shutil
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ PINNED = PinnedWheel()
 #: Folders of the wheel that are unpacked; the dispatcher needs nothing else of it.
 _WANTED = ("pytriton/tritonserver/", "nvidia_pytriton.libs/")
 _PYTHON_FILES = ("triton_python_backend_utils.py",)
-_MANIFEST = "unpacked.json"
+_MANIFEST = "manifest.json"
 
 
 def wheel_tree(cache: Path, pin: PinnedWheel = PINNED) -> Path:
@@ -179,7 +180,26 @@ def unpack(wheel: Path, folder: Path) -> None:
             mode = target.stat().st_mode & 0o777
             target.chmod(mode if target.suffix == ".py" else mode | ((mode & 0o444) >> 2))
             manifest[member.filename] = member.file_size
+    for copy in _complete_python_backends(folder):
+        manifest[str(copy.relative_to(folder))] = copy.stat().st_size
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def _complete_python_backends(folder: Path) -> Iterator[Path]:
+    """Put the Python backend's library beside each stub, so that each folder is a whole backend.
+
+    tritonserver refuses a link from elsewhere ("escapes backend directory"), and a copy in a
+    daemon's runtime directory would not do: /run is often mounted noexec.
+    """
+    root = folder / "pytriton" / "tritonserver"
+    for stub_folder in root.glob("python_backend_stubs/3.*"):
+        for file in (root / "backends" / "python").iterdir():
+            target = stub_folder / file.name
+            try:
+                os.link(file, target)
+            except OSError:  # a filesystem without hard links
+                shutil.copy2(file, target)
+            yield target
 
 
 def _is_wanted(member: zipfile.ZipInfo) -> bool:

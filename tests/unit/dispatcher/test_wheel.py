@@ -130,8 +130,13 @@ def test_unpacks_the_binaries_and_nothing_else(
     tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment
 ) -> None:
     tree = install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+    stub_folder = f"{SERVER}python_backend_stubs/3.11/"
+    completed = {
+        f"{stub_folder}libtriton_python.so",  # so that it is a whole backend
+        f"{stub_folder}triton_python_backend_utils.py",
+    }
     files = {str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()}
-    assert files == {*WANTED, "unpacked.json"}
+    assert files == {*WANTED, "manifest.json", *completed}
     for name, content in WANTED.items():
         assert (tree / name).read_bytes() == content
         executable = bool((tree / name).stat().st_mode & stat.S_IXUSR)
@@ -204,7 +209,7 @@ def test_two_starts_at_once_install_once(
     assert is_unpacked(tree)
 
 
-@pytest.mark.parametrize("moment", ["checking and unpacking", "libx-123.so.1", "unpacked.json"])
+@pytest.mark.parametrize("moment", ["checking and unpacking", "libx-123.so.1", "manifest.json"])
 def test_a_killed_install_leaves_nothing_that_is_trusted(
     tmp_path: Path,
     wheel: Wheel,
@@ -213,8 +218,8 @@ def test_a_killed_install_leaves_nothing_that_is_trusted(
     moment: str,
 ) -> None:
     cache = tmp_path / "cache"
-    # "unpacked.json" is also looked for before anything is made: stop at the one in the draft
-    stop_at = "content/unpacked.json" if moment == "unpacked.json" else moment
+    # "manifest.json" is also looked for before anything is made: stop at the one in the draft
+    stop_at = "content/manifest.json" if moment == "manifest.json" else moment
     process = start_install(cache, wheel, stop_at)
     processes.append(process)
     read_until(process, "stopped")
