@@ -1,0 +1,412 @@
+"""``@batch`` and ``@sample``: joining, splitting, kinds of callables."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytriton.decorators import (
+    Kind,
+    TritonContext,
+    batch,
+    convert_output,
+    get_inference_request_batch_size,
+    get_model_config,
+    kind_of,
+    sample,
+    set_triton_context,
+)
+from pytriton.decorators.batching import gather, split
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.model_config import TensorSpec, TritonModelConfig
+from pytriton.proxy.types import Request
+
+BIG = 1 << 15  # float32 values in a row: large enough for adjacency to be looked for
+
+
+@pytest.fixture(autouse=True)
+def _fresh_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.decorators.context._process_context", TritonContext())
+
+
+def config(*outputs: str, **fields: Any) -> TritonModelConfig:
+    specs = [TensorSpec(name, np.float32, (-1,)) for name in outputs]
+    return TritonModelConfig("m", outputs=specs, **fields)
+
+
+def requests_of(*rows: int) -> list[Request]:
+    return [Request({"x": np.full((count, 2), count, np.float32)}) for count in rows]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    row=st.lists(st.integers(0, 3), max_size=2),
+    dtype=st.sampled_from(["float32", "int8", "bool", "object", "S3"]),
+)
+def test_joining_and_splitting_gives_the_requests_back(
+    sizes: list[int], row: list[int], dtype: str
+) -> None:
+    arrays = [np.ones((size, *row), dtype) for size in sizes]
+    requests = [Request({"a": array, "b": array.copy()}) for array in arrays]
+    joined, found = gather(requests)
+    assert found == sizes
+    np.testing.assert_array_equal(joined["a"], np.concatenate(arrays))
+    for response, request in zip(split(joined, found), requests):
+        assert response.keys() == request.keys()
+        np.testing.assert_array_equal(response["a"], request["a"])
+        assert response["a"].dtype == request["a"].dtype
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+    before=st.integers(0, 2),
+    after=st.integers(0, 2),
+    from_bytes=st.booleans(),
+)
+def test_adjacent_requests_are_joined_without_a_copy(
+    sizes: list[int], before: int, after: int, from_bytes: bool
+) -> None:
+    rows = before + sum(sizes) + after
+    base = np.arange(rows * BIG, dtype=np.float32).reshape(rows, BIG).copy()
+    whole = base.reshape(-1).view(np.uint8).copy().view("f4").reshape(base.shape)
+    source = whole if from_bytes else base
+    requests, low = [], before
+    for size in sizes:
+        requests.append(Request({"x": source[low : low + size]}))
+        low += size
+    joined = gather(requests)[0]["x"]
+    assert np.shares_memory(joined, source)
+    assert joined.dtype == np.float32
+    np.testing.assert_array_equal(joined, base[before : before + sum(sizes)])
+
+
+def test_slices_that_cover_their_base_are_joined_as_the_base_itself() -> None:
+    base = np.zeros((3, BIG), np.float32)
+    assert gather([Request({"x": base[:1]}), Request({"x": base[1:]})])[0]["x"] is base
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda base: [base[1:2], base[0:1]],
+        lambda base: [base[0:1], base[2:3]],
+        lambda base: [base[0:1], base[0:1]],
+        lambda base: [base[0:1], base.copy()[1:2]],
+        lambda base: [base[0:1, ::2], base[1:2, ::2]],
+        lambda base: [base[0:1], base[1:2].view(np.int32)],
+        lambda base: [base[0:1].view(np.int32), base[1:2].view(np.int32)],
+        lambda base: [base[0:1], base[1:1]],
+    ],
+    ids=["swapped", "gap", "twice", "two bases", "strided", "dtypes", "recast", "empty end"],
+)
+def test_joining_equals_concatenating_whatever_the_requests_share(
+    pieces: Callable[[Any], list[Any]],
+) -> None:
+    base = np.arange(4 * BIG, dtype=np.float32).reshape(4, BIG)
+    arrays = pieces(base.copy())
+    joined = gather([Request({"x": array}) for array in arrays])[0]["x"]
+    expected = np.concatenate(arrays)
+    assert joined.dtype == expected.dtype
+    np.testing.assert_array_equal(joined, expected)
+
+
+def test_adjacent_object_arrays_are_joined() -> None:
+    base = np.full((4, BIG), b"a", dtype=object)
+    base[1, 0] = b"b"
+    joined = gather([Request({"x": base[:2]}), Request({"x": base[2:3]})])[0]["x"]
+    np.testing.assert_array_equal(joined, base[:3])
+
+
+def test_one_request_is_handed_over_as_it_is() -> None:
+    request = requests_of(3)[0]
+    seen = {}
+
+    @batch
+    def infer(x: Any) -> dict[str, Any]:
+        seen["x"] = x
+        return {"y": x}
+
+    responses = infer([request])
+    assert seen["x"] is request["x"]
+    assert responses[0]["y"] is request["x"]
+
+
+def test_responses_are_views_of_the_output() -> None:
+    out = np.zeros((3, 2))
+    responses = batch(lambda x: {"y": out})(requests_of(1, 2))
+    assert [response["y"].shape for response in responses] == [(1, 2), (2, 2)]
+    assert all(response["y"].base is out for response in responses)
+
+
+def test_plain_dicts_work_as_requests() -> None:
+    responses = batch(lambda x: {"y": x})([{"x": np.zeros((1, 2))}, {"x": np.ones((2, 2))}])
+    np.testing.assert_array_equal(responses[1]["y"], np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_sequences_are_named_in_the_order_of_the_configuration(kind: type) -> None:
+    infer = batch(lambda x: kind([x, -x]))
+    set_triton_context(infer, config("first", "second"))
+    responses = infer(requests_of(1, 2))
+    assert [list(response) for response in responses] == [["first", "second"]] * 2
+    np.testing.assert_array_equal(responses[1]["second"], -responses[1]["first"])
+
+
+def test_sequences_get_default_names_without_a_server() -> None:
+    assert list(batch(lambda x: [x, x])(requests_of(1))[0]) == ["OUTPUT_1", "OUTPUT_2"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (lambda x: {"y": x[:1]}, ValueError, "different batch sizes: y: 1. Expected.*: 3"),
+        (lambda x: {"y": x, "z": np.float32(1)}, ValueError, "z: no batch axis"),
+        (lambda x: [x, x], PyTritonValidationError, "Outputs length different than config"),
+        (lambda x: x, PyTritonValidationError, "Unsupported output type .*ndarray"),
+        (lambda x: None, PyTritonValidationError, "Unsupported output type .*NoneType"),
+    ],
+)
+def test_wrong_outputs_are_refused(
+    returned: Callable[..., Any], error: type[Exception], message: str
+) -> None:
+    infer = batch(returned)
+    set_triton_context(infer, config("y"))
+    with pytest.raises(error, match=message):
+        infer(requests_of(1, 2))
+
+
+def test_requests_with_different_inputs_are_refused() -> None:
+    requests = [Request({"a": np.zeros((1, 1))}), Request({"b": np.zeros((1, 1))})]
+    with pytest.raises(PyTritonValidationError, match="different set of inputs keys"):
+        batch(lambda **inputs: inputs)(requests)
+
+
+@pytest.mark.parametrize("requests", [[], [Request({})], [Request({}), Request({})]])
+def test_batches_without_rows_are_refused(requests: list[Request]) -> None:
+    with pytest.raises(PyTritonValidationError, match=r"empty list|no input with a batch axis"):
+        batch(lambda **inputs: inputs)(requests)
+
+
+def test_parameters_are_handed_over_on_request() -> None:
+    @batch(parameters=True)
+    def infer(x: Any, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"y": x * np.array([[p.get("scale", 1)] for p in parameters])}
+
+    one = np.ones((1, 1))
+    responses = infer([Request({"x": one}, {"scale": 3}), Request({"x": one})])
+    assert [float(response["y"][0, 0]) for response in responses] == [3.0, 1.0]
+
+    @sample(parameters=True)
+    def single(x: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"y": x * parameters["scale"]}
+
+    assert single([Request({"x": one}, {"scale": 3})])[0]["y"] == 3
+    with pytest.raises(PyTritonValidationError, match="input called 'parameters'"):
+        infer([Request({"x": one, "parameters": one})])
+
+
+def test_sample_hands_over_the_first_request() -> None:
+    @sample
+    def infer(x: Any) -> Any:
+        return [x + 1]
+
+    set_triton_context(infer, config("y", batching=False))
+    [response] = infer([Request({"x": np.array([1.0, 2.0])})])
+    np.testing.assert_array_equal(response["y"], [2.0, 3.0])
+
+
+class Scaler:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @batch
+    def __call__(self, x: Any) -> dict[str, Any]:
+        return {"y": x * self.factor}
+
+    @batch
+    def negated(self, x: Any) -> list[Any]:
+        return [-x * self.factor]
+
+    @batch
+    async def later(self, x: Any) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"y": x * self.factor}
+
+    @staticmethod
+    @batch
+    def static(x: Any) -> dict[str, Any]:
+        return {"y": x}
+
+    @batch
+    @staticmethod
+    def static_below(x: Any) -> dict[str, Any]:
+        return {"y": x}
+
+
+def test_methods_know_their_object_and_their_own_configuration() -> None:
+    first, second = Scaler(2), Scaler(3)
+    set_triton_context(first.negated, config("n2"))
+    set_triton_context(second.negated, config("n3"))
+    assert float(first(requests_of(1))[0]["y"][0, 0]) == 2
+    assert float(second(requests_of(1))[0]["y"][0, 0]) == 3
+    assert list(first.negated(requests_of(1))[0]) == ["n2"]
+    assert list(second.negated(requests_of(1))[0]) == ["n3"]
+    assert float(asyncio.run(second.later(requests_of(1)))[0]["y"][0, 0]) == 3
+    assert list(Scaler.static(requests_of(1))[0]) == list(first.static(requests_of(1))[0]) == ["y"]
+    assert list(first.static_below(requests_of(1))[0]) == ["y"]
+
+
+def double(x: Any) -> dict[str, Any]:
+    return {"y": x * 2}
+
+
+async def double_later(x: Any) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"y": x * 2}
+
+
+def double_twice(x: Any) -> Iterator[dict[str, Any]]:
+    yield {"y": x * 2}
+    yield {"y": x * 4}
+
+
+async def double_twice_later(x: Any) -> AsyncIterator[dict[str, Any]]:
+    yield {"y": x * 2}
+    await asyncio.sleep(0)
+    yield {"y": x * 4}
+
+
+async def _collect(stream: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in stream]
+
+
+class AsyncCallable:
+    async def __call__(self, x: Any) -> dict[str, Any]:
+        return {"y": x}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (double, Kind.FUNCTION),
+        (double_later, Kind.COROUTINE),
+        (double_twice, Kind.GENERATOR),
+        (double_twice_later, Kind.ASYNC_GENERATOR),
+        (AsyncCallable(), Kind.COROUTINE),
+        (AsyncCallable().__call__, Kind.COROUTINE),
+        (functools.partial(double_twice), Kind.GENERATOR),
+        (Scaler(1), Kind.FUNCTION),
+        (Scaler(1).later, Kind.COROUTINE),
+        (AsyncCallable, Kind.FUNCTION),
+        (np.add, Kind.FUNCTION),
+    ],
+)
+def test_decorating_keeps_the_kind(function: Callable[..., Any], kind: Kind) -> None:
+    assert kind_of(function) is kind
+    assert kind_of(batch(function)) is kind
+
+
+def test_a_coroutine_function_is_awaited() -> None:
+    responses = asyncio.run(batch(double_later)(requests_of(1, 2)))
+    assert [float(response["y"][0, 0]) for response in responses] == [2, 4]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["declared", "behind a lambda"])
+def test_every_result_of_a_generator_is_split(late: bool) -> None:
+    sync: Any = (lambda x: double_twice(x)) if late else double_twice
+    later: Any = (lambda x: double_twice_later(x)) if late else double_twice_later
+    for results in (
+        list(batch(sync)(requests_of(1, 2))),
+        asyncio.run(_collect(batch(later)(requests_of(1, 2)))),
+    ):
+        values = [[float(response["y"][0, 0]) for response in responses] for responses in results]
+        assert values == [[2, 4], [4, 8]]
+
+
+def test_a_lambda_may_return_a_coroutine() -> None:
+    responses = asyncio.run(batch(lambda x: double_later(x))(requests_of(1)))
+    assert float(responses[0]["y"][0, 0]) == 2
+
+
+def test_closing_a_stream_closes_the_wrapped_generator() -> None:
+    closed = []
+
+    @batch
+    def stream(x: Any) -> Iterator[dict[str, Any]]:
+        try:
+            while True:
+                yield {"y": x}
+        finally:
+            closed.append("sync")
+
+    @batch
+    async def stream_later(x: Any) -> AsyncIterator[dict[str, Any]]:
+        try:
+            while True:
+                yield {"y": x}
+        finally:
+            closed.append("async")
+
+    async def take_one() -> None:
+        results = stream_later(requests_of(1))
+        await results.__anext__()
+        await results.aclose()
+
+    results = stream(requests_of(1))
+    next(results)
+    results.close()
+    asyncio.run(take_one())
+    assert closed == ["sync", "async"]
+
+
+def test_the_signature_and_names_are_kept() -> None:
+    decorated = batch(double)
+    assert inspect.signature(decorated) == inspect.signature(double)
+    assert (decorated.__name__, decorated.__module__) == ("double", __name__)
+    assert decorated.__wrapped__ is double  # type: ignore[attr-defined]
+
+
+def test_decorating_an_object_does_not_copy_its_state() -> None:
+    model = Scaler(2)
+    assert "factor" not in vars(batch(model.negated)) | vars(batch(AsyncCallable()))
+    assert "factor" not in vars(batch(model))
+
+
+def test_only_callables_can_be_decorated() -> None:
+    with pytest.raises(PyTritonValidationError, match="Only a callable can be decorated"):
+        batch(3)  # type: ignore[call-overload]
+
+
+def test_a_context_attribute_set_by_hand_wins_in_the_whole_stack() -> None:
+    context = TritonContext()
+    infer = batch(lambda x: [x])
+    context.model_configs[infer] = config("mine")
+    infer.__triton_context__ = context  # type: ignore[attr-defined]
+    set_triton_context(infer, config("served"))
+    assert list(infer(requests_of(1))[0]) == ["mine"]
+
+    model = Scaler(1)
+    model.__triton_context__ = context  # type: ignore[attr-defined]
+    assert list(model.negated(requests_of(1))[0]) == ["mine"]
+
+
+def test_helpers_of_custom_decorators() -> None:
+    def infer(requests: Any) -> Any:
+        return requests
+
+    assert get_inference_request_batch_size(requests_of(3)[0]) == 3
+    assert convert_output([1, 2], model_config=config("a", "b")) == {"a": 1, "b": 2}
+    with pytest.raises(PyTritonRuntimeError, match="not being served"):
+        get_model_config(infer)
+    served = config("y")
+    set_triton_context(infer, served)
+    assert get_model_config(infer) is served
+    assert convert_output((1,), infer) == {"y": 1}
