@@ -1,0 +1,249 @@
+"""Every setting of the daemon, declared once.
+
+Flags, environment variables, keys of `pytriton-daemon.toml` and docs/configuration.md are all made
+of `DaemonConfig`; `config_sources` reads the sources. The daemon process gets the result as one
+object.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import msgspec
+
+from pytriton.dispatcher import config_values as values
+from pytriton.dispatcher import tritonserver_options
+from pytriton.dispatcher.config_values import Kind
+from pytriton.dispatcher.tritonserver_options import Options
+from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+
+#: An environment variable is this and the setting's name in capitals.
+ENV_PREFIX = "PYTRITON_DAEMON_"
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used; the text names each source, key, value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of a setting beside its type and default."""
+
+    help: str
+    kind: Kind
+
+
+_PORT = values.integer(0, 65535)
+_SECONDS = values.number(0)
+_OPTIONS = Kind("options of tritonserver", tritonserver_options.read_options)
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one daemon, checked. Units: `_s` is seconds, `_size` is bytes.
+
+    Raises:
+        ValueError: a value is not allowed, or two of them contradict each other.
+    """
+
+    runtime_dir: Annotated[
+        str,
+        Option(
+            "Folder of the daemon's sockets, logs and pid. Default: pytriton-daemon in "
+            "$XDG_RUNTIME_DIR, /run/pytriton-daemon for root, or pytriton-daemon-UID in the folder "
+            "for temporary files.",
+            values.path(),
+        ),
+    ] = msgspec.field(default_factory=lambda: str(default_runtime_dir()))
+
+    # ── endpoints ────────────────────────────────────────────────────────────────────────────────
+    allow_http: Annotated[bool, Option("Serve HTTP.", values.boolean())] = True
+    http_address: Annotated[
+        str, Option("Address that HTTP is served on; 0.0.0.0 is every interface.", values.text())
+    ] = "127.0.0.1"
+    http_port: Annotated[int, Option("Port of HTTP; 0 takes a free one.", _PORT)] = 8000
+    allow_grpc: Annotated[bool, Option("Serve gRPC.", values.boolean())] = True
+    grpc_address: Annotated[
+        str, Option("Address that gRPC is served on; 0.0.0.0 is every interface.", values.text())
+    ] = "127.0.0.1"
+    grpc_port: Annotated[int, Option("Port of gRPC; 0 takes a free one.", _PORT)] = 8001
+    allow_metrics: Annotated[bool, Option("Serve metrics for Prometheus.", values.boolean())] = True
+    metrics_address: Annotated[
+        str,
+        Option("Address that metrics are served on; 0.0.0.0 is every interface.", values.text()),
+    ] = "127.0.0.1"
+    metrics_port: Annotated[int, Option("Port of metrics; 0 takes a free one.", _PORT)] = 8002
+
+    # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
+    tritonserver: Annotated[
+        Optional[str],
+        Option(
+            "A tritonserver binary, or the folder of an installation. Default: /opt/tritonserver, "
+            "the one on PATH, or the one that is fetched into the cache.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    proxy_python: Annotated[
+        Optional[str],
+        Option(
+            "Python 3.9 to 3.12 with a shared libpython, for the private environment that the "
+            "proxy runs in. Default: one that is found on this machine.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    cache_dir: Annotated[
+        Optional[str],
+        Option(
+            "Folder where the fetched tritonserver and the proxy's environment are kept. Default: "
+            "pytriton-daemon in $XDG_CACHE_HOME or ~/.cache.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    response_cache_size: Annotated[
+        int,
+        Option(
+            "Bytes of tritonserver's local response cache; 0 switches it off. A model takes part "
+            "when its configuration says so.",
+            values.size(),
+        ),
+    ] = 0
+    tritonserver_options: Annotated[
+        Options,
+        Option(
+            "Any other option of tritonserver by its name without dashes; flag: --triton-option "
+            "NAME=VALUE.",
+            _OPTIONS,
+        ),
+    ] = {}
+
+    # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
+    server_start_timeout_s: Annotated[
+        float, Option("Seconds tritonserver may take to start.", _SECONDS)
+    ] = 60.0
+    worker_start_timeout_s: Annotated[
+        float, Option("Seconds a worker may take to start, before it loads its model.", _SECONDS)
+    ] = 60.0
+    grace_period_s: Annotated[
+        float, Option("Seconds that a stop waits for the batches at hand.", _SECONDS)
+    ] = 30.0
+    worker_restart_limit: Annotated[
+        int,
+        Option(
+            "How many times in a row a worker that ended by itself is replaced before its instance "
+            "is given up; 0: never replaced.",
+            values.integer(0),
+        ),
+    ] = 5
+    worker_backoff_s: Annotated[
+        float,
+        Option("Seconds before a worker's first replacement; doubled each time.", _SECONDS),
+    ] = 0.5
+    worker_backoff_max_s: Annotated[
+        float, Option("The most seconds before a worker's replacement.", _SECONDS)
+    ] = 30.0
+
+    # ── logs ─────────────────────────────────────────────────────────────────────────────────────
+    log_format: Annotated[
+        str,
+        Option(
+            "Form of the log on standard error: console, json, or auto: console on a terminal, "
+            "else json. The files are JSON lines always.",
+            values.choice("auto", "console", "json"),
+        ),
+    ] = "auto"
+    log_level: Annotated[
+        str,
+        Option("Least level that is logged.", values.choice("debug", "info", "warning", "error")),
+    ] = "info"
+    log_file_size: Annotated[
+        int, Option("Bytes after which a log file is rotated; 0: never.", values.size())
+    ] = 10_000_000
+    log_file_backups: Annotated[
+        int, Option("Rotated log files that are kept of each log.", values.integer(0, 1000))
+    ] = 3
+
+    def __post_init__(self) -> None:
+        for name, option in options().items():
+            _check(name, option, getattr(self, name))
+        problems = _contradictions(self)
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def rundir(self) -> RuntimeDir:
+        """The runtime directory with the paths inside."""
+        return RuntimeDir(Path(self.runtime_dir))
+
+    def to_json(self) -> bytes:
+        """Return the settings as JSON, for `from_json` in another process."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> DaemonConfig:
+        """Return the settings in `data`.
+
+        Raises:
+            ConfigError: it is not what `to_json` returns.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"the daemon got settings that it cannot read: {error}") from error
+
+    def tritonserver_arguments(self) -> list[str]:
+        """Return `tritonserver_options` as arguments of its command line."""
+        return tritonserver_options.arguments(self.tritonserver_options)
+
+
+@lru_cache(maxsize=1)
+def options() -> dict[str, Option]:
+    """Return the settings by name, in the order of their declaration."""
+    hints: dict[str, Any] = typing.get_type_hints(DaemonConfig, include_extras=True)
+    return {
+        name: option
+        for name in DaemonConfig.__struct_fields__
+        for option in hints[name].__metadata__
+        if isinstance(option, Option)
+    }
+
+
+def env_name(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return ENV_PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """Return the command-line flag of a setting."""
+    return "--triton-option" if name == "tritonserver_options" else f"--{name.replace('_', '-')}"
+
+
+def _check(name: str, option: Option, value: object) -> None:
+    try:
+        option.kind.read(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _contradictions(config: DaemonConfig) -> list[str]:
+    """Return what is wrong with settings that are each allowed by themselves."""
+    problems = []
+    if not (config.allow_http or config.allow_grpc):
+        problems.append("allow_http and allow_grpc are both false: nobody could send a request")
+    if config.worker_backoff_max_s < config.worker_backoff_s:
+        problems.append(
+            f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "
+            f"({config.worker_backoff_s:g})"
+        )
+    taken: dict[int, str] = {}
+    for endpoint in ("http", "grpc", "metrics"):
+        port = getattr(config, f"{endpoint}_port")
+        if not getattr(config, f"allow_{endpoint}") or port == 0:
+            continue
+        if port in taken:
+            same = f"{taken[port]} and {endpoint}_port are both {port}"
+            problems.append(f"{same}: each needs a port of its own")
+        taken.setdefault(port, f"{endpoint}_port")
+    return problems

@@ -1,0 +1,165 @@
+"""How a setting's value is read, whichever source it comes from: text or a value of TOML.
+
+A `Kind` turns what a source holds into the value of the setting, or raises ValueError with a text
+that completes "http_port = 'x': ...". Reading a value that was read before returns it unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b?)", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value: `allowed` says in words what may stand there."""
+
+    allowed: str
+    _read: Callable[[object], Any]
+    #: A relative path is meant relative to where its source stands.
+    is_path: bool = False
+
+    def read(self, raw: object) -> Any:
+        """Return the value that `raw` (text, or a value of TOML) stands for.
+
+        Raises:
+            ValueError: it is none of what is allowed; the text says what was given.
+        """
+        return self._read(raw)
+
+    def refusal(self, raw: object) -> ValueError:
+        """Return the error that says what is allowed instead of `raw`."""
+        return ValueError(f"{raw!r} is not {self.allowed}")
+
+
+def _kind(allowed: str, read: Callable[[object], Any]) -> Kind:
+    """Make a Kind of a function that raises ValueError, TypeError or OverflowError on a misfit."""
+
+    def checked(raw: object) -> Any:
+        try:
+            return read(raw)
+        except (ValueError, TypeError, OverflowError):
+            raise kind.refusal(raw) from None
+
+    kind = Kind(allowed, checked)
+    return kind
+
+
+def _no_bool(raw: object) -> Any:
+    if isinstance(raw, bool):  # which is an int to Python, but not to people
+        raise ValueError
+    return raw
+
+
+def boolean() -> Kind:
+    """Return the kind of true and false; text may say yes, no, on, off, 1 and 0 as well."""
+
+    def read(raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        word = str(raw).strip().lower()
+        if word in TRUE:
+            return True
+        if word in FALSE:
+            return False
+        raise ValueError
+
+    return _kind(f"one of {', '.join(TRUE)} or {', '.join(FALSE)}", read)
+
+
+def integer(low: int, high: int | None = None) -> Kind:
+    """Return the kind of whole numbers from `low` to `high` (None: no limit)."""
+
+    def read(raw: object) -> int:
+        if not isinstance(_no_bool(raw), (int, str)):
+            raise ValueError
+        number = int(raw)  # type: ignore[call-overload]
+        if number < low or (high is not None and number > high):
+            raise ValueError
+        return int(number)
+
+    span = f"of {low} or more" if high is None else f"from {low} to {high}"
+    return _kind(f"a whole number {span}", read)
+
+
+def number(low: float) -> Kind:
+    """Return the kind of finite numbers of `low` or more."""
+
+    def read(raw: object) -> float:
+        if not isinstance(_no_bool(raw), (int, float, str)):
+            raise ValueError
+        value = float(raw)  # type: ignore[arg-type]
+        if not math.isfinite(value) or value < low:
+            raise ValueError
+        return value
+
+    return _kind(f"a number of {low:g} or more", read)
+
+
+def size() -> Kind:
+    """Return the kind of byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
+
+    def read(raw: object) -> int:
+        if isinstance(_no_bool(raw), int):
+            count = int(raw)  # type: ignore[call-overload]
+        else:
+            match = _SIZE.fullmatch(str(raw).strip())
+            if match is None:
+                raise ValueError
+            unit = match.group(2).lower().rstrip("b")
+            base = 1024 if unit.endswith("i") else 1000
+            count = round(float(match.group(1)) * base ** _POWERS[unit.rstrip("i")])
+        if count < 0:
+            raise ValueError
+        return int(count)
+
+    return _kind("a number of bytes, such as 1048576, 64MiB or 1.5GB", read)
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of one word out of several, in any case."""
+
+    def read(raw: object) -> str:
+        word = str(raw).strip().lower()
+        if word not in names:
+            raise ValueError
+        return word
+
+    return _kind(f"one of {', '.join(names)}", read)
+
+
+def text() -> Kind:
+    """Return the kind of words that are not empty and hold no white space."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not raw.strip() or len(raw.split()) > 1:
+            raise ValueError
+        return raw.strip()
+
+    return _kind("a word without white space", read)
+
+
+def path() -> Kind:
+    """Return the kind of paths; `~` stands for the home folder."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise ValueError
+        return os.path.expanduser(raw)
+
+    return Kind("a path", _kind("a path", read).read, is_path=True)
+
+
+def optional(kind: Kind) -> Kind:
+    """Return the kind that also allows None: not set."""
+    return Kind(kind.allowed, lambda raw: None if raw is None else kind.read(raw), kind.is_path)

@@ -1,0 +1,167 @@
+"""tritonserver's own options: which there are, and which of them the daemon sets itself.
+
+Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
+(docs/architecture.md). A user's own tritonserver of another version may know others or fewer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Union
+
+#: Name without dashes -> its value, or its values where it may be given several times.
+Options = dict[str, Union[str, list[str]]]
+
+_SINGLE = """
+    id log-verbose log-info log-warning log-error log-format log-file exit-on-error
+    disable-auto-complete-config strict-readiness model-load-thread-count model-load-retry-count
+    model-namespacing enable-peer-access reuse-http-port http-header-forward-pattern
+    http-thread-count reuse-grpc-port grpc-header-forward-pattern grpc-infer-allocation-pool-size
+    grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
+    grpc-infer-response-compression-level grpc-keepalive-time grpc-keepalive-timeout
+    grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+    grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
+    grpc-max-connection-age grpc-max-connection-age-grace allow-sagemaker sagemaker-port
+    sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
+    vertex-ai-thread-count vertex-ai-default-model allow-gpu-metrics allow-cpu-metrics
+    metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
+    min-supported-compute-capability buffer-manager-thread-count strict-model-config trace-file
+    trace-rate trace-count trace-log-frequency
+"""
+_REPEATABLE = """
+    http-restricted-api grpc-restricted-protocol metrics-config trace-config trace-level
+    backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
+    cuda-virtual-address-size host-policy model-load-gpu-limit
+"""
+#: May be given once.
+SINGLE = frozenset(_SINGLE.split())
+#: May be given several times.
+REPEATABLE = frozenset(_REPEATABLE.split())
+#: Stands without a value.
+SWITCHES = frozenset({"disable-auto-complete-config"})
+
+_SETTING = "use the setting {}"
+_MODELS = "models come from registrations only: use `pytriton-daemon register` or DaemonClient"
+#: Set by the daemon itself -> what to do instead.
+OURS: Mapping[str, str] = {
+    "allow-http": _SETTING.format("allow_http"),
+    "allow-grpc": _SETTING.format("allow_grpc"),
+    "allow-metrics": _SETTING.format("allow_metrics"),
+    "http-address": _SETTING.format("http_address"),
+    "http-port": _SETTING.format("http_port"),
+    "grpc-address": _SETTING.format("grpc_address"),
+    "grpc-port": _SETTING.format("grpc_port"),
+    "metrics-address": _SETTING.format("metrics_address"),
+    "metrics-port": _SETTING.format("metrics_port"),
+    "exit-timeout-secs": _SETTING.format("grace_period_s"),
+    "response-cache-byte-size": _SETTING.format("response_cache_size"),
+    "cache-directory": "it comes with the tritonserver that the setting tritonserver chooses",
+    "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
+    "model-repository": _MODELS,
+    "model-store": _MODELS,
+    "model-control-mode": _MODELS,
+    "load-model": _MODELS,
+    "repository-poll-secs": _MODELS,
+    "model-config-name": "a model's configuration travels with its registration",
+    "help": "see docs/configuration.md, or run the tritonserver binary with --help",
+}
+KNOWN = SINGLE | REPEATABLE
+
+
+def read_options(raw: object) -> Options:
+    """Return the options that `raw` stands for.
+
+    Args:
+        raw: a table of TOML (name to value or list of values), text as a shell would split it
+            ("log-verbose=1 backend-config=python,x=1"), or a list of NAME=VALUE.
+
+    Raises:
+        ValueError: an unknown name, one that the daemon sets itself, or a value that cannot be.
+    """
+    options: Options = {}
+    for name, value in _pairs(raw):
+        known = _checked_name(name)
+        text = _text(known, value)
+        before = options.get(known)
+        if before is None:
+            options[known] = [text] if known in REPEATABLE else text
+        elif isinstance(before, list):
+            before.append(text)
+        else:
+            raise ValueError(f"{known} is given twice, but tritonserver takes it once")
+    return options
+
+
+def arguments(options: Mapping[str, str | list[str]]) -> list[str]:
+    """Return the options as arguments for tritonserver's command line."""
+    result: list[str] = []
+    for name, value in options.items():
+        if name in SWITCHES:
+            result += [f"--{name}"] if value == "true" else []
+        else:
+            values = [value] if isinstance(value, str) else value
+            result += [f"--{name}={one}" for one in values]
+    return result
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _pairs(raw: object) -> Iterable[tuple[str, object]]:
+    if isinstance(raw, Mapping):
+        for name, value in raw.items():
+            if isinstance(value, list):
+                yield from ((str(name), one) for one in value)
+            else:
+                yield str(name), value
+        return
+    words = _split(raw) if isinstance(raw, str) else raw
+    if not isinstance(words, (list, tuple)):
+        raise ValueError(f"{raw!r} is not a table of options, nor NAME=VALUE")
+    for word in words:
+        name, equals, value = str(word).partition("=")
+        if not equals and _plain(name) not in SWITCHES:
+            raise ValueError(f"{word!r} is not NAME=VALUE")
+        yield name, value if equals else True
+
+
+def _split(raw: str) -> list[str]:
+    try:
+        return shlex.split(raw)
+    except ValueError as error:
+        raise ValueError(f"{raw!r} cannot be split as a shell would: {error}") from None
+
+
+def _plain(name: str) -> str:
+    return name.strip().lstrip("-")
+
+
+def _checked_name(name: str) -> str:
+    name = _plain(name)
+    if name in OURS:
+        raise ValueError(f"tritonserver's option {name} is set by the daemon; {OURS[name]}")
+    if name not in KNOWN:
+        hint = nearest(name, KNOWN | set(OURS))
+        raise ValueError(f"tritonserver has no option {name!r}{hint}")
+    return name
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, (str, int, float)):
+        text = str(value)
+    else:
+        raise ValueError(f"the value of {name} must be text, a number, true or false")
+    if "\0" in text or "\n" in text:
+        raise ValueError(f"the value of {name} holds a line break or NUL")
+    if name in SWITCHES and text not in ("true", "false"):
+        raise ValueError(f"{name} is true or false, not {text!r}")
+    if name == "cache-config" and text.partition(",")[0] == "local":
+        raise ValueError("the local response cache is set by the setting response_cache_size")
+    return text

@@ -1,0 +1,33 @@
+"""What a process of ours ends with: the contract with shells and with supervisors.
+
+`pytriton-daemon` and `python -m pytriton.dispatcher` use the same numbers; docs/cli.md lists them.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit status of the command line and of the daemon; `meaning` says it in a sentence."""
+
+    meaning: str
+
+    def __new__(cls, number: int, meaning: str) -> ExitCode:
+        code = int.__new__(cls, number)
+        code._value_ = number
+        code.meaning = meaning
+        return code
+
+    OK = 0, "It was done; for a daemon: it was asked to stop and left nothing behind."
+    FAULT = 1, "An unexpected fault of ours, or a problem that `doctor` found."
+    USAGE = 2, "A wrong command line, setting, settings file or argument."
+    NO_DAEMON = 3, "No daemon runs in the runtime directory, or it does not answer."
+    ALREADY_RUNNING = 4, "A daemon already runs in the runtime directory."
+    PORT_IN_USE = 5, "A port that tritonserver should listen on is not free."
+    NO_SERVER = 6, "tritonserver or the proxy's Python is missing, or tritonserver does not start."
+    REGISTRATION = 7, "A model could not be registered, or there is no model of that name."
+    #: EX_SOFTWARE of sysexits.h. A supervisor should start the whole service again.
+    UNRECOVERABLE = 70, "A callable raised PyTritonUnrecoverableError: start the service again."
+    #: 128 + SIGINT, as shells say it.
+    INTERRUPTED = 130, "Interrupted from the keyboard."
