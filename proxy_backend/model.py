@@ -22,8 +22,9 @@ from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, LaneClosed, L
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.regions import Regions
 
-#: The model configuration's parameter that says where the dispatcher listens.
+#: Parameters of the model configuration: where the dispatcher listens, and which registration this is.
 CONTROL_PARAMETER = "pytriton_control"
+REGISTRATION_PARAMETER = "pytriton_registration"
 
 
 class TritonPythonModel:
@@ -34,12 +35,12 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         _guard_against_orphanhood()
         self._name = args["model_name"]
-        self._version = int(args["model_version"])
         self._instance = args["model_instance_name"]
         self._translator = translate.Translator(
             {entry["name"]: _datatype(entry["data_type"]) for entry in config["input"]}
         )
-        self._control = ControlClient(config["parameters"][CONTROL_PARAMETER]["string_value"])
+        self._registration = _parameter(config, REGISTRATION_PARAMETER)
+        self._control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         self._lane: Lane | None = None
         self._worker: str | None = None
         self._batch_id = 0
@@ -73,6 +74,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Let the worker go."""
         self._drop_lane()
+        self._control.send(messages.Detach(self._registration, self._instance))
+        self._control.flush()
         self._control.close()
 
     def _exchange(self, requests: Sequence[Any], lane: Lane) -> Any:
@@ -95,7 +98,7 @@ class TritonPythonModel:
         return self._lane
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
-        ask = messages.Attach(self._name, self._version, self._instance, lost)
+        ask = messages.Attach(self._registration, self._instance, lost)
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on one, and when
         # the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)
@@ -107,9 +110,8 @@ class TritonPythonModel:
         """Drop the broken lane and learn from the dispatcher how its worker ended."""
         lost = self._worker
         self._drop_lane()
-        reason = self._control.ask(
-            messages.ExplainLoss(self._name, lost or "?"), timeout_s=None
-        )
+        ask = messages.ExplainLoss(self._registration, lost or "?")
+        reason = self._control.ask(ask, timeout_s=None)
         if isinstance(reason, messages.LossExplained):
             return reason.text
         raise LaneError(f"the dispatcher answered {type(reason).__name__} to ExplainLoss")
@@ -123,6 +125,11 @@ class TritonPythonModel:
     def _lost(self, requests: Sequence[Any], text: str) -> list[Any]:
         code = getattr(pb_utils.TritonError, "UNAVAILABLE", None)
         return [translate.failure(text, code) for _ in requests]
+
+
+def _parameter(config: dict[str, Any], name: str) -> str:
+    value: str = config["parameters"][name]["string_value"]
+    return value
 
 
 def _datatype(config_type: str) -> str:

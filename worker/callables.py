@@ -21,7 +21,7 @@ class LoadError(Exception):
 
 
 def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
-    """Unpickle a payload and return the callable to serve, called with the list of requests of a batch.
+    """Unpickle a payload and return the callable to serve, as the registrant made it.
 
     A factory is called here, in the worker; a class is taken for a factory.
 
@@ -45,10 +45,10 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
         raise LoadError(
             f"model {spec.name}: what was registered gave a {type(loaded).__name__}, which is not callable"
         )
-    return _synchronous(loaded)
+    return loaded  # type: ignore[no-any-return]
 
 
-def _synchronous(infer: Infer) -> Infer:
+def synchronous(infer: Infer) -> Infer:
     """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function."""
     target = infer if inspect.isroutine(infer) else type(infer).__call__
     if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):

@@ -37,6 +37,7 @@ class Loop:
         self._retiring = False
         self._stopping = False
         self._lanes: dict[int, Lane] = {}
+        self._withdraw = 0
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +77,8 @@ class Loop:
             batch = lane.receive()
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
-            if self._retiring or self._stopping:
+            if self._retiring or self._stopping or self._withdraw > 0:
+                self._withdraw = max(0, self._withdraw - 1)
                 lane.send(Withdrawn(batch.id))
             else:
                 self._answer(batch, lane)
@@ -109,6 +111,8 @@ class Loop:
         while (received := self._control.receive(0)) is not None:
             if isinstance(received[1], messages.RetireWorker):
                 self._retiring = True
+            elif isinstance(received[1], messages.WithdrawLane):
+                self._withdraw += 1
 
     def _signalled(self) -> None:
         self._stopping = True

@@ -9,7 +9,8 @@ from pytriton.decorators import set_triton_context
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import messages, tensors
 from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
-from pytriton.worker.callables import Infer
+from pytriton.model_config.triton_model_config import TritonModelConfig
+from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.results import Output, ResultWriter
 
@@ -19,7 +20,7 @@ class Model:
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer) -> None:
         self.name = spec.name
-        self._infer = infer
+        self._infer = synchronous(infer)
         self._batching = spec.config.get("max_batch_size", 0) > 0
         self._results = ResultWriter(
             spec.name,
@@ -29,7 +30,8 @@ class Model:
         )
         for entry in spec.config["input"]:
             tensors.element_dtype(_datatype(entry))  # what is missing for it shows now, not at a request
-        set_triton_context(spec.config)
+        declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
+        set_triton_context(infer, declared)
 
     def answer(self, batch: Batch, lane: Lane) -> BatchDone | BatchFailed:
         """Run the callable on a batch and return its answer, or the error that the clients get.

@@ -5,8 +5,8 @@ Who talks to whom (each arrow is one frozen type below)::
     client ── Register, Unregister, ListModels, GetStatus, GetLogs, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerUnrecoverable ──▶ dispatcher
-    worker ◀─ LoadModel, RetireWorker ── dispatcher
-    proxy  ── Attach, ExplainLoss ──▶ dispatcher
+    worker ◀─ LoadModel, WithdrawLane, RetireWorker ── dispatcher
+    proxy  ── Attach, ExplainLoss, Detach ──▶ dispatcher
     proxy  ◀─ Attached, LossExplained, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a user's own bytes
@@ -241,6 +241,10 @@ class WorkerUnrecoverable(Message):
     text: str
 
 
+class WithdrawLane(Message):
+    """Send the proxy of one lane elsewhere: another worker has none."""
+
+
 class RetireWorker(Message):
     """Finish the batches at hand, send proxies elsewhere, then end."""
 
@@ -249,10 +253,13 @@ class RetireWorker(Message):
 
 
 class Attach(Message):
-    """A proxy instance asks for a lane. `lost` names the worker whose lane broke, if one did."""
+    """A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one.
 
-    model: str
-    version: int
+    `registration` is what the dispatcher wrote into the model's configuration: a model that replaces another
+    one of the same name has a registration of its own.
+    """
+
+    registration: str
     instance: str
     lost: Optional[str] = None
     protocol: int = PROTOCOL
@@ -270,8 +277,15 @@ class Attached(Message):
 class ExplainLoss(Message):
     """The lane of a worker broke in the middle of a batch: how did the worker end?"""
 
-    model: str
+    registration: str
     worker: str
+
+
+class Detach(Message):
+    """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
+
+    registration: str
+    instance: str
 
 
 class LossExplained(Message):
@@ -300,9 +314,11 @@ AnyMessage = Union[
     WorkerFailed,
     WorkerUnrecoverable,
     RetireWorker,
+    WithdrawLane,
     Attach,
     Attached,
     ExplainLoss,
+    Detach,
     LossExplained,
 ]
 

@@ -1,0 +1,23 @@
+"""python -m pytriton.dispatcher: run a daemon in this process, with its settings as one JSON object on standard input."""
+
+from __future__ import annotations
+
+import sys
+
+from pytriton.dispatcher import daemon
+from pytriton.dispatcher.config import ConfigError, DaemonConfig
+from pytriton.ipc.exit_codes import ExitCode
+
+
+def main() -> int:
+    """Read the settings, run the daemon, return its exit code."""
+    try:
+        config = DaemonConfig.from_json(sys.stdin.buffer.read())
+    except ConfigError as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    return daemon.run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""One child process: started, its lines logged, its end noticed by event, and stopped by a ladder of signals."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+from pytriton.ipc import linux
+
+#: Lines kept to tell the user what a child said last.
+_LAST_LINES = 40
+_LONGEST_LINE = 1 << 16
+#: After a child's end: how long its last lines may take to arrive (a grandchild may hold the pipe open).
+_DRAIN_S = 0.5
+
+
+class Child:
+    """A running child process, in a process group of its own.
+
+    Attributes:
+        pid: its process id.
+        exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it ended.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], on_line: Callable[[bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = popen.pid
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self._popen = popen
+        self._on_line = on_line
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._pidfd = linux.pidfd_open(popen.pid)
+        loop.add_reader(self._pidfd, self._reap)
+        assert popen.stdout is not None  # `start` made it a pipe
+        self._pump = loop.create_task(self._pump_lines(popen.stdout))
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None,
+        on_line: Callable[[bytes], None],
+        umask: int = -1,
+    ) -> Child:
+        """Start a process whose stdout and stderr go line by line to `on_line`.
+
+        Raises:
+            OSError: it could not be started; `filename` says which file was at fault.
+        """
+        popen = subprocess.Popen(
+            argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
+        )
+        return cls(popen, on_line)
+
+    def last_lines(self) -> str:
+        """What the child printed last."""
+        return "\n".join(self._last_lines)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the child and all that it started."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return  # all of them have ended
+
+    async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
+        """End the child: `first`, and after `grace_s` seconds SIGKILL; then whatever it left in its group.
+
+        Asking comes first, since a child that ends by itself gives back what only it can (tritonserver: its
+        shared memory; a worker: its callable's own clean-up).
+        """
+        if not self.exited.done():
+            os.kill(self.pid, first)
+            await asyncio.wait([self.exited], timeout=grace_s)
+        self.signal_group(signal.SIGKILL)
+        code = await asyncio.shield(self.exited)
+        await self.drained()
+        return code
+
+    async def drained(self) -> None:
+        """Wait until the lines of a child that ended have all been logged."""
+        await asyncio.wait([self._pump], timeout=_DRAIN_S)
+        self._pump.cancel()
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.exited.set_result(self._popen.wait())
+
+    async def _pump_lines(self, pipe: IO[bytes]) -> None:
+        reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            while line := await _next_line(reader):
+                self._last_lines.append(line.decode(errors="backslashreplace").rstrip())
+                self._on_line(line.rstrip(b"\r\n"))
+        finally:
+            transport.close()
+
+
+async def _next_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line, b"" at the end; a line over the limit comes in pieces."""
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        return await reader.readexactly(max(1, error.consumed))
+
+
+def bound_to_us(argv: Sequence[str]) -> list[str]:
+    """Return a command that runs `argv` such that the kernel kills it when this process ends, however it ends.
+
+    A tiny Python in between asks for that (prctl, PR_SET_PDEATHSIG) and then becomes `argv`: doing it after fork in
+    this process, which has threads, could deadlock.
+    """
+    launcher = os.path.join(os.path.dirname(__file__), "launch.py")
+    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    return f"was killed by signal {-code} ({name})"

@@ -1,0 +1,300 @@
+"""The dispatcher: owns the runtime directory, tritonserver and all workers, and answers the control socket.
+
+Its life, top to bottom::
+
+    run            lock the runtime directory, find tritonserver, settle the ports
+    Daemon.main    control socket ▶ tritonserver ▶ ready ▶ (serve until told to stop) ▶ stop
+    stop           no new registrations ▶ unload all models (batches under way are answered, up to the grace
+                   period) ▶ stop tritonserver ▶ end the workers ▶ close the control socket
+
+The first SIGTERM or SIGINT stops in order, the second at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.util
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+import structlog
+
+from pytriton.dispatcher import handlers, logs
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.control import ControlServer, Peer
+from pytriton.dispatcher.ports import PortError
+from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.server_runtime import (
+    ServerChoice,
+    ServerRuntime,
+    ServerRuntimeError,
+    find_or_install_server,
+    lay_out_backends,
+)
+from pytriton.dispatcher.tritonserver import ServerStartError, TritonServer
+from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+
+_log = structlog.get_logger(__name__)
+
+#: tritonserver may end by itself this often in a row, each time within `_SERVER_HEALTHY_S` of its start.
+_SERVER_RESTARTS = 5
+_SERVER_HEALTHY_S = 60.0
+#: A port that we chose ourselves may be taken by somebody before tritonserver listens on it.
+_PORT_ATTEMPTS = 5
+
+OnReady = Callable[[messages.Status], None]
+
+
+class Daemon:
+    """One dispatcher in one runtime directory."""
+
+    def __init__(self, config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime) -> None:
+        self.rundir = rundir
+        self._config = config
+        self._backends = lay_out_backends(runtime, rundir.path)
+        self._server = TritonServer(
+            config,
+            runtime,
+            models=rundir.models,
+            backends=self._backends,
+            on_line=self._log_server_line,
+        )
+        self.registry = Registry(config, rundir, self._server, self._spawn)
+        self._control = ControlServer(rundir.control_endpoint, self._handle)
+        self._library = _lay_out_library(rundir)
+        self._worker_serial = itertools.count(1)
+        self._stop = asyncio.Event()
+        self._exit_code = ExitCode.OK
+        self._started_at = time.time()
+        self._state = "starting"
+
+    async def main(self, on_ready: OnReady | None) -> int:
+        """Be the daemon; return its exit code when it has stopped and nothing is left."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+        self._control.bind()
+        serving = asyncio.create_task(self._control.serve())
+        try:
+            await self._start_server()
+        except (ServerStartError, PortError) as error:
+            _log.error("tritonserver did not start", reason=str(error))
+            self._exit_code = (
+                ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
+            )
+        else:
+            self._state = "ready"
+            if on_ready is not None:
+                on_ready(self.status())
+            watching = asyncio.create_task(self._watch_server())
+            await self._stop.wait()
+            self._state = "stopping"
+            watching.cancel()
+            await self.registry.stop()
+        await self._server.stop()
+        serving.cancel()
+        await self._control.close()
+        _log.info("daemon stopped", exit_code=self._exit_code)
+        return self._exit_code
+
+    # ── what handlers use ────────────────────────────────────────────────────────────────────────
+
+    def request_stop(self, why: str) -> None:
+        """Begin to stop in order."""
+        _log.info("daemon stops", why=why)
+        self._stop.set()
+
+    def stop_unrecoverable(self, model: str, text: str) -> None:
+        """Stop because a callable said that only a fresh start will help."""
+        _log.error("unrecoverable error in a model, the daemon stops", model=model, reason=text)
+        self._exit_code = ExitCode.UNRECOVERABLE
+        self._stop.set()
+
+    def model_info(self, registration: Registration) -> messages.ModelInfo:
+        """Return what a client is told of a model."""
+        log_file = self.rundir.log_file(registration.spec.name)
+        return registration.info(self._server.info().http_url, log_file)
+
+    def model_infos(self) -> list[messages.ModelInfo]:
+        """Return all models in the order of registration."""
+        return [self.model_info(registration) for registration in self.registry]
+
+    def status(self) -> messages.Status:
+        """Return how everything is."""
+        return messages.Status(
+            version=metadata.version("pytriton-daemon"),
+            pid=os.getpid(),
+            python=sys.executable,
+            runtime_dir=str(self.rundir.path),
+            state=self._state,
+            started_at=self._started_at,
+            server=self._server.info(),
+            models=self.model_infos(),
+        )
+
+    # ── control ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _handle(
+        self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> messages.AnyMessage | None:
+        return await handlers.handle(self, peer, message, payloads)
+
+    def _signalled(self, name: str) -> None:
+        if self._stop.is_set():
+            _log.warning("told to stop again: ending at once", signal=name)
+            self._server.kill()
+            os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
+        self.request_stop(name)
+
+    # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
+
+    async def _start_server(self) -> None:
+        """Start tritonserver; with ports that we chose ourselves, try others when one was snatched away."""
+        chosen = 0 in (self._config.http_port, self._config.grpc_port, self._config.metrics_port)
+        for attempt in itertools.count(1):
+            self._server.choose_ports()
+            try:
+                await self._server.start()
+                return
+            except ServerStartError as error:
+                await self._server.stop()
+                taken = "in use" in str(error) or "unavailable" in str(error)
+                if not (chosen and taken) or attempt == _PORT_ATTEMPTS:
+                    raise
+                _log.info("a free port was taken meanwhile, trying others")
+
+    async def _watch_server(self) -> None:
+        """Start tritonserver again whenever it ends by itself; workers keep their models meanwhile."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            end = await self._server.ended()
+            _log.error("tritonserver ended by itself", how=end)
+            failures = 1 if time.monotonic() - started > _SERVER_HEALTHY_S else failures + 1
+            self.registry.forget_proxies()
+            await self._server.clean_up()
+            if failures > _SERVER_RESTARTS:
+                break
+            try:
+                await self._server.start()
+                await self.registry.load_again()
+            except Exception:
+                _log.exception("tritonserver could not be started again")
+                break
+        self._exit_code = ExitCode.NO_SERVER
+        self.request_stop("tritonserver does not stay up")
+
+    def _log_server_line(self, pid: int, line: bytes) -> None:
+        logs.log_child_line(logs.child_logger(source="tritonserver", pid=pid), line)
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _spawn(self, registration: Registration, instance: int) -> WorkerProcess:
+        name = f"w{next(self._worker_serial)}"
+        model = registration.spec.name
+        logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
+
+        def on_line(line: bytes) -> None:
+            logs.log_child_line(logger, line)
+
+        worker = await WorkerProcess.start(
+            name,
+            registration.spec,
+            instance,
+            place=WorkerPlace(self.rundir.control_endpoint, self._library),
+            lane_path=self.rundir.lane_socket(name),
+            on_line=on_line,
+        )
+        _log.info("worker started", model=model, instance=instance, worker=name, worker_pid=worker.child.pid)
+        return worker
+
+
+def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
+    """Run a daemon in this process until it is told to stop; return its exit code (ipc/ExitCode.py).
+
+    `on_ready` is called with the status once models can be registered.
+    """
+    rundir = RuntimeDir(Path(config.runtime_dir))
+    try:
+        rundir.create()
+        with _locked(rundir):
+            logs.configure(config, rundir.logs)
+            choice = ServerChoice(
+                tritonserver=_path(config.tritonserver),
+                proxy_python=_path(config.proxy_python),
+                cache_dir=_path(config.cache_dir),
+            )
+            runtime = find_or_install_server(choice, lambda line: _log.info(line))
+            return asyncio.run(_main(config, rundir, runtime, on_ready))
+    except RuntimeDirError as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    except AlreadyRunning as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        return ExitCode.ALREADY_RUNNING
+    except ServerRuntimeError as error:
+        _log.error("no tritonserver to run", reason=str(error))
+        return ExitCode.NO_SERVER
+
+
+async def _main(
+    config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime, on_ready: OnReady | None
+) -> int:
+    return await Daemon(config, rundir, runtime).main(on_ready)
+
+
+class AlreadyRunning(Exception):
+    """Another daemon holds the runtime directory."""
+
+
+@contextmanager
+def _locked(rundir: RuntimeDir) -> Iterator[None]:
+    """Hold the runtime directory; the kernel lets go of it however this process ends."""
+    with open(rundir.lock_file, "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = rundir.running_pid()
+            raise AlreadyRunning(
+                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
+                "this one a directory of its own with --runtime-dir."
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        for socket in [rundir.control_socket, *rundir.lanes.iterdir()]:
+            socket.unlink(missing_ok=True)  # of a daemon that was killed
+        try:
+            yield
+        finally:
+            rundir.control_socket.unlink(missing_ok=True)
+            lock.truncate(0)
+
+
+def _lay_out_library(rundir: RuntimeDir) -> Path:
+    """Make the folder that workers put first on sys.path: it holds `pytriton` and nothing else."""
+    library = rundir.path / "lib"
+    library.mkdir(mode=0o700, exist_ok=True)
+    link = library / "pytriton"
+    link.unlink(missing_ok=True)
+    spec = importlib.util.find_spec("pytriton")
+    assert spec is not None and spec.submodule_search_locations  # this module is part of it
+    link.symlink_to(Path(next(iter(spec.submodule_search_locations))).absolute())
+    return library
+
+
+def _path(setting: str | Path | None) -> Path | None:
+    return Path(setting) if setting else None

@@ -1,0 +1,169 @@
+"""One function per control message: what the dispatcher does when it gets it, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.logs import tail
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.daemon import Daemon
+
+_log = structlog.get_logger(__name__)
+
+Payloads = Sequence[bytes]
+#: More lines than this are not sent at once; the log files are there to be read.
+_MOST_LOG_LINES = 100_000
+
+
+async def register(
+    daemon: Daemon, peer: Peer, message: messages.Register, payloads: Payloads
+) -> messages.AnyMessage:
+    """Serve a model, reporting progress."""
+    _check_protocol(message.protocol, "the client")
+    registration = await daemon.registry.register(message, payloads, peer.reply)
+    return messages.Registered(daemon.model_info(registration))
+
+
+async def unregister(
+    daemon: Daemon, peer: Peer, message: messages.Unregister, payloads: Payloads
+) -> messages.AnyMessage:
+    """Stop serving a model."""
+    await daemon.registry.unregister(message.name)
+    return messages.Done()
+
+
+async def list_models(
+    daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell which models are served."""
+    return messages.Models(daemon.model_infos())
+
+
+async def get_status(
+    daemon: Daemon, peer: Peer, message: messages.GetStatus, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell how everything is."""
+    return daemon.status()
+
+
+async def get_logs(
+    daemon: Daemon, peer: Peer, message: messages.GetLogs, payloads: Payloads
+) -> messages.AnyMessage:
+    """Send the newest log lines of a model or of the daemon."""
+    if message.model is not None:
+        daemon.registry.by_name(message.model)
+    count = max(0, min(message.lines, _MOST_LOG_LINES))
+    return messages.LogLines(tail(daemon.rundir.log_file(message.model), count))
+
+
+async def shutdown(
+    daemon: Daemon, peer: Peer, message: messages.Shutdown, payloads: Payloads
+) -> messages.AnyMessage:
+    """Stop the daemon as SIGTERM does."""
+    daemon.request_stop("asked to by a client")
+    return messages.Done()
+
+
+async def worker_hello(
+    daemon: Daemon, peer: Peer, message: messages.WorkerHello, payloads: Payloads
+) -> None:
+    """Give a new worker its model."""
+    _check_protocol(message.protocol, f"worker {message.worker}")
+    registration, worker = daemon.registry.worker(message.worker)
+    await worker.hello(peer, registration.payload)
+
+
+async def worker_ready(
+    daemon: Daemon, peer: Peer, message: messages.WorkerReady, payloads: Payloads
+) -> None:
+    """A worker serves."""
+    daemon.registry.worker(message.worker)[1].loaded()
+
+
+async def worker_failed(
+    daemon: Daemon, peer: Peer, message: messages.WorkerFailed, payloads: Payloads
+) -> None:
+    """A worker could not load its callable."""
+    daemon.registry.worker(message.worker)[1].failed(message)
+
+
+async def worker_unrecoverable(
+    daemon: Daemon, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
+) -> None:
+    """A callable asked for the whole daemon to stop, for its supervisor to start it afresh."""
+    registration, _ = daemon.registry.worker(message.worker)
+    daemon.stop_unrecoverable(registration.spec.name, message.text)
+
+
+async def attach(
+    daemon: Daemon, peer: Peer, message: messages.Attach, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy which worker serves it."""
+    _check_protocol(message.protocol, "the proxy")
+    pool = daemon.registry.by_key(message.registration).pool
+    worker = await pool.route(message.instance, message.lost)
+    return messages.Attached(worker.name, str(worker.lane_path))
+
+
+async def explain_loss(
+    daemon: Daemon, peer: Peer, message: messages.ExplainLoss, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy how the worker ended that it lost."""
+    pool = daemon.registry.by_key(message.registration).pool
+    return messages.LossExplained(await pool.explain_loss(message.worker))
+
+
+async def detach(
+    daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads
+) -> None:
+    """A proxy has ended."""
+    daemon.registry.by_key(message.registration).detach(message.instance)
+
+
+_HANDLERS: dict[type, Callable[[Any, Peer, Any, Payloads], Awaitable[messages.AnyMessage | None]]] = {
+    messages.Register: register,
+    messages.Unregister: unregister,
+    messages.ListModels: list_models,
+    messages.GetStatus: get_status,
+    messages.GetLogs: get_logs,
+    messages.Shutdown: shutdown,
+    messages.WorkerHello: worker_hello,
+    messages.WorkerReady: worker_ready,
+    messages.WorkerFailed: worker_failed,
+    messages.WorkerUnrecoverable: worker_unrecoverable,
+    messages.Attach: attach,
+    messages.ExplainLoss: explain_loss,
+    messages.Detach: detach,
+}
+
+
+async def handle(
+    daemon: Daemon, peer: Peer, message: messages.AnyMessage, payloads: Payloads
+) -> messages.AnyMessage | None:
+    """Hand a message to its handler and return the answer, if it has one.
+
+    Raises:
+        RemoteFailure: what the sender is told.
+    """
+    handler = _HANDLERS.get(type(message))
+    if handler is None:
+        raise RemoteFailure(
+            ErrorKind.INVALID, f"{type(message).__name__} is not a message for the dispatcher"
+        )
+    return await handler(daemon, peer, message, payloads)
+
+
+def _check_protocol(protocol: int, who: str) -> None:
+    if protocol != messages.PROTOCOL:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"{who} speaks protocol {protocol} and this daemon {messages.PROTOCOL}: install the same version of "
+            "pytriton-daemon on both sides and restart the daemon",
+        )

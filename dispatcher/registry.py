@@ -1,0 +1,233 @@
+"""The models that are served: registered, replaced, unregistered. The only place that changes which ones there are."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import structlog
+
+from pytriton.dispatcher import repository
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.logs import close_model_log
+from pytriton.dispatcher.pool import ReportProgress, RestartPolicy, check_payloads
+from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.dispatcher.worker_process import WorkerProcess
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+#: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
+_LONGEST_NAME = 200
+
+SpawnWorker = Callable[[Registration, int], Awaitable[WorkerProcess]]
+
+
+class Registry:
+    """All registrations, by name and by key."""
+
+    def __init__(
+        self, config: DaemonConfig, rundir: RuntimeDir, server: TritonServer, spawn: SpawnWorker
+    ) -> None:
+        self._config = config
+        self._rundir = rundir
+        self._server = server
+        self._spawn = spawn
+        self._policy = RestartPolicy(
+            start_timeout_s=config.worker_start_timeout_s,
+            limit=config.worker_restart_limit,
+            first_delay_s=config.worker_backoff_s,
+            longest_delay_s=config.worker_backoff_max_s,
+        )
+        self._serial = itertools.count(1)
+        self._by_name: dict[str, Registration] = {}
+        self._by_key: dict[str, Registration] = {}
+        self._busy: set[str] = set()
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._by_name.values())
+
+    def by_key(self, key: str) -> Registration:
+        """Return the registration that a proxy belongs to.
+
+        Raises:
+            RemoteFailure: there is none (any more).
+        """
+        try:
+            return self._by_key[key]
+        except KeyError:
+            raise RemoteFailure(ErrorKind.NOT_FOUND, f"registration {key} is gone") from None
+
+    def by_name(self, name: str) -> Registration:
+        """Return the registration that serves a name.
+
+        Raises:
+            RemoteFailure: there is none; names those that there are.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            text = f"no model {name!r} is registered; registered models: {known}"
+            raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
+
+    def worker(self, name: str) -> tuple[Registration, WorkerProcess]:
+        """Return a worker that is alive, with its registration.
+
+        Raises:
+            RemoteFailure: no such worker.
+        """
+        for registration in self._by_key.values():
+            worker = registration.pool.worker(name)
+            if worker is not None:
+                return registration, worker
+        raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
+
+    async def register(
+        self, request: messages.Register, payloads: Sequence[bytes], report: ReportProgress
+    ) -> Registration:
+        """Serve a model; all or nothing.
+
+        Raises:
+            RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to be replaced
+                serves on.
+        """
+        spec = request.spec
+        _check_name(spec.name)
+        check_payloads(spec, payloads)
+        former = self._by_name.get(spec.name)
+        if former is not None and not request.replace:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {spec.name!r} is registered already. Unregister it first, choose another name, or "
+                "say replace=True (--replace) to put this one in its place.",
+            )
+        with self._reserved(spec.name):
+            return await self._register(spec, payloads, former, report)
+
+    async def unregister(self, name: str) -> None:
+        """Stop serving a model: requests under way are answered, then its workers end.
+
+        Raises:
+            RemoteFailure: no such model, or it is being registered or unregistered now.
+        """
+        registration = self.by_name(name)
+        with self._reserved(name):
+            registration.begin_stop()
+            try:
+                if self._server.ready:  # else its proxies are gone already
+                    await self._server.unload(name)
+            finally:
+                await self._retire(registration)
+                del self._by_name[name]
+                repository.remove_folder(self._rundir.models, name)
+                close_model_log(name)
+        _log.info("model unregistered", model=name)
+
+    async def load_again(self) -> None:
+        """After tritonserver was started again: load all models; their workers have kept theirs."""
+        for registration in list(self):
+            if registration.ready:
+                await self._server.load(registration.spec.name, registration.triton_config)
+
+    def forget_proxies(self) -> None:
+        """tritonserver has ended."""
+        for registration in self._by_key.values():
+            registration.forget_proxies()
+
+    async def stop(self) -> None:
+        """Unregister everything, all at once."""
+        results = await asyncio.gather(
+            *(self.unregister(name) for name in list(self._by_name)), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                _log.warning("model did not stop in order", error=str(result))
+        # What is left was in the middle of something when the daemon was told to stop.
+        for registration in list(self._by_key.values()):
+            await registration.pool.stop(0)
+
+    async def _register(
+        self,
+        spec: messages.ModelSpec,
+        payloads: Sequence[bytes],
+        former: Registration | None,
+        report: ReportProgress,
+    ) -> Registration:
+        registration = self._new(spec, payloads)
+        try:
+            await registration.start(self._server, self._rundir.models, report)
+        except BaseException:
+            registration.begin_stop()
+            await self._undo(registration, former)
+            raise
+        self._by_name[spec.name] = registration
+        if former is not None:
+            former.begin_stop()
+            await self._retire(former)
+        _log.info(
+            "model registered", model=spec.name, instances=spec.instances, replaced=former is not None
+        )
+        return registration
+
+    def _new(self, spec: messages.ModelSpec, payloads: Sequence[bytes]) -> Registration:
+        key = f"{spec.name}#{next(self._serial)}"
+
+        def start_worker(instance: int) -> Awaitable[WorkerProcess]:
+            return self._spawn(registration, instance)
+
+        registration = Registration(
+            key, spec, payloads, start_worker, self._policy, self._rundir.control_endpoint
+        )
+        self._by_key[key] = registration
+        return registration
+
+    async def _undo(self, registration: Registration, former: Registration | None) -> None:
+        await self._retire(registration)
+        name = registration.spec.name
+        if former is not None:
+            repository.make_folder(self._rundir.models, former.spec)
+        else:
+            repository.remove_folder(self._rundir.models, name)
+
+    async def _retire(self, registration: Registration) -> None:
+        await registration.stop(self._config.grace_period_s)
+        del self._by_key[registration.key]
+
+    def _reserved(self, name: str) -> _Reservation:
+        if name in self._busy:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"model {name!r} is being registered or unregistered by somebody else just now",
+            )
+        return _Reservation(self._busy, name)
+
+
+class _Reservation:
+    """Keeps others from changing a name meanwhile."""
+
+    def __init__(self, busy: set[str], name: str) -> None:
+        self._busy = busy
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._busy.add(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.discard(self._name)
+
+
+def _check_name(name: str) -> None:
+    """The name becomes a folder and part of URLs: refuse what could be anything else."""
+    if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
+            f"at most {_LONGEST_NAME} of them",
+        )

@@ -1,0 +1,93 @@
+"""The states of models, instances and tritonserver, and the only changes between them. Imports nothing of ours.
+
+    instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+                   ▲           │         │
+                   └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row
+
+    model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+                   └──────────────────▲          (a registration that fails goes the same way)
+
+    server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+                   ▲          │
+                   └──────────┘                  (ended by itself, started again)
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Generic, TypeVar
+
+
+class InstanceState(str, enum.Enum):
+    """Where one instance's worker stands."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class ModelState(str, enum.Enum):
+    """Where a registration stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class ServerState(str, enum.Enum):
+    """Where tritonserver stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+_I, _M, _S = InstanceState, ModelState, ServerState
+CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
+    _I.STARTING: (_I.LOADING, _I.READY, _I.BACKOFF, _I.FAILED, _I.STOPPING),
+    _I.LOADING: (_I.READY, _I.BACKOFF, _I.FAILED, _I.STOPPING),
+    _I.READY: (_I.BACKOFF, _I.FAILED, _I.STOPPING),
+    _I.BACKOFF: (_I.STARTING, _I.STOPPING),
+    _I.FAILED: (_I.STOPPING,),
+    _I.STOPPING: (_I.STOPPED,),
+    _I.STOPPED: (),
+    _M.STARTING: (_M.READY, _M.STOPPING),
+    _M.READY: (_M.STOPPING,),
+    _M.STOPPING: (_M.STOPPED,),
+    _M.STOPPED: (),
+    _S.STARTING: (_S.READY, _S.STOPPING, _S.STOPPED),
+    _S.READY: (_S.STARTING, _S.STOPPING, _S.STOPPED),
+    _S.STOPPING: (_S.STOPPED,),
+    _S.STOPPED: (_S.STARTING,),
+}
+
+StateT = TypeVar("StateT", bound=enum.Enum)
+
+
+class StateMachine(Generic[StateT]):
+    """A state that changes only along `CHANGES`."""
+
+    def __init__(self, first: StateT) -> None:
+        self._state = first
+
+    @property
+    def state(self) -> StateT:
+        return self._state
+
+    def change(self, new: StateT) -> StateT:
+        """Go to `new` and return the state left behind.
+
+        Raises:
+            ValueError: no such change exists; a fault of ours.
+        """
+        old = self._state
+        if new not in CHANGES[old]:
+            raise ValueError(f"{type(old).__name__}: no change from {old.name} to {new.name}")
+        self._state = new
+        return old

@@ -1,0 +1,269 @@
+"""The tritonserver that the daemon owns: its command line, its start and readiness, its models, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.child import Child, bound_to_us, describe_exit
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.ports import check_port_free, free_port
+from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
+from pytriton.dispatcher.states import ServerState, StateMachine
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: tritonserver offers no event for "ready" that survives --log-info=false, so it is asked this often.
+_READY_INTERVAL_S = 0.02
+#: Once its models are unloaded nothing is under way: tritonserver then only waits for idle connections.
+_EXIT_GRACE_S = 2.0
+_SHM = Path("/dev/shm")
+
+
+class ServerStartError(Exception):
+    """tritonserver did not come up; the text holds what it said last."""
+
+
+class TritonServer:
+    """One tritonserver process at a time, started again by the daemon when it ends by itself."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        runtime: ServerRuntime,
+        *,
+        models: Path,
+        backends: Path,
+        on_line: Callable[[int, bytes], None],
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._models = models
+        self._backends = backends
+        self._on_line = on_line
+        self._machine = StateMachine(ServerState.STARTING)
+        self._child: Child | None = None
+        self._client: Any = None
+        self._shm_prefix = f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
+        self.http_port = config.http_port
+        self.grpc_port = config.grpc_port
+        self.metrics_port = config.metrics_port
+
+    def choose_ports(self) -> None:
+        """Settle the ports: 0 becomes a free one, any other has to be free.
+
+        Raises:
+            PortError: a port is in use; names who holds it.
+        """
+        config = self._config
+        for name in ("http", "grpc", "metrics"):
+            if not getattr(config, f"allow_{name}"):
+                continue
+            address, wanted = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
+            if wanted == 0:
+                setattr(self, f"{name}_port", free_port(address))
+            else:
+                check_port_free(address, wanted, f"{name}_port")
+
+    async def start(self) -> None:
+        """Start the process and return when it is ready to load models.
+
+        Raises:
+            ServerStartError: it ended, or did not become ready in time.
+        """
+        if self._machine.state is not ServerState.STARTING:
+            self._machine.change(ServerState.STARTING)
+        argv = bound_to_us([str(self._runtime.binary), *self._arguments()])
+        pid = -1
+
+        def on_line(line: bytes) -> None:
+            self._on_line(pid, line)
+
+        env = server_environment(self._runtime, os.environ)
+        # 077: what it creates in /dev/shm and in its cache is for this user alone.
+        self._child = await Child.start(argv, env=env, cwd=None, on_line=on_line, umask=0o077)
+        pid = self._child.pid
+        self._client = _admin_client(self._config, self.http_port, self.grpc_port)
+        await self._wait_ready(self._child)
+        self._machine.change(ServerState.READY)
+        _log.info("tritonserver is ready", server_pid=pid, **self._urls())
+
+    async def ended(self) -> str:
+        """Wait for the process to end, and say how it did."""
+        assert self._child is not None
+        code = await asyncio.shield(self._child.exited)
+        await self._child.drained()
+        return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}"
+
+    async def clean_up(self) -> None:
+        """After the process ended by itself: give back what it left behind."""
+        await self._close_client()
+        self._sweep_shared_memory()
+
+    async def load(self, name: str, config: dict[str, Any]) -> None:
+        """Load a model, or load it anew with another configuration while the old one serves on until then.
+
+        Raises:
+            RemoteFailure: tritonserver refused it (it says why) or is not up.
+        """
+        await self._ask("load", self._client.load_model, name, config=json.dumps(config))
+
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
+
+        Raises:
+            RemoteFailure: tritonserver refused or is not up.
+        """
+        await self._ask("unload", self._client.unload_model, name)
+
+    async def stop(self) -> None:
+        """End the process; its models should be unloaded by now."""
+        if self._machine.state is not ServerState.STOPPED:
+            self._machine.change(ServerState.STOPPING)
+        await self._close_client()
+        if self._child is not None:
+            await self._child.stop(_EXIT_GRACE_S)
+        self._sweep_shared_memory()
+        self._machine.change(ServerState.STOPPED)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._child is not None and not self._child.exited.done():
+            self._child.signal_group(signal.SIGKILL)
+
+    @property
+    def ready(self) -> bool:
+        return self._machine.state is ServerState.READY
+
+    def info(self) -> messages.ServerInfo:
+        """Return what status shows."""
+        running = self._child is not None and not self._child.exited.done()
+        return messages.ServerInfo(
+            state=self._machine.state.value,
+            pid=self._child.pid if self._child is not None and running else None,
+            version=self._runtime.version or "",
+            binary=str(self._runtime.binary),
+            **self._urls(),
+        )
+
+    def _urls(self) -> dict[str, str]:
+        config = self._config
+        http = _reachable(config.http_address)
+        grpc = _reachable(config.grpc_address)
+        metrics = _reachable(config.metrics_address)
+        return {
+            "http_url": f"http://{http}:{self.http_port}" if config.allow_http else "",
+            "grpc_url": f"grpc://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
+            "metrics_url": (
+                f"http://{metrics}:{self.metrics_port}/metrics" if config.allow_metrics else ""
+            ),
+        }
+
+    def _arguments(self) -> list[str]:
+        config = self._config
+        options: dict[str, str | list[str]] = {
+            "model-repository": str(self._models),
+            "model-control-mode": "explicit",
+            "backend-directory": str(self._backends),
+            # A registered model's configuration is complete; asking the proxy to complete it would start every
+            # stub twice.
+            "disable-auto-complete-config": "",
+            "backend-config": [f"python,shm-region-prefix-name={self._shm_prefix}"],
+            "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
+        }
+        for name in ("http", "grpc", "metrics"):
+            allowed = getattr(config, f"allow_{name}")
+            options[f"allow-{name}"] = "true" if allowed else "false"
+            if allowed:
+                options[f"{name}-address"] = getattr(config, f"{name}_address")
+                options[f"{name}-port"] = str(getattr(self, f"{name}_port"))
+        if self._runtime.caches is not None:
+            options["cache-directory"] = str(self._runtime.caches)
+        if config.response_cache_size:
+            options["cache-config"] = f"local,size={config.response_cache_size}"
+        for name, value in config.tritonserver_options.items():
+            former = options.get(name)
+            given = value if isinstance(value, list) else [value]
+            options[name] = [*former, *given] if isinstance(former, list) else value
+        return [
+            f"--{name}={value}" if value else f"--{name}"
+            for name, values in options.items()
+            for value in (values if isinstance(values, list) else [values])
+        ]
+
+    async def _wait_ready(self, child: Child) -> None:
+        deadline = asyncio.get_running_loop().time() + self._config.server_start_timeout_s
+        while not await self._answers():
+            if child.exited.done():
+                await child.drained()
+                end = describe_exit(child.exited.result())
+                raise ServerStartError(
+                    f"tritonserver {end} while starting. It said:\n{child.last_lines()}"
+                )
+            if asyncio.get_running_loop().time() > deadline:
+                raise ServerStartError(
+                    f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
+                    f"(server_start_timeout_s). It said:\n{child.last_lines()}"
+                )
+            await asyncio.wait([child.exited], timeout=_READY_INTERVAL_S)
+
+    async def _answers(self) -> bool:
+        try:
+            return bool(await self._client.is_server_live())
+        except Exception as error:  # each of its transports has connection errors of its own
+            _log.debug("tritonserver does not answer yet", error=f"{type(error).__name__}: {error}")
+            return False
+
+    async def _ask(self, verb: str, call: Any, name: str, **arguments: Any) -> None:
+        if not self.ready:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}"
+            )
+        try:
+            await call(name, **arguments)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # InferenceServerException, or its transport's own
+            said = getattr(error, "message", None)
+            text = said() if callable(said) else f"{type(error).__name__}: {error}"
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED, f"tritonserver did not {verb} model {name}: {text}"
+            ) from error
+
+    async def _close_client(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _sweep_shared_memory(self) -> None:
+        for left in _SHM.glob(f"{self._shm_prefix}*"):
+            left.unlink(missing_ok=True)
+
+
+def _admin_client(config: DaemonConfig, http_port: int, grpc_port: int) -> Any:
+    """Return an asynchronous tritonclient for the endpoint that is switched on, HTTP if both are."""
+    if config.allow_http:
+        module = importlib.import_module("tritonclient.http.aio")
+        return module.InferenceServerClient(f"{_reachable(config.http_address)}:{http_port}")
+    module = importlib.import_module("tritonclient.grpc.aio")
+    return module.InferenceServerClient(f"{_reachable(config.grpc_address)}:{grpc_port}")
+
+
+def _reachable(address: str) -> str:
+    """Return an address to connect to from this machine for one to listen on."""
+    if address in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if address == "::":
+        return "[::1]"
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,141 @@
+"""One worker as the dispatcher sees it: a child process that says hello, loads its model, and is ready or has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton.dispatcher.child import Child, describe_exit
+from pytriton.dispatcher.control import Peer
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+#: Of the daemon's own environment, what a worker gets when its registrant did not send it.
+_DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """What a worker needs to know of its daemon: the control endpoint and the folder that holds `pytriton`."""
+
+    endpoint: str
+    library: Path
+
+
+class WorkerProcess:
+    """A worker from its start on. `ready` is done when it serves, or fails with why it does not.
+
+    Attributes:
+        name: unique in this daemon; names its lane socket.
+        greeted: resolves when it has said hello.
+        ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
+        lane_path: where it listens for lanes once ready.
+    """
+
+    def __init__(
+        self, name: str, child: Child, spec: messages.ModelSpec, instance: int, lane_path: Path
+    ) -> None:
+        self.name = name
+        self.child = child
+        self.lane_path = lane_path
+        loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self._spec = spec
+        self._instance = instance
+        self._peer: Peer | None = None
+        child.exited.add_done_callback(self._ended)
+        # A pool that is being stopped does not ask any more why a worker failed.
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        place: WorkerPlace,
+        lane_path: Path,
+        on_line: Callable[[bytes], None],
+    ) -> WorkerProcess:
+        """Start the process; it says hello by itself.
+
+        Raises:
+            RemoteFailure: the interpreter or the working directory is not there.
+        """
+        world = spec.world
+        boot = place.library / "pytriton" / "worker" / "boot.py"
+        argv = [world.python, str(boot), str(place.library), place.endpoint, name, str(os.getpid())]
+        try:
+            child = await Child.start(
+                argv, env=_environment(spec, instance), cwd=world.cwd, on_line=on_line
+            )
+        except OSError as error:
+            what = "working directory" if error.filename == world.cwd else "interpreter"
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED,
+                f"model {spec.name}: cannot start a worker, its {what} {error.filename} cannot be used by the "
+                f"daemon: {error.strerror}. Give another one with "
+                f"{'cwd=' if what == 'working directory' else 'python='}.",
+            ) from error
+        return cls(name, child, spec, instance, lane_path)
+
+    async def hello(self, peer: Peer, payload_of: Callable[[int], bytes]) -> None:
+        """Answer a worker's hello with its model."""
+        self._peer = peer
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path))
+        await peer.send(load, [payload_of(self._instance)])
+
+    def loaded(self) -> None:
+        """The worker says that it serves."""
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def failed(self, message: messages.WorkerFailed) -> None:
+        """The worker says that it could not load its callable."""
+        if not self.ready.done():
+            text = f"model {self._spec.name} could not be loaded: {message.text}"
+            failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
+            self.ready.set_exception(failure)
+
+    async def withdraw_lane(self) -> None:
+        """Have the worker send one of its proxies elsewhere."""
+        if self._peer is not None:
+            await self._peer.send(messages.WithdrawLane())
+
+    def describe_end(self) -> str:
+        """Say how the worker ended: for clients whose batch it had, and for status."""
+        return f"worker {self.name} (pid {self.child.pid}) {describe_exit(self.child.exited.result())}"
+
+    async def stop(self, grace_s: float) -> None:
+        """End the process; its lanes end with it."""
+        await self.child.stop(grace_s)
+        self.lane_path.unlink(missing_ok=True)
+
+    def _ended(self, exited: asyncio.Future[int]) -> None:
+        self.lane_path.unlink(missing_ok=True)
+        if not self.ready.done():
+            asyncio.get_running_loop().create_task(self._report_early_end())
+
+    async def _report_early_end(self) -> None:
+        await self.child.drained()  # its last lines say why
+        if not self.ready.done():
+            text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
+            self.ready.set_exception(
+                RemoteFailure(ErrorKind.LOAD_FAILED, text, self.child.last_lines() or None)
+            )
+
+
+def _environment(spec: messages.ModelSpec, instance: int) -> Mapping[str, str]:
+    env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
+    env.update(spec.world.env)
+    device = spec.devices[instance] if spec.devices else None
+    if device is not None:
+        env["CUDA_VISIBLE_DEVICES"] = device
+    return env
