@@ -86,7 +86,8 @@ def make_proxy_environment(
 
 def _key(interpreter: Interpreter) -> str:
     """Name the environment after all that it depends on, so that two Pythons never share one."""
-    parts = [*REQUIREMENTS, str(interpreter.executable), str(interpreter.libpython)]
+    files = [os.path.realpath(interpreter.executable), os.path.realpath(interpreter.libpython)]
+    parts = [*REQUIREMENTS, *files]  # bin/python and bin/python3.11 are the same one
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
     return f"cp{interpreter.version[0]}{interpreter.version[1]}-{digest}"
 

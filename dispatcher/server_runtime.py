@@ -3,7 +3,12 @@
 >>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
 >>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP
 >>> command = [str(runtime.binary), f"--backend-directory={backends}"]     # doctest: +SKIP
->>> Popen(command, env=server_environment(runtime, os.environ))            # doctest: +SKIP
+>>> env = server_environment(runtime, os.environ)                          # doctest: +SKIP
+>>> Popen(command, env=env, cwd=backends / "pytriton")                     # doctest: +SKIP
+
+The working directory matters: although the stub runs isolated, it puts the empty string first on
+sys.path (seen), so a `numpy.py` or a checkout of ours in the folder where somebody happens to start
+a daemon would be imported into the proxy.
 """
 
 from __future__ import annotations

@@ -237,7 +237,11 @@ def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
     log = tmp_path / "server.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command, env=server_environment(real_runtime, os.environ), stdout=sink, stderr=sink
+            command,
+            env=server_environment(real_runtime, os.environ),
+            cwd=backends / "pytriton",
+            stdout=sink,
+            stderr=sink,
         )
     try:
         wait_until_ready(f"http://127.0.0.1:{http}/v2/health/ready", process, log)
