@@ -147,7 +147,8 @@ def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], li
     """Join requests along their batch axis.
 
     Returns:
-        input name -> array, and the number of rows of each request
+        input name -> array, and the number of rows of each request; no numbers for a single
+        request without inputs
 
     Raises:
         PyTritonValidationError: no requests, or with different inputs
@@ -157,7 +158,8 @@ def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], li
         raise PyTritonValidationError("Cannot batch an empty list of requests.")
     first = datas[0]
     if len(datas) == 1:
-        return dict(first), [_rows(first)]
+        # A model without inputs does not batch: there is nothing to count rows by, nor to split.
+        return dict(first), [_rows(first)] if first else []
     names = first.keys()
     for data in datas:
         if data.keys() != names:
@@ -227,9 +229,13 @@ def _address(array: _Array) -> int:
 def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
     """Cut outputs into responses along their batch axis; the pieces are views.
 
+    Without sizes (see `gather`) the outputs are the one response.
+
     Raises:
         ValueError: an output's batch axis is not as long as the requests' together
     """
+    if not sizes:
+        return [outputs]
     total = sum(sizes)
     for value in outputs.values():
         if _length(value) != total:

@@ -110,9 +110,8 @@ class DynamicBatcher:
         self._validate_policies()
 
     def _validate_default_priority(self) -> None:
-        if self.priority_levels == 0 and self.default_priority_level == 0:
-            return
-        if not 1 <= self.default_priority_level <= self.priority_levels:
+        # 0 with levels is refused by ModelConfig: the default is only missing so far.
+        if self.default_priority_level > self.priority_levels:
             raise PyTritonBadParameterError(
                 "The `default_priority_level` must be between 1 and `priority_levels` "
                 f"({self.priority_levels}), got {self.default_priority_level}."

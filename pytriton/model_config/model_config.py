@@ -94,6 +94,7 @@ class ModelConfig:
                     f"The `batcher` must be a DynamicBatcher or None, got {self.batcher!r}."
                 )
             self.batcher.validate()
+            _validate_for_triton(self.batcher)
         self._validate_preferred_sizes()
         self._validate_cache()
         _validate_parameters(self.parameters or {})
@@ -115,6 +116,20 @@ class ModelConfig:
                 "A decoupled model cannot use the response cache: Triton caches one response per "
                 "request. Set `response_cache` or `decoupled` to False."
             )
+
+
+def _validate_for_triton(batcher: DynamicBatcher) -> None:
+    # What Triton 2.51 refuses at load (seen), with less to go by than these texts.
+    if batcher.priority_levels > 0 and batcher.default_priority_level == 0:
+        raise PyTritonBadParameterError(
+            "The `default_priority_level` must be between 1 and `priority_levels` "
+            f"({batcher.priority_levels}) if there are priorities, got 0."
+        )
+    if batcher.preserve_ordering and batcher.priority_levels > 1:
+        raise PyTritonBadParameterError(
+            "`preserve_ordering` cannot be combined with more than one of `priority_levels`: "
+            "requests of a higher priority overtake others. Choose one of the two."
+        )
 
 
 def _validate_parameters(parameters: Mapping[str, Any]) -> None:

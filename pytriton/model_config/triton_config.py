@@ -74,7 +74,8 @@ def to_triton_config(
 
     Args:
         model_name: name of the model
-        inputs: tensors the callable takes
+        inputs: tensors the callable takes. Without any, the model does not batch, whatever `config`
+            says: Triton reads the size of a batch from the first input.
         outputs: tensors the callable returns
         config: the rest; None is ``ModelConfig()``
         version: version number under which the model is served, from 1
@@ -96,15 +97,18 @@ def to_triton_config(
     config.validate()
     validate_model_name(model_name)
     require_integer(version, "model_version", minimum=1)
+    batching = config.batching and len(inputs) > 0
+    if not batching:
+        _refuse_scalars(inputs, outputs)
     document: dict[str, Any] = {
         "name": model_name,
-        "max_batch_size": config.max_batch_size if config.batching else 0,
+        "max_batch_size": config.max_batch_size if batching else 0,
         "input": _inputs(inputs),
         "output": _outputs(outputs),
     }
     extra = dict(config.extra or {})
     # Triton allows one scheduler per model, and no scheduler of ours without a batch axis.
-    if config.batching and config.batcher is not None and "sequence_batching" not in extra:
+    if batching and config.batcher is not None and "sequence_batching" not in extra:
         document["dynamic_batching"] = _dynamic_batching(config.batcher)
     if config.response_cache:
         document["response_cache"] = {"enable": True}
@@ -119,6 +123,15 @@ def to_triton_config(
         # Without it Triton serves the highest version folder, whatever that is.
         document["version_policy"] = {"specific": {"versions": [version]}}
     return {**document, **extra}
+
+
+def _refuse_scalars(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for tensor in (*inputs, *outputs):
+        if isinstance(tensor, Tensor) and not tensor.shape:
+            raise PyTritonValidationError(
+                f"The tensor {tensor.name or '(unnamed)'!r} has the shape (): Triton has no "
+                "scalars in models without batching. Use the shape (1,)."
+            )
 
 
 def _inputs(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -142,8 +155,8 @@ def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     if tensor.shape:
         entry["dims"] = list(tensor.shape)
     else:
-        # Triton refuses empty dims. A scalar is a [1] for the client, and is reshaped to no
-        # dimensions (beside the batch axis) for the callable.
+        # Triton refuses empty dims ("must specify 'dims'"). A scalar is a [1] for the client, and
+        # is reshaped to no dimensions (beside the batch axis) for the callable.
         entry.update(dims=[1], reshape={"shape": []})
     return entry
 

@@ -189,10 +189,15 @@ def test_requests_with_different_inputs_are_refused() -> None:
         batch(lambda **inputs: inputs)(requests)
 
 
-@pytest.mark.parametrize("requests", [[], [Request({})], [Request({}), Request({})]])
+@pytest.mark.parametrize("requests", [[], [Request({}), Request({})]])
 def test_batches_without_rows_are_refused(requests: list[Request]) -> None:
     with pytest.raises(PyTritonValidationError, match=r"empty list|no input with a batch axis"):
         batch(lambda **inputs: inputs)(requests)
+
+
+def test_a_request_without_inputs_is_answered_as_it_is() -> None:
+    infer = batch(parameters=True)(lambda parameters: {"y": np.full(3, parameters[0]["n"])})
+    assert infer([Request({}, {"n": 5})])[0]["y"].tolist() == [5, 5, 5]
 
 
 def test_parameters_are_handed_over_on_request() -> None:

@@ -57,6 +57,14 @@ def test_defaults_are_pytritons() -> None:
             lambda: ModelConfig(batcher=DynamicBatcher(preferred_batch_size=[8])),
             "`preferred_batch_size` 8 is larger than the `max_batch_size` 4",
         ),
+        (
+            lambda: ModelConfig(batcher=DynamicBatcher(priority_levels=3)),
+            "`default_priority_level` must be between 1 and `priority_levels` .3.",
+        ),
+        (
+            lambda: ModelConfig(batcher=DynamicBatcher(0, None, True, 2, 1)),
+            "`preserve_ordering` cannot be combined",
+        ),
         (lambda: ModelConfig(parameters={"a": [1]}), "`parameters` of a model"),  # type: ignore[dict-item]
         (lambda: ModelConfig(extra={"optimisation": {}}), "Did you mean 'optimization'"),
         (lambda: ModelConfig(extra={"instance_group": []}), "use instances="),
@@ -131,7 +139,7 @@ FULL = ModelConfig(
     batcher=DynamicBatcher(
         max_queue_delay_microseconds=100,
         preferred_batch_size=[4, 8],
-        preserve_ordering=True,
+        preserve_ordering=False,
         priority_levels=3,
         default_priority_level=2,
         default_queue_policy=QueuePolicy(TimeoutAction.DELAY, 100, True, 10),
@@ -148,7 +156,7 @@ def test_every_field_reaches_triton() -> None:
     assert document["dynamic_batching"] == {
         "max_queue_delay_microseconds": 100,
         "preferred_batch_size": [4, 8],
-        "preserve_ordering": True,
+        "preserve_ordering": False,
         "priority_levels": 3,
         "default_priority_level": 2,
         "default_queue_policy": {
@@ -178,6 +186,11 @@ def test_every_field_reaches_triton() -> None:
     assert json.loads(json.dumps(document)) == document
 
 
+def test_preserve_ordering_reaches_triton() -> None:
+    config = ModelConfig(batcher=DynamicBatcher(preserve_ordering=True))
+    assert to_triton_config("m", [X], [Y], config)["dynamic_batching"]["preserve_ordering"] is True
+
+
 def test_decoupled_and_batcher_none() -> None:
     document = to_triton_config("m", [X], [Y], ModelConfig(decoupled=True, batcher=None))
     assert document["model_transaction_policy"] == {"decoupled": True}
@@ -194,6 +207,20 @@ def test_a_sequence_batcher_takes_the_dynamic_batchers_place() -> None:
 def test_a_scalar_is_reshaped_since_triton_takes_no_empty_dims() -> None:
     entry = to_triton_config("m", [Tensor((), np.float32, "s")], [Y])["input"][0]
     assert (entry["dims"], entry["reshape"]) == ([1], {"shape": []})
+
+
+@pytest.mark.parametrize("where", ["input", "output"])
+def test_a_scalar_without_batching_is_refused(where: str) -> None:
+    scalar = Tensor((), np.float32, "s")
+    inputs, outputs = ([scalar], [Y]) if where == "input" else ([X], [scalar])
+    with pytest.raises(PyTritonValidationError, match=r"'s' has the shape \(\).*shape \(1,\)"):
+        to_triton_config("m", inputs, outputs, ModelConfig(batching=False))
+
+
+def test_a_model_without_inputs_does_not_batch() -> None:
+    document = to_triton_config("m", [], [Y])
+    assert (document["max_batch_size"], document["input"]) == (0, [])
+    assert "dynamic_batching" not in document
 
 
 @pytest.mark.parametrize(
