@@ -149,9 +149,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Annotated[
         str,
         Option(
-            "Form of the log on standard error: console, json, or auto: console on a terminal, "
-            "else json. The files are JSON lines always.",
-            values.choice("auto", "console", "json"),
+            "Form of the log on standard error: console, json, none, or auto: console on a "
+            "terminal, else json. The log files are JSON lines always.",
+            values.choice("auto", "console", "json", "none"),
         ),
     ] = "auto"
     log_level: Annotated[
@@ -162,7 +162,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Option("Bytes after which a log file is rotated; 0: never.", values.size())
     ] = 10_000_000
     log_file_backups: Annotated[
-        int, Option("Rotated log files that are kept of each log.", values.integer(0, 1000))
+        int, Option("Rotated log files that are kept of each log.", values.integer(1, 1000))
     ] = 3
 
     def __post_init__(self) -> None:

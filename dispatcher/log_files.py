@@ -1,0 +1,109 @@
+"""Reading log files that are rotated meanwhile: PATH is the newest, PATH.1 older, then PATH.2 …"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_BLOCK = 1 << 16
+#: Polled: being told of a change needs inotify, which the standard library has not.
+_POLL_S = 0.2
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """Return the last `lines` lines of a log, oldest first, from rotated files as well.
+
+    A log that does not exist has no lines. Bytes that are no UTF-8 are replaced.
+    """
+    found: list[bytes] = []
+    for file in _newest_first(path):
+        if len(found) >= lines:
+            break
+        try:
+            found = _last_lines(file, lines - len(found)) + found
+        except FileNotFoundError:  # rotated away meanwhile
+            continue
+    return [line.decode("utf-8", "replace") for line in found]
+
+
+def follow(path: Path, lines: int) -> Iterator[str]:
+    """Yield the last `lines` lines and then each new one as it is written, for ever.
+
+    Survives rotation and a log that is made or made anew later. Close the generator to stop.
+    """
+    stream = _open(path)
+    try:
+        if stream is not None:
+            # Before the tail: what is written between comes twice at worst, and is never left out.
+            stream.seek(0, os.SEEK_END)
+        yield from tail(path, lines)
+        rest = b""
+        while True:
+            if stream is not None:
+                rest += stream.read()
+                *whole, rest = rest.split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in whole)
+            if _is_current(stream, path):
+                time.sleep(_POLL_S)
+                continue
+            # The old file got its last line before it was renamed: read its end, then the new one.
+            if stream is not None:
+                rest += stream.read()
+                yield from (line.decode("utf-8", "replace") for line in rest.split(b"\n") if line)
+                stream.close()
+            rest, stream = b"", _open(path)
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def rotated(path: Path) -> list[Path]:
+    """Return the rotated files of a log that exist, newest first."""
+    prefix = f"{path.name}."
+    found = []
+    for file in path.parent.glob(f"{path.name}.*"):
+        number = file.name[len(prefix) :]
+        if number.isdigit():
+            found.append((int(number), file))
+    return [file for _, file in sorted(found)]
+
+
+def _newest_first(path: Path) -> Iterator[Path]:
+    yield path
+    yield from rotated(path)
+
+
+def _last_lines(path: Path, lines: int) -> list[bytes]:
+    if lines <= 0:
+        return []
+    with open(path, "rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        data = b""
+        while position > 0 and data.count(b"\n") <= lines:
+            step = min(_BLOCK, position)
+            position -= step
+            file.seek(position)
+            data = file.read(step) + data
+    # Not splitlines(): a JSON string may hold other characters that it takes for ends of lines.
+    return data.rstrip(b"\n").split(b"\n")[-lines:] if data else []
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        return None
+
+
+def _is_current(stream: BinaryIO | None, path: Path) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return True  # nothing newer to turn to
+    if stream is None:
+        return False
+    mine = os.fstat(stream.fileno())
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)

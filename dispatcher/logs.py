@@ -1,0 +1,264 @@
+"""The daemon's log: structured records, to standard error and to files of the runtime directory.
+
+Every record is one JSON line in logs/daemon.log; a record that carries `model=NAME` is also one
+in that model's own file, from its first worker until `close_model_log`. What children print becomes
+records too. Files are rotated; a disk that cannot be written stops them, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+import sys
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.log_files import rotated, tail
+from pytriton.ipc.rundir import RuntimeDir
+
+__all__ = ["child_logger", "close", "close_model_log", "configure", "log_child_line", "tail"]
+
+#: A longer line of a child is cut.
+LONGEST_LINE = 64 << 10
+
+#: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
+_GLOG = re.compile(
+    r"(?:([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
+    r"\s+\d+ ([^\s:\]]+:\d+)\] (.*)",
+    re.DOTALL,
+)
+_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
+#: Said at each load of a model whose configuration came with the load request; it means nothing.
+_NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
+
+_Event = MutableMapping[str, Any]
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    """One log file. Failing is told once on standard error, until a write succeeds again."""
+
+    def __init__(self, path: Path, size: int, backups: int) -> None:
+        super().__init__(
+            path,
+            maxBytes=size,
+            backupCount=backups,
+            encoding="utf-8",
+            delay=True,
+            errors="backslashreplace",
+        )
+        self._failed = False
+        self._told = False
+
+    def write(self, line: str) -> None:
+        """Append one line."""
+        self._failed = False
+        self.handle(logging.makeLogRecord({"msg": line}))
+        self._told = self._failed
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._failed = True
+        if not self._told:
+            reason = sys.exc_info()[1]
+            _write(sys.stderr, f"pytriton-daemon: cannot write {self.baseFilename}: {reason}\n")
+
+    def delete(self) -> None:
+        """Close and delete the file and those rotated from it."""
+        path = Path(self.baseFilename)
+        self.close()
+        for file in [path, *rotated(path)]:
+            file.unlink(missing_ok=True)
+
+
+@dataclass
+class _Sinks:
+    """Where records go."""
+
+    config: DaemonConfig
+    rundir: RuntimeDir
+    console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
+    daemon: _File
+    models: dict[str, _File] = field(default_factory=dict)
+
+    def file(self, path: Path) -> _File:
+        return _File(path, self.config.log_file_size, self.config.log_file_backups)
+
+    def open_model(self, model: str) -> None:
+        if model not in self.models:
+            self.models[model] = self.file(self.rundir.log_file(model))
+
+    def emit(self, method: str, event: _Event) -> None:
+        first = {key: event[key] for key in ("timestamp", "level", "event")}
+        line = json.dumps({**first, **event}, default=repr, ensure_ascii=False)
+        self.daemon.write(line)
+        model = self.models.get(str(event.get("model", "")))
+        if model is not None:
+            model.write(line)
+        if self.config.log_format != "none":
+            text = line if self.console is None else self.console(None, method, event)
+            _write(sys.stderr, f"{text}\n")
+
+
+def configure(config: DaemonConfig, logs_dir: Path) -> None:
+    """Set up this process's log; `logs_dir` is the folder of that name in a runtime directory.
+
+    Records of the standard library's logging (asyncio, warnings, libraries) are taken in, too.
+    """
+    global _sinks
+    close()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    pretty = config.log_format == "console" or (config.log_format == "auto" and terminal)
+    rundir = RuntimeDir(logs_dir.parent)
+    console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
+    file = _File(rundir.log_file(), config.log_file_size, config.log_file_backups)
+    _sinks = _Sinks(config, rundir, console, file)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _to_sinks,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_number(config.log_level)),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    logging.getLogger().addHandler(_bridge)
+    logging.captureWarnings(True)
+
+
+def close() -> None:
+    """Close the files and go back to what was before `configure`."""
+    global _sinks
+    if _sinks is None:
+        return
+    for file in [_sinks.daemon, *_sinks.models.values()]:
+        file.close()
+    _sinks = None
+    structlog.reset_defaults()
+    logging.captureWarnings(False)
+    logging.getLogger().removeHandler(_bridge)
+
+
+def child_logger(
+    source: str, model: str | None = None, instance: int | None = None, **labels: object
+) -> Any:
+    """Return the logger for lines of a child process, and open its model's log.
+
+    Args:
+        source: "worker" or "tritonserver".
+        model: the model that the child serves.
+        instance: which instance of it.
+        labels: more that tells the child from others, such as pid=.
+    """
+    bound: dict[str, object] = {"source": source, **labels}
+    if model is not None:
+        bound["model"] = model
+        if _sinks is not None:
+            _sinks.open_model(model)
+    if instance is not None:
+        bound["instance"] = instance
+    return structlog.get_logger().bind(**bound)
+
+
+def log_child_line(logger: Any, line: bytes, stream: str | None = None) -> None:
+    """Log one line that a child printed, whatever it holds; `stream` is "stdout" or "stderr".
+
+    Lines of tritonserver get their own level and place; undecodable bytes appear as \\xNN; a line
+    over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept.
+    """
+    text = _text(line)
+    if not text:
+        return
+    labels = {} if stream is None else {"stream": stream}
+    match = _GLOG.fullmatch(text)
+    if match is None:
+        logger.info(text, **labels)
+        return
+    short, short_iso, place, said = match.groups()
+    level = _LEVELS[short or short_iso]
+    said = _unquoted(said)
+    if said.startswith(_NOISE):
+        level = "debug"
+    getattr(logger, level)(said, at=place, **labels)
+
+
+def close_model_log(model: str) -> None:
+    """Delete the log of a model that is served no more; later records go to daemon.log only."""
+    file = _sinks.models.pop(model, None) if _sinks is not None else None
+    if file is None:
+        return
+    try:
+        file.delete()
+    except OSError as error:
+        structlog.get_logger().warning(
+            "cannot delete a log file", file=file.baseFilename, reason=str(error)
+        )
+
+
+class _Bridge(logging.Handler):
+    """Takes records of the standard library's logging in."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        method = level if level in ("debug", "info", "warning", "error", "critical") else "info"
+        try:
+            text = record.getMessage().rstrip()
+        except Exception:  # a record whose arguments do not fit, by whatever library
+            text = repr(record.msg)
+        logger = structlog.get_logger()
+        getattr(logger, method)(text, logger=record.name, exc_info=record.exc_info or None)
+
+
+#: The process has one log, as it has one standard error: set by `configure`.
+_sinks: _Sinks | None = None
+_bridge = _Bridge()
+
+
+def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
+    """Be structlog's last processor: hand the record over and let nothing else print it."""
+    if _sinks is not None:
+        _sinks.emit(method, event)
+    raise structlog.DropEvent
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write to a standard stream; whoever read it may have gone, which is no reason to end."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        return
+
+
+def _text(line: bytes) -> str:
+    line = line.rstrip(b"\r\n \t")
+    if b"\r" in line:
+        line = line[line.rindex(b"\r") + 1 :]
+    more = len(line) - LONGEST_LINE
+    text = line[:LONGEST_LINE].decode("utf-8", "backslashreplace")
+    return f"{text} [… {more} bytes more were cut]" if more > 0 else text
+
+
+def _unquoted(said: str) -> str:
+    if said.startswith('"'):
+        try:
+            text = json.loads(said, strict=False)
+        except ValueError:
+            return said.strip('"')
+        return text if isinstance(text, str) else said
+    return said
+
+
+def _number(level: str) -> int:
+    number = logging.getLevelName(level.upper())
+    assert isinstance(number, int)  # the declaration allows only names of the standard library
+    return number
