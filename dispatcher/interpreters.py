@@ -28,13 +28,24 @@ PROBE_TIMEOUT_S = 30.0
 _PROBE = """
 import json, os, platform, struct, sys, sysconfig
 var = sysconfig.get_config_var
+
+def base_executable():
+    if sys.prefix == sys.base_prefix:
+        return sys.executable
+    # sys._base_executable is the environment's own python before Python 3.11
+    own = getattr(sys, "_base_executable", None) or sys.executable
+    name = "python%d.%d" % sys.version_info[:2]
+    places = [own, os.path.join(sys.base_prefix, "bin", name), os.path.realpath(own)]
+    inside = os.path.join(sys.prefix, "")
+    return [place for place in places if os.path.exists(place) and not place.startswith(inside)][0]
+
 print(json.dumps({
     "version": list(sys.version_info[:3]),
     "implementation": platform.python_implementation(),
     "machine": platform.machine(),
     "bits": struct.calcsize("P") * 8,
     "base_prefix": sys.base_prefix,
-    "executable": getattr(sys, "_base_executable", None) or sys.executable,
+    "executable": base_executable(),
     "libdir": var("LIBDIR"),
     "multiarch": var("MULTIARCH"),
     "free_threaded": bool(var("Py_GIL_DISABLED")),
