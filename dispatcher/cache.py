@@ -79,9 +79,9 @@ def publish(
     Raises:
         ServerRuntimeError: the cache cannot be written, the disk is full, or `build` raised it.
     """
-    if is_whole(target):  # the usual case; needs no lock, so a read-only cache serves
-        return
     try:
+        if is_whole(target):  # the usual case; needs no lock, so a read-only cache serves
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target, progress):
             if not is_whole(target):
@@ -129,5 +129,5 @@ def explain_os_error(error: OSError, where: Path) -> str:
             f"no room left on the disk while writing {place}; free some space there, or {elsewhere}"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"cannot write {place} ({error.strerror}); {elsewhere}"
+        return f"this user may not use {place} ({error.strerror}); {elsewhere}"
     return f"cannot use {place} ({error.strerror or error}); mend that, or {elsewhere}"

@@ -161,7 +161,7 @@ def _find_libpython(facts: dict[str, Any], version: tuple[int, int]) -> Path | N
     if facts["multiarch"]:
         folders += [folder / str(facts["multiarch"]) for folder in (prefix / "lib", libdir)]
     for folder in folders:
-        if (folder / name).is_file():
+        if os.path.isfile(folder / name):  # unlike Path.is_file() false where we may not look
             return folder / name
     # The loader's list holds the system's libraries only. For another build of the same version
     # they would mostly work, and sometimes crash: the standard library belongs to the build.

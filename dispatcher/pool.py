@@ -100,7 +100,9 @@ class Pool:
         for instance in self.instances:
             first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             firsts.append(first)
-            self._keepers.append(asyncio.create_task(self._keep(instance, first)))
+            keeper = asyncio.create_task(self._keep(instance, first))
+            keeper.add_done_callback(lambda task, first=first: _report_fault(task, first))
+            self._keepers.append(keeper)
         total = len(firsts)
         await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
         for done, first in enumerate(asyncio.as_completed(firsts), start=1):
@@ -307,6 +309,15 @@ class Pool:
             restarts=instance.restarts,
             last_exit=instance.last_exit,
         )
+
+
+def _report_fault(keeper: asyncio.Task[None], first: asyncio.Future[None]) -> None:
+    """A keeper ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
+    if keeper.cancelled() or keeper.exception() is None:
+        return
+    _log.error("instance keeper failed", exc_info=keeper.exception())
+    if not first.done():
+        first.set_exception(RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {keeper.exception()}"))
 
 
 async def _wait_any(*futures: asyncio.Future[None], timeout_s: float) -> None:

@@ -48,7 +48,8 @@ class Registry:
         self._serial = itertools.count(1)
         self._by_name: dict[str, Registration] = {}
         self._by_key: dict[str, Registration] = {}
-        self._busy: set[str] = set()
+        #: Who changes a name just now, so that nobody else does.
+        self._busy: dict[str, asyncio.Task[object] | None] = {}
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
@@ -142,17 +143,17 @@ class Registry:
             registration.forget_proxies()
 
     async def stop(self) -> None:
-        """Unregister everything, all at once."""
+        """End the registrations under way, then unregister everything, all at once."""
+        under_way = [task for task in self._busy.values() if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
         results = await asyncio.gather(
             *(self.unregister(name) for name in list(self._by_name)), return_exceptions=True
         )
         for result in results:
             if isinstance(result, BaseException):
                 _log.warning("model did not stop in order", error=str(result))
-        # What is left was in the middle of something when the daemon was told to stop.
-        for registration in list(self._by_key.values()):
-            await registration.pool.stop(0)
-
     async def _register(
         self,
         spec: messages.ModelSpec,
@@ -212,15 +213,15 @@ class Registry:
 class _Reservation:
     """Keeps others from changing a name meanwhile."""
 
-    def __init__(self, busy: set[str], name: str) -> None:
+    def __init__(self, busy: dict[str, asyncio.Task[object] | None], name: str) -> None:
         self._busy = busy
         self._name = name
 
     def __enter__(self) -> None:
-        self._busy.add(self._name)
+        self._busy[self._name] = asyncio.current_task()
 
     def __exit__(self, *_: object) -> None:
-        self._busy.discard(self._name)
+        del self._busy[self._name]
 
 
 def _check_name(name: str) -> None:

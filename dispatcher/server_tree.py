@@ -50,7 +50,14 @@ class NoServer:
 
 def read_tree(path: Path) -> ServerTree | NoServer:
     """Find the files around a tritonserver binary or below an installation's folder."""
-    binary = _find_binary(path.expanduser().absolute())
+    try:
+        return _read_tree(path.expanduser().absolute())
+    except OSError as error:  # a folder on the way that this user may not enter, for one
+        return NoServer(f"{error.filename or path} cannot be read ({error.strerror})")
+
+
+def _read_tree(path: Path) -> ServerTree | NoServer:
+    binary = _find_binary(path)
     if isinstance(binary, NoServer):
         return binary
     root = binary.parent.parent

@@ -18,7 +18,7 @@ import enum
 from typing import Generic, TypeVar
 
 
-class InstanceState(str, enum.Enum):
+class InstanceState(enum.Enum):
     """Where one instance's worker stands."""
 
     STARTING = "starting"
@@ -30,7 +30,7 @@ class InstanceState(str, enum.Enum):
     STOPPED = "stopped"
 
 
-class ModelState(str, enum.Enum):
+class ModelState(enum.Enum):
     """Where a registration stands."""
 
     STARTING = "starting"
@@ -39,7 +39,7 @@ class ModelState(str, enum.Enum):
     STOPPED = "stopped"
 
 
-class ServerState(str, enum.Enum):
+class ServerState(enum.Enum):
     """Where tritonserver stands."""
 
     STARTING = "starting"
