@@ -186,11 +186,11 @@ def _check_cache(choice: ServerChoice) -> Check:
     free = shutil.disk_usage(parent).free
     detail = f"{folder}, {free // 1_000_000} MB free"
     mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
-    filled = (folder / "server").is_dir() and (folder / "proxy-env").is_dir()
+    filled = all(os.path.isdir(folder / name) for name in ("server", "proxy-env"))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        detail = f"{folder} cannot be written by this user"
-        # what an image was built with may be read-only at run time
-        return Check("cache", "warning" if filled else "problem", detail, mend)
+        if filled:  # when a container image was built, perhaps
+            return Check("cache", "ok", f"{folder} is filled, and read-only for this user")
+        return Check("cache", "problem", f"{folder} cannot be written by this user", mend)
     if free < INSTALL_BYTES and not filled:
         return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
     return Check("cache", "ok", detail)

@@ -132,7 +132,7 @@ def _bind_and_close(path: str) -> None:
 
 def nearest_existing(path: Path) -> Path:
     """Return the path itself or its nearest ancestor that exists."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
 
 
 def check_open_files() -> Check:

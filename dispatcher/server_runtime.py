@@ -135,7 +135,7 @@ def _places(choice: ServerChoice) -> Iterator[tuple[Path, str, str]]:
         yield choice.tritonserver, "setting", "tritonserver"
     elif os.environ.get(SERVER_VARIABLE):
         yield Path(os.environ[SERVER_VARIABLE]), "environment", SERVER_VARIABLE
-    if CONTAINER_ROOT.exists():
+    if os.path.exists(CONTAINER_ROOT):
         yield CONTAINER_ROOT, "container", ""
     on_path = shutil.which("tritonserver")
     if on_path:

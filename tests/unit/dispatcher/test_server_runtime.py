@@ -128,6 +128,38 @@ def test_an_unusable_server_on_path_is_passed_over_aloud(
     assert said[0].startswith(f"passing over the tritonserver at {root}")
 
 
+def test_folders_that_may_not_be_entered_are_named(tmp_path: Path) -> None:
+    """In a process without root's rights, which may look everywhere."""
+    make_server(tmp_path / "closed" / "server")
+    (tmp_path / "closed").chmod(0)
+    code = """
+import os, sys
+from pathlib import Path
+from pytriton.dispatcher.cache import ServerRuntimeError, publish
+from pytriton.dispatcher.server_tree import read_tree
+closed = Path(sys.argv[1])
+if os.geteuid() == 0:
+    os.seteuid(65534)
+print(read_tree(closed / "server").flaw)
+try:
+    publish(closed / "cache" / "x", print, lambda target: (target / "marker").is_file(), print)
+except ServerRuntimeError as error:
+    print(error)
+"""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "closed")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    lines = done.stdout.splitlines()
+    assert "closed/server cannot be read (Permission denied)" in lines[0]
+    assert lines[1].startswith("this user may not use ")
+
+
 @pytest.fixture
 def runtime(tmp_path: Path) -> ServerRuntime:
     root = make_server(tmp_path / "server")
