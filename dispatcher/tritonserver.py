@@ -18,6 +18,7 @@ from pytriton.dispatcher.child import Child, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
+from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -91,8 +92,10 @@ class TritonServer:
             self._on_line(pid, line)
 
         env = server_environment(self._runtime, os.environ)
+        # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+        cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
-        self._child = await Child.start(argv, env=env, cwd=None, on_line=on_line, umask=0o077)
+        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=on_line, umask=0o077)
         pid = self._child.pid
         self._client = _admin_client(self._config, self.http_port, self.grpc_port)
         await self._wait_ready(self._child)

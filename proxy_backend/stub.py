@@ -70,7 +70,8 @@ class BytesTensors:
         if self._outgoing is None:
             return self._serialize(array)
         data, self._outgoing = self._outgoing, None
-        return bytes(data)
+        # The stub makes one byte of b"", so of nothing it gets what its own function would have given it.
+        return bytes(data) if data else self._serialize(array)
 
 
 class _Capsule:
