@@ -27,6 +27,7 @@ from pytriton.dispatcher.config import (
     options,
 )
 from pytriton.dispatcher.tritonserver_options import nearest
+from pytriton.ipc.rundir import default_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
 #: Names the settings file; no setting itself.
@@ -182,3 +183,27 @@ def _read_flags(flags: Mapping[str, object], cwd: Path, draft: _Draft) -> None:
 
 def _flags(names: Iterable[str]) -> list[str]:
     return [f"flag {flag_name(name)}" for name in names]
+
+
+def find_runtime_dir(flag: Path | None, env: Mapping[str, str], cwd: Path) -> Path:
+    """Return only the runtime directory, for commands that need no other setting.
+
+    Mistakes in other settings are not told, so that a daemon can be stopped in spite of them.
+
+    Raises:
+        ConfigError: the settings file cannot be read, or its runtime_dir is not a path.
+    """
+    name = "runtime_dir"
+    variable = env.get(env_name(name))
+    if flag is not None or variable:
+        return cwd / Path(flag or variable or "").expanduser()
+    path = _settings_file(None, env, cwd)
+    if path is not None:
+        draft = _Draft()
+        _read_file(path, draft)
+        wrong = [text for text in draft.problems if f"key {name}:" in text]
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+        if name in draft.values:
+            return Path(draft.values[name])
+    return default_runtime_dir()

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TRUE = ("true", "yes", "on", "1")
@@ -28,6 +28,8 @@ class Kind:
     _read: Callable[[object], Any]
     #: A relative path is meant relative to where its source stands.
     is_path: bool = False
+    #: True or false, for which a flag needs no value.
+    is_switch: bool = False
 
     def read(self, raw: object) -> Any:
         """Return the value that `raw` (text, or a value of TOML) stands for.
@@ -74,7 +76,8 @@ def boolean() -> Kind:
             return False
         raise ValueError
 
-    return _kind(f"one of {', '.join(TRUE)} or {', '.join(FALSE)}", read)
+    kind = _kind(f"one of {', '.join(TRUE)} or {', '.join(FALSE)}", read)
+    return replace(kind, is_switch=True)
 
 
 def integer(low: int, high: int | None = None) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +29,7 @@ def tail(path: Path, lines: int) -> list[str]:
     return [line.decode("utf-8", "replace") for line in found]
 
 
-def follow(path: Path, lines: int) -> Iterator[str]:
+def follow(path: Path, lines: int) -> Generator[str, None, None]:
     """Yield the last `lines` lines and then each new one as it is written, for ever.
 
     Survives rotation and a log that is made or made anew later. Close the generator to stop.

@@ -1,0 +1,248 @@
+"""The commands of `pytriton-daemon`: each parses, calls and prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton.cli.errors import command
+from pytriton.cli.settings import Given, kept, with_setting_flags
+from pytriton.ipc.exit_codes import ExitCode
+
+app = typer.Typer(
+    help="Serve Python callables through NVIDIA Triton Inference Server.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+RuntimeDirFlag = Annotated[
+    Optional[Path],
+    typer.Option("--runtime-dir", metavar="PATH", help="Runtime directory of the daemon."),
+]
+ConfigFlag = Annotated[
+    Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TimeoutFlag = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@app.command()
+@command
+@with_setting_flags
+def start(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start in the background and wait until ready.")
+    ] = False,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting and its source, start nothing."),
+    ] = False,
+) -> None:
+    """Start a daemon: in the foreground, or with --detach in the background."""
+    given = Given(flags, config)
+    loaded = given.load()
+    if print_config:
+        from pytriton.dispatcher.config_text import config_as_toml
+
+        typer.echo(config_as_toml(loaded), nl=False)
+        return
+    from pytriton.cli import launch
+
+    if detach:
+        _print_started(launch.run_detached(loaded.config, given))
+    else:
+        raise typer.Exit(launch.run_here(loaded.config, given))
+
+
+@app.command()
+@command
+def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> None:
+    """Stop the daemon: batches at hand are answered, then everything it started ends."""
+    from pytriton.cli import link
+
+    pid = link.stop(link.runtime_dir(runtime_dir), timeout)
+    typer.echo(f"stopped the daemon (pid {pid})")
+
+
+@app.command()
+@command
+@with_setting_flags
+def restart(flags: dict[str, Any], config: ConfigFlag = None, timeout: TimeoutFlag = 120.0) -> None:
+    """Stop the daemon if one runs, and start it in the background.
+
+    Settings file and environment are read anew; the flags of the last start hold, and those given
+    now come on top.
+    """
+    from pytriton.cli import launch, link
+
+    rundir = link.runtime_dir(Path(flags["runtime_dir"]) if "runtime_dir" in flags else None)
+    pinned = {**flags, "runtime_dir": str(rundir.path)}
+    given = Given(pinned, config).over(kept(rundir))
+    settings = given.load()  # before the stop: wrong settings leave the old daemon running
+    if rundir.running_pid() is not None:
+        typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
+    _print_started(launch.run_detached(settings.config, given))
+
+
+def _print_started(status: Any) -> None:
+    from pytriton.cli.tables import endpoints
+
+    typer.echo(f"the daemon is ready (pid {status.pid}), runtime directory {status.runtime_dir}")
+    for line in endpoints(status.server):
+        typer.echo(f"  {line}")
+
+
+@app.command()
+@command
+def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> None:
+    """Show the daemon, its endpoints, and the workers of every model."""
+    from pytriton.cli import link
+
+    answer = link.ask_status(link.runtime_dir(runtime_dir))
+    if as_json:
+        _print_json(answer)
+    else:
+        from pytriton.cli.tables import print_status
+
+        print_status(answer)
+
+
+@app.command()
+@command
+def models(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> None:
+    """List the registered models."""
+    from pytriton.cli import link
+
+    answer = link.ask_models(link.runtime_dir(runtime_dir))
+    if as_json:
+        _print_json(answer)
+    else:
+        from pytriton.cli.tables import print_models
+
+        print_models(answer)
+
+
+@app.command()
+@command
+def register(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:ATTRIBUTE", help="A callable that carries a declaration (@declare)."
+        ),
+    ],
+    name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
+    instances: Annotated[Optional[int], typer.Option(min=1, help="Number of workers.")] = None,
+    device: Annotated[
+        Optional[list[str]],
+        typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES); repeat it for more workers."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a registered model of that name.")
+    ] = False,
+    factory: Annotated[
+        bool, typer.Option("--factory", help="Call it in each worker; it returns the callable.")
+    ] = False,
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Register a callable; modules are looked for in the working directory, too."""
+    from pytriton.cli import link
+    from pytriton.cli.registering import Wish, register_target
+
+    options: dict[str, Any] = {
+        "model_name": name,
+        "instances": instances,
+        "devices": device or None,
+    }
+    options.update(replace=replace or None, factory=factory or None)
+    given = {key: value for key, value in options.items() if value is not None}
+    info = register_target(Wish(target, given), link.runtime_dir(runtime_dir))
+    typer.echo(info)
+
+
+@app.command()
+@command
+def unregister(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
+    """Stop serving a model and end its workers."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    link.ask(link.runtime_dir(runtime_dir), messages.Unregister(model), timeout_s=None)
+    typer.echo(f"unregistered {model}")
+
+
+@app.command()
+@command
+def logs(
+    model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
+    as_json: JsonFlag = False,
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Show the log of the daemon, or of one model; works when no daemon runs, too."""
+    from pytriton.cli import link
+    from pytriton.cli.show_logs import show
+
+    show(link.runtime_dir(runtime_dir), model, lines, follow=follow, as_json=as_json)
+
+
+@app.command()
+@command
+@with_setting_flags
+def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Check whether a daemon with these settings can work here, and say what mends it."""
+    from pytriton.cli.installing import check
+
+    checks = check(Given(flags, config).load().config)
+    if as_json:
+        _print_json([one.as_dict() for one in checks])
+    else:
+        from pytriton.cli.tables import print_checks
+
+        print_checks(checks)
+    if any(one.status == "problem" for one in checks):
+        raise typer.Exit(ExitCode.FAULT)
+
+
+@app.command("install-server")
+@command
+def install_server(
+    wheel: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="The wheel on this machine: no network.")
+    ] = None,
+    config: ConfigFlag = None,
+    cache_dir: Annotated[
+        Optional[str], typer.Option(metavar="PATH", help="Folder to keep it in.")
+    ] = None,
+) -> None:
+    """Fetch tritonserver and the proxy's environment now instead of at the first start."""
+    from pytriton.cli.installing import install
+
+    flags = {} if cache_dir is None else {"cache_dir": cache_dir}
+    runtime = install(Given(flags, config).load().config, wheel)
+    typer.echo(f"tritonserver: {runtime.binary}\nproxy Python: {runtime.proxy.python}")
+
+
+@app.command()
+@command
+def version() -> None:
+    """Print the version."""
+    from pytriton.cli.version import print_version
+
+    raise typer.Exit(print_version())
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    import msgspec
+
+    typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

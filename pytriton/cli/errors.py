@@ -1,0 +1,59 @@
+"""What goes wrong on the command line: a sentence for people, an exit code for scripts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+import typer
+
+from pytriton.ipc.exit_codes import ExitCode
+
+_C = TypeVar("_C", bound=Callable[..., None])
+
+
+class CliError(Exception):
+    """An expected failure: its text is printed as it stands, and the command ends with its code."""
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def say(text: str) -> None:
+    """Print a message for people: on standard error, so that output stays clean for programs."""
+    typer.echo(text, err=True)
+
+
+def command(function: _C) -> _C:
+    """Make every way out of a command one of the documented exit codes."""
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            function(*args, **kwargs)
+        except CliError as error:
+            _end(error.code, f"pytriton-daemon: {error}")
+        except KeyboardInterrupt:
+            _end(ExitCode.INTERRUPTED, "pytriton-daemon: interrupted")
+        except BrokenPipeError:
+            # The reader of our output has gone (`logs | head`). Python would fail once more when it
+            # flushes standard output at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OK) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception:
+            traceback.print_exc()
+            _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
+
+    return run  # type: ignore[return-value]
+
+
+def _end(code: ExitCode, text: str) -> NoReturn:
+    say(text)
+    raise typer.Exit(int(code))

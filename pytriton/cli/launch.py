@@ -1,0 +1,178 @@
+"""Starting a daemon: in this process, or as a process of its own that this one waits for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from pytriton.cli.errors import CliError
+from pytriton.cli.link import ask_status
+from pytriton.cli.log_lines import event_of
+from pytriton.cli.progress import Spinner
+from pytriton.cli.settings import Given, private
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.log_files import rotated
+from pytriton.ipc import linux, messages
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir
+
+#: Log records that a failed start shows.
+_LAST_RECORDS = 12
+#: Between two looks at a starting daemon. Its end is an event (pidfd), but of readiness it tells
+#: only who asks: a bound control socket is not ready yet, and a start takes a second at the least.
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
+
+
+def run_here(config: DaemonConfig, given: Given) -> int:
+    """Be the daemon; return its exit code."""
+    from pytriton.dispatcher import daemon
+
+    rundir = private(config)
+    return daemon.run(config, lambda status: given.keep(rundir))
+
+
+def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
+    """Start a daemon in a session of its own and return its status once it is ready.
+
+    Raises:
+        CliError: it did not become ready; with its own exit code and its last words.
+    """
+    rundir = private(config)
+    _refuse_second(rundir)
+    with _Words(rundir) as words, _started(config, rundir) as process:
+        with Spinner("starting the daemon") as spinner:
+            status = _wait_ready(rundir, process, words, spinner)
+        if status is None:
+            raise _failure(process.wait(), words)
+    given.keep(rundir)
+    return status
+
+
+def _refuse_second(rundir: RuntimeDir) -> None:
+    pid = rundir.running_pid()
+    if pid is not None:
+        raise CliError(
+            ExitCode.ALREADY_RUNNING,
+            f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with "
+            "`pytriton-daemon stop`, or give this one a directory of its own with --runtime-dir.",
+        )
+
+
+@contextmanager
+def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process; an interruption while it becomes ready stops it again."""
+    # What it says goes to its log files; standard error is for what happens before it has a log.
+    quiet = msgspec.structs.replace(config, log_format="none")
+    with open(_startup_log(rundir), "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
+        )
+    try:
+        assert process.stdin is not None  # a pipe, see above
+        with process.stdin:
+            process.stdin.write(quiet.to_json())
+        yield process
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        raise
+
+
+def _wait_ready(
+    rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words, spinner: Spinner
+) -> messages.Status | None:
+    """Return the status of the daemon when it is ready, None when it ended before."""
+    ended = linux.pidfd_open(process.pid)
+    try:
+        for attempt in itertools.count():
+            look_s = min(_LONGEST_LOOK_S, _FIRST_LOOK_S * 1.5 ** min(attempt, 20))
+            readable, _, _ = select.select([ended], [], [], look_s)
+            for text in words.new():
+                spinner.say(text)
+            if readable:
+                return None
+            status = _status(rundir, process.pid)
+            if status is not None and status.state == "ready":
+                return status
+    finally:
+        os.close(ended)
+    raise AssertionError("itertools.count() does not end")
+
+
+def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
+    if rundir.running_pid() != pid:
+        return None
+    try:
+        return ask_status(rundir, timeout_s=_LONGEST_LOOK_S)
+    except CliError:  # not listening yet, or ending: the next look tells
+        return None
+
+
+def _failure(code: int, words: _Words) -> CliError:
+    last = "\n".join(words.last())
+    known = {int(one): one for one in ExitCode}
+    ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
+    # 0: somebody stopped it while it started, which is not what `start` was asked for.
+    exit_code = known.get(code, ExitCode.FAULT) if code else ExitCode.FAULT
+    return CliError(
+        exit_code, f"the daemon did not start; it ended {ended}. Its last words:\n{last}"
+    )
+
+
+def _startup_log(rundir: RuntimeDir) -> Path:
+    return rundir.logs / "startup.log"
+
+
+class _Words:
+    """What a starting daemon says in its log, from now on, whoever rotates it meanwhile."""
+
+    def __init__(self, rundir: RuntimeDir) -> None:
+        self._rundir = rundir
+        self._stream: BinaryIO | None = None
+        self._records: list[str] = []
+        path = rundir.log_file()
+        self._start = path.stat().st_size if path.exists() else 0
+        self._rotated = len(rotated(path))
+
+    def __enter__(self) -> _Words:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def new(self) -> list[str]:
+        """Return the texts of the records that were added since the last call."""
+        path = self._rundir.log_file()
+        if self._stream is None and path.exists():
+            self._stream = open(path, "rb")  # noqa: SIM115, closed in __exit__
+            # Rotated since: all that is in the new file is news.
+            self._stream.seek(self._start if len(rotated(path)) == self._rotated else 0)
+        if self._stream is None:
+            return []
+        lines = [line.decode("utf-8", "replace").rstrip("\n") for line in self._stream]
+        self._records = [*self._records, *lines][-_LAST_RECORDS:]
+        return [event_of(line) for line in lines]
+
+    def last(self) -> list[str]:
+        """Return the last records, and what was printed outside of the log."""
+        from pytriton.cli.log_lines import pretty
+
+        self.new()
+        printed = _startup_log(self._rundir).read_text(errors="replace").rstrip()
+        return [*(pretty(line) for line in self._records), *([printed] if printed else [])]

@@ -1,0 +1,134 @@
+"""The running daemon as the command line sees it: find it, ask it, wait for its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from pytriton.cli.errors import CliError
+from pytriton.ipc import control, linux, messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+
+#: The longest silence of a daemon that is well.
+ANSWER_S = 10.0
+
+_CODES = {
+    ErrorKind.UNAVAILABLE: ExitCode.NO_DAEMON,
+    ErrorKind.INTERNAL: ExitCode.FAULT,
+}
+
+
+def runtime_dir(flag: Path | None) -> RuntimeDir:
+    """Return the runtime directory that `start` would use with the same flag and environment."""
+    from pytriton.dispatcher.config import ConfigError
+    from pytriton.dispatcher.config_sources import find_runtime_dir
+
+    try:
+        return RuntimeDir(find_runtime_dir(flag, os.environ, Path.cwd()))
+    except ConfigError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+
+
+def no_daemon(rundir: RuntimeDir) -> CliError:
+    """Return the error that says where no daemon was found, and what to do."""
+    return CliError(
+        ExitCode.NO_DAEMON,
+        f"no daemon runs in the runtime directory {rundir.path}.\n"
+        "Start one with `pytriton-daemon start --detach`, or name another daemon's directory with "
+        f"--runtime-dir or {ENV_RUNTIME_DIR}.",
+    )
+
+
+def ask(
+    rundir: RuntimeDir,
+    message: messages.AnyMessage,
+    *,
+    timeout_s: float | None = ANSWER_S,
+    on_progress: Callable[[messages.Progress], None] | None = None,
+) -> messages.AnyMessage:
+    """Return the daemon's answer; `timeout_s` is its longest silence, None is no limit.
+
+    Raises:
+        CliError: no daemon runs, it does not answer, or it refused.
+    """
+    pid = rundir.running_pid()
+    if pid is None:
+        raise no_daemon(rundir)
+    try:
+        with control.ControlClient(rundir.control_endpoint) as client:
+            return client.ask(message, timeout_s=timeout_s, on_progress=on_progress)
+    except control.ControlTimeout:
+        raise CliError(
+            ExitCode.NO_DAEMON,
+            f"the daemon (pid {pid}) in {rundir.path} gave no answer within {timeout_s:g} s. "
+            "It may still be starting or already stopping: see `pytriton-daemon logs`.",
+        ) from None
+    except messages.MalformedMessage as error:
+        raise CliError(
+            ExitCode.FAULT,
+            f"the daemon (pid {pid}) in {rundir.path} is of another version than this command: "
+            f"{error}. Restart it with `pytriton-daemon restart`.",
+        ) from None
+    except RemoteFailure as failure:
+        trace = f"\n{failure.traceback}" if failure.traceback else ""
+        code = _CODES.get(failure.kind, ExitCode.REGISTRATION)
+        raise CliError(code, f"{failure.text}{trace}") from None
+
+
+def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
+    """Return the daemon's status; raises as `ask` does."""
+    status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
+    assert isinstance(status, messages.Status)  # what answers GetStatus, see ipc/messages.py
+    return status
+
+
+def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
+    """Return the daemon's models; raises as `ask` does."""
+    models = ask(rundir, messages.ListModels())
+    assert isinstance(models, messages.Models)  # what answers ListModels, see ipc/messages.py
+    return models.models
+
+
+def stop(rundir: RuntimeDir, timeout_s: float) -> int:
+    """Have the daemon stop in order, wait until its process has ended, and return its former pid.
+
+    Raises:
+        CliError: no daemon runs, or it has not ended within `timeout_s`.
+    """
+    pid = rundir.running_pid()
+    if pid is None:
+        raise no_daemon(rundir)
+    try:
+        ended = linux.pidfd_open(pid)
+    except ProcessLookupError:  # it ended meanwhile
+        return pid
+    try:
+        if rundir.running_pid() != pid:
+            return pid  # ended, and the pid may be anybody's by now
+        _ask_to_stop(rundir, pid)
+        readable, _, _ = select.select([ended], [], [], timeout_s)
+    finally:
+        os.close(ended)
+    if not readable:
+        raise CliError(
+            ExitCode.FAULT,
+            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for batches "
+            "at hand. Wait longer with --timeout, or end them and it at once with "
+            f"`kill -INT {pid}`.",
+        )
+    return pid
+
+
+def _ask_to_stop(rundir: RuntimeDir, pid: int) -> None:
+    try:
+        ask(rundir, messages.Shutdown(), timeout_s=ANSWER_S)
+    except CliError as error:
+        if error.code is not ExitCode.NO_DAEMON:
+            raise
+        if rundir.running_pid() == pid:  # it does not answer: a signal gets through to its loop
+            os.kill(pid, signal.SIGTERM)

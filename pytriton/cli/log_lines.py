@@ -1,0 +1,61 @@
+"""Log records (JSON lines) as people read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+#: Part of the prefix, or shown by itself.
+_PREFIX = ("timestamp", "level", "event", "source", "model", "instance", "exception")
+_COLORS = {"debug": "2", "warning": "33", "error": "31", "critical": "31;1"}
+
+
+def pretty(line: str, colors: bool = False) -> str:
+    """Return a record as `TIME level who: text key=value`; what is no record comes back unchanged.
+
+    Control characters that a child printed are made visible: they would steer the terminal.
+    """
+    record = _record(line)
+    if record is None:
+        return _visible(line)
+    level = str(record.get("level", ""))
+    time = str(record.get("timestamp", "")).replace("T", " ")[:23]
+    rest = "".join(f" {key}={value}" for key, value in record.items() if key not in _PREFIX)
+    text = f"{time} {level:<8} {_who(record)}{_visible(str(record.get('event', '')))}"
+    text += _visible(rest)
+    if record.get("exception"):
+        text += "\n" + _visible(str(record["exception"]), keep="\n")
+    color = _COLORS.get(level)
+    return f"\x1b[{color}m{text}\x1b[0m" if colors and color else text
+
+
+def event_of(line: str) -> str:
+    """Return only the text of a record."""
+    record = _record(line)
+    return _visible(line if record is None else str(record.get("event", "")))
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _who(record: dict[str, Any]) -> str:
+    model, instance = record.get("model"), record.get("instance")
+    if model is not None:
+        return f"{model}: " if instance is None else f"{model}/{instance}: "
+    return f"{record['source']}: " if "source" in record else ""
+
+
+def _visible(text: str, keep: str = "") -> str:
+    return "".join(
+        char if char.isprintable() or char in keep or char == "\t" else _escaped(char)
+        for char in text
+    )
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")

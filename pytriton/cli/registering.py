@@ -1,0 +1,107 @@
+"""`pytriton-daemon register MODULE:ATTRIBUTE`: import it, hand it over, show progress."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytriton.cli.errors import CliError
+from pytriton.cli.progress import Bar
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to register: MODULE:ATTRIBUTE, and keyword arguments of `DaemonClient.register`."""
+
+    target: str
+    options: Mapping[str, Any]
+
+
+def register_target(wish: Wish, rundir: RuntimeDir) -> str:
+    """Register it and return a sentence about the model that serves now.
+
+    Raises:
+        CliError: there is no such attribute, it carries no declaration, no daemon runs, or the
+            registration failed; with the traceback from where it failed.
+    """
+    from pytriton.declaration import declaration_of
+
+    target = load_target(wish.target)
+    if declaration_of(target) is None:
+        raise CliError(
+            ExitCode.USAGE,
+            f"{wish.target} carries no declaration of its inputs and outputs. Decorate it with "
+            "@pytriton.declare(inputs=[...], outputs=[...]), or register it from Python with "
+            "pytriton.connect().register(...).",
+        )
+    return _register(target, wish, rundir)
+
+
+def load_target(text: str) -> Any:
+    """Import MODULE and return its ATTRIBUTE (which may have dots).
+
+    Raises:
+        CliError: the text is malformed, or there is no such thing, or importing it failed, which
+            is shown with its traceback.
+    """
+    module_name, colon, attribute = text.partition(":")
+    if not colon or not module_name or not attribute:
+        raise CliError(
+            ExitCode.USAGE, f"{text!r} is not MODULE:ATTRIBUTE, such as mypackage.models:classify"
+        )
+    cwd = os.getcwd()
+    if cwd not in sys.path:
+        sys.path.insert(0, cwd)
+    found = _import(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise CliError(ExitCode.USAGE, f"{found!r} has no attribute {part!r} (of {text})")
+        found = getattr(found, part)
+    return found
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise CliError(
+                ExitCode.USAGE,
+                f"there is no module {missing!r}; it is looked for in {os.getcwd()} and where "
+                f"{sys.executable} looks",
+            ) from None
+        raise _import_failed(module_name) from None
+    except Exception:
+        raise _import_failed(module_name) from None
+
+
+def _import_failed(module_name: str) -> CliError:
+    import traceback
+
+    text = f"importing {module_name} failed:\n{traceback.format_exc().rstrip()}"
+    return CliError(ExitCode.USAGE, text)
+
+
+def _register(target: Any, wish: Wish, rundir: RuntimeDir) -> str:
+    from pytriton.daemon import connect
+    from pytriton.exceptions import DaemonNotRunningError, PyTritonError
+
+    def show(progress: messages.Progress) -> None:
+        bar.show(progress.text, progress.done, progress.total)
+
+    try:
+        with connect(runtime_dir=rundir.path) as client, Bar(f"registering {wish.target}") as bar:
+            model = client.register(target, on_progress=show, **wish.options)
+            return f"{model.name} is ready: {model.url}"
+    except DaemonNotRunningError as error:
+        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
+    except PyTritonError as error:
+        raise CliError(ExitCode.REGISTRATION, str(error)) from None

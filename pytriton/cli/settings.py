@@ -1,0 +1,129 @@
+"""Flags made of the daemon's declared settings, and what `start` was told, kept for `restart`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton.cli.errors import CliError, say
+from pytriton.dispatcher.config import ConfigError, DaemonConfig, flag_name, options
+from pytriton.dispatcher.config_sources import Loaded, load
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+
+#: In the runtime directory: the flags of the daemon's last start.
+_KEPT = "start.json"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What stood on the command line of `start`: only that is kept, the rest is read anew."""
+
+    flags: Mapping[str, Any]
+    config: Optional[str] = None  #: the file named by --config
+    cwd: str = "."
+
+    def load(self) -> Loaded:
+        """Read all sources; wrong settings end the command."""
+        try:
+            return load(self.flags, os.environ, Path(self.cwd), self.config)
+        except ConfigError as error:
+            raise CliError(ExitCode.USAGE, str(error)) from None
+
+    def over(self, earlier: Given) -> Given:
+        """Return these flags on top of those of an earlier start, paths made absolute."""
+        mine, theirs = self._absolute(), earlier._absolute()
+        return Given({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
+
+    def keep(self, rundir: RuntimeDir) -> None:
+        """Remember them for `restart`; not being able to is told and harms nothing else."""
+        kept = self._absolute()
+        content = {"flags": kept.flags, "config": kept.config, "cwd": str(Path.cwd() / kept.cwd)}
+        try:
+            (rundir.path / _KEPT).write_text(json.dumps(content))
+        except OSError as error:
+            say(f"pytriton-daemon: `restart` will not know these flags: {error}")
+
+    def _absolute(self) -> Given:
+        base = Path.cwd() / self.cwd
+        flags = {
+            name: str(base / Path(value).expanduser()) if options()[name].kind.is_path else value
+            for name, value in self.flags.items()
+        }
+        config = None if self.config is None else str(base / Path(self.config).expanduser())
+        return Given(flags, config, self.cwd)
+
+
+def kept(rundir: RuntimeDir) -> Given:
+    """Return what `Given.keep` remembered in this runtime directory; nothing if nothing was."""
+    try:
+        content = json.loads((rundir.path / _KEPT).read_text())
+        flags = {name: value for name, value in content["flags"].items() if name in options()}
+        return Given(flags, content["config"], content["cwd"])
+    except FileNotFoundError:
+        return Given({}, None, ".")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot read {rundir.path / _KEPT}, where the flags of the last start are kept "
+            f"({error!r}). Delete it, then use `pytriton-daemon stop` and `start` with all flags.",
+        ) from None
+
+
+def private(config: DaemonConfig) -> RuntimeDir:
+    """Return the runtime directory, made and private; or end the command."""
+    try:
+        config.rundir.create()
+    except RuntimeDirError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    return config.rundir
+
+
+def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each setting; it gets those given as `flags: dict[str, Any]`."""
+    own = inspect.signature(function)
+    own_hints = typing.get_type_hints(function, include_extras=True)
+
+    def run(**arguments: Any) -> None:
+        flags = {
+            name: arguments.pop(name) for name in options() if arguments[name] not in (None, [])
+        }
+        function(flags=flags, **{k: v for k, v in arguments.items() if k not in options()})
+
+    shown = [
+        parameter.replace(annotation=own_hints[name])
+        for name, parameter in own.parameters.items()
+        if name != "flags"
+    ]
+    shown += [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name)
+        )
+        for name in options()
+    ]
+    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def _annotation(name: str) -> Any:
+    """Return the annotation of a flag. Values stay text, for the declaration's reader to judge."""
+    option = options()[name]
+    flag, text = flag_name(name), option.help
+    if option.kind.is_switch:
+        off = f"--no-{flag[2:]}"
+        return Annotated[Optional[bool], typer.Option(f"{flag}/{off}", help=text)]
+    if name == "tritonserver_options":
+        several = typer.Option(flag, help=text, metavar="NAME=VALUE")
+        return Annotated[Optional[list[str]], several]
+    metavar = "PATH" if option.kind.is_path else "VALUE"
+    return Annotated[Optional[str], typer.Option(flag, help=text, metavar=metavar)]

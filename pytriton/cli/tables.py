@@ -1,0 +1,121 @@
+"""Tables for people: status, models, doctor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pytriton.ipc import messages
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.doctor_check import Check
+
+_GOOD = {"ready", "ok", "serving", "running"}
+_BAD = {"failed", "problem", "given up", "lost"}
+#: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
+_PIPE_WIDTH = 200
+
+
+def print_status(status: messages.Status) -> None:
+    """Print the daemon, its tritonserver, and every instance of every model."""
+    console = _console()
+    uptime = _duration(time.time() - status.started_at)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("daemon", _state(status.state), f"pid {status.pid}, up {uptime}, {status.version}")
+    grid.add_row("runtime directory", "", Text(status.runtime_dir, overflow="fold"))
+    server = status.server
+    pid = "no process" if server.pid is None else f"pid {server.pid}"
+    grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())
+    for name, url in _endpoints(server):
+        grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
+    console.print(grid)
+    if not status.models:
+        console.print("no models; register one with `pytriton-daemon register MODULE:ATTRIBUTE`")
+        return
+    table = _table(
+        "model", "instance", "state", "worker pid", "device", "lanes", "restarts", "last end"
+    )
+    for model in status.models:
+        for one in model.instances:
+            table.add_row(
+                Text(model.name), str(one.index), _state(one.state), _or_dash(one.pid),
+                _or_dash(one.device), str(one.lanes), str(one.restarts),
+                Text(one.last_exit or "-"),
+            )  # fmt: skip
+        if not model.instances:
+            table.add_row(Text(model.name), "-", _state(model.state), *["-"] * 5)
+    console.print(table)
+
+
+def endpoints(server: messages.ServerInfo) -> list[str]:
+    """Return `HTTP http://…` and so on, one for each endpoint that is served."""
+    return [f"{name} {url}" for name, url in _endpoints(server)]
+
+
+def print_models(models: Sequence[messages.ModelInfo]) -> None:
+    """Print one line for each model."""
+    if not models:
+        _console().print("no models")
+        return
+    table = _table("model", "version", "state", "instances", "url")
+    for model in models:
+        ready = sum(one.state == "ready" for one in model.instances)
+        count = f"{ready}/{len(model.instances)} ready"
+        table.add_row(
+            Text(model.name), str(model.version), _state(model.state), count, Text(model.url)
+        )
+    _console().print(table)
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """Print doctor's table."""
+    table = _table("check", "result", "seen", "mend")
+    for check in checks:
+        mend = Text(check.mend, overflow="fold")
+        seen = Text(check.detail, overflow="fold")
+        table.add_row(Text(check.name), _state(check.status), seen, mend)
+    _console().print(table)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
+    pairs = [("HTTP", server.http_url), ("gRPC", server.grpc_url), ("metrics", server.metrics_url)]
+    return [(name, url) for name, url in pairs if url]
+
+
+def _state(state: str) -> Text:
+    style = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
+    return Text(state, style=style)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, left = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
