@@ -112,20 +112,29 @@ class ControlClient:
         *,
         timeout_s: float | None,
         on_progress: Callable[[messages.Progress], None] | None = None,
+        life_sign_s: float | None = None,
+        is_alive: Callable[[], bool] = lambda: True,
     ) -> messages.AnyMessage:
         """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
 
+        ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence, `is_alive` is asked.
+
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
-            ControlTimeout: it said nothing for `timeout_s` seconds.
+            ControlTimeout: it said nothing for `timeout_s` seconds, or it is gone.
         """
         request_id = self.send(message, payloads)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            received = self.receive(left)
+            wait_s = min((s for s in (left, life_sign_s) if s is not None), default=None)
+            received = self.receive(wait_s)
             if received is None:
-                raise ControlTimeout(f"no answer from the dispatcher within {timeout_s} s")
+                if not is_alive():
+                    raise ControlTimeout("it ended before it answered")
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise ControlTimeout(f"no answer within {timeout_s:g} s")
+                continue
             answered, reply, _ = received
             if answered != request_id:
                 continue  # the answer to a question whose asker gave up

@@ -26,6 +26,7 @@ MAY_IMPORT = {
         "pytriton.decorators",
         "pytriton.exceptions",
         "pytriton.ipc",
+        "pytriton.model_config",
         "pytriton.proxy.types",
     },
 }

@@ -1,0 +1,52 @@
+"""The form in which a pickled callable travels: a header that a worker reads before it unpickles anything.
+
+    [ "PTD1" ][ header length: 4 bytes, little-endian ][ header: MessagePack ][ cloudpickle's bytes ]
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+_MAGIC = b"PTD1"
+_LENGTH = struct.Struct("<I")
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a worker has to know about a pickle.
+
+    `by_reference`: no code travels in it, only names of importable modules, so any Python version can try it;
+    else it needs the Python `python_version` (major, minor) that pickled it.
+    """
+
+    python_version: tuple[int, int]
+    by_reference: bool
+
+
+class MalformedPayload(ValueError):
+    """Bytes that `pack` did not make."""
+
+
+def pack(header: Header, pickled: bytes) -> bytes:
+    """Return the payload of a pickled callable."""
+    encoded = msgspec.msgpack.encode(header)
+    return b"".join([_MAGIC, _LENGTH.pack(len(encoded)), encoded, pickled])
+
+
+def unpack(payload: bytes) -> tuple[Header, memoryview]:
+    """Return the header and the pickle, which is not opened.
+
+    Raises:
+        MalformedPayload: it is not a payload.
+    """
+    start = len(_MAGIC) + _LENGTH.size
+    if payload[: len(_MAGIC)] != _MAGIC or len(payload) < start:
+        raise MalformedPayload("a callable's payload does not begin as one of this version")
+    (length,) = _LENGTH.unpack_from(payload, len(_MAGIC))
+    view = memoryview(payload)
+    try:
+        header = msgspec.msgpack.decode(view[start : start + length], type=Header)
+    except msgspec.DecodeError as error:
+        raise MalformedPayload(f"a callable's payload has a malformed header: {error}") from error
+    return header, view[start + length :]

@@ -1,0 +1,62 @@
+"""How far a registration is: a line on a terminal, or events for a program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Optional, Union
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc import messages
+
+Report = Callable[[messages.Progress], None]
+
+
+@contextmanager
+def reporter(
+    progress: Union[bool, Report, None], model_name: str
+) -> Iterator[Optional[Report]]:
+    """Give what `register` reports its progress to.
+
+    Args:
+        progress: a callable gets the events; None shows them if standard error is a terminal, True in any case,
+            False never
+        model_name: is shown
+
+    Raises:
+        PyTritonBadParameterError: `progress` is none of these.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is False or (progress is None and not sys.stderr.isatty()):
+        yield None
+    elif progress is None or progress is True:
+        with _bar(model_name) as report:
+            yield report
+    else:
+        raise PyTritonBadParameterError(
+            f"progress={progress!r}: None, True, False or a callable that takes each event"
+        )
+
+
+@contextmanager
+def _bar(model_name: str) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[model]}: {task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending the callable", total=None, model=model_name)
+
+        def report(event: messages.Progress) -> None:
+            bar.update(
+                task, description=event.text, completed=event.done, total=event.total or None
+            )
+
+        yield report

@@ -1,0 +1,1 @@
+"""What tests share: running daemons, waiting for conditions, looking for what was left behind."""

@@ -1,0 +1,139 @@
+"""Start a real daemon for tests, and see that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+from pytriton.daemon import DaemonClient, connect
+from pytriton.dispatcher.config import DaemonConfig
+
+#: Fetching the server on a machine that never did takes long; everything else is a matter of seconds.
+_START_S = 400.0
+_STOP_S = 60.0
+
+
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+    """Return the first true value of `condition`; fail with `what` when none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class RunningDaemon:
+    """A daemon process of one test, in a runtime directory of its own, on free ports."""
+
+    process: subprocess.Popen[bytes]
+    config: DaemonConfig
+    log: Path
+    client: DaemonClient
+
+    @classmethod
+    def start(cls, **settings: Any) -> RunningDaemon:
+        """Start a daemon and return when models can be registered."""
+        # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
+        runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
+        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **settings}
+        config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
+        log = runtime_dir / "stderr.log"
+        with open(log, "wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytriton.dispatcher"],
+                stdin=subprocess.PIPE,
+                stdout=stderr,
+                stderr=stderr,
+            )
+        assert process.stdin is not None
+        process.stdin.write(config.to_json())
+        process.stdin.close()
+        try:
+            client = _wait_ready(process, runtime_dir, log)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return cls(process, config, log, client)
+
+    @property
+    def http(self) -> str:
+        """host:port of HTTP."""
+        return self.client.status().server.http_url.rpartition("/")[2]
+
+    @property
+    def grpc(self) -> str:
+        """host:port of gRPC."""
+        return self.client.status().server.grpc_url.rpartition("/")[2]
+
+    def children(self) -> list[psutil.Process]:
+        """All processes below the daemon: tritonserver, stubs, workers."""
+        children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return children
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop the daemon and return its exit code; fails when anything of it is left."""
+        family = [] if self.process.poll() is not None else self.children()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(_STOP_S)
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert not alive, f"still running after the daemon: {alive}"
+        left = [entry.name for entry in os.scandir("/dev/shm") if f"-{self.process.pid}-" in entry.name]
+        assert not left, f"left in /dev/shm: {left}"
+        return code
+
+    def said(self) -> str:
+        """Everything the daemon has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> RunningDaemon:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.client.close()
+        try:
+            self.stop()
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            if error is not None:
+                print(self.said()[-20_000:])
+            shutil.rmtree(self.config.runtime_dir, ignore_errors=True)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) -> DaemonClient:
+    """Return a client once the daemon says it is ready: there is no event for that across processes."""
+
+    def ready() -> DaemonClient | None:
+        assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"
+        if not (runtime_dir / "control.sock").exists():
+            return None
+        client = connect(runtime_dir=runtime_dir)
+        if client.status().state == "ready":
+            return client
+        client.close()
+        return None
+
+    client: DaemonClient = eventually(ready, "the daemon is ready", _START_S)
+    return client
