@@ -167,5 +167,5 @@ def _in_range(array: Array, declared: np.dtype[Any]) -> bool:
 
 
 def _describe(value: object) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text[:80]}{'…' if len(text) > 80 else ''}"
