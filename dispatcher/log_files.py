@@ -88,7 +88,8 @@ def _last_lines(path: Path, lines: int) -> list[bytes]:
             file.seek(position)
             data = file.read(step) + data
     # Not splitlines(): a JSON string may hold other characters that it takes for ends of lines.
-    return data.rstrip(b"\n").split(b"\n")[-lines:] if data else []
+    whole = data[:-1] if data.endswith(b"\n") else data
+    return whole.split(b"\n")[-lines:] if data else []
 
 
 def _open(path: Path) -> BinaryIO | None:

@@ -31,7 +31,7 @@ LONGEST_LINE = 64 << 10
 #: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
 _GLOG = re.compile(
     r"(?:([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
-    r"\s+\d+ ([^\s:\]]+:\d+)\] (.*)",
+    r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
     re.DOTALL,
 )
 _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
@@ -186,7 +186,8 @@ def log_child_line(logger: Any, line: bytes, stream: str | None = None) -> None:
     said = _unquoted(said)
     if said.startswith(_NOISE):
         level = "debug"
-    getattr(logger, level)(said, at=place, **labels)
+    if said:  # else a table follows in lines of its own
+        getattr(logger, level)(said, at=place, **labels)
 
 
 def close_model_log(model: str) -> None:

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 import typer
 
+from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.ipc.exit_codes import ExitCode
 
 _C = TypeVar("_C", bound=Callable[..., None])
@@ -51,6 +52,7 @@ def command(function: _C) -> _C:
             traceback.print_exc()
             _end(ExitCode.FAULT, "pytriton-daemon: this is a fault of pytriton-daemon itself")
 
+    show_parameters(run, resolved_parameters(function))
     return run  # type: ignore[return-value]
 
 

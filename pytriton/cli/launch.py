@@ -17,7 +17,7 @@ import msgspec
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.link import ask_status
-from pytriton.cli.log_lines import event_of
+from pytriton.cli.log_lines import own_event
 from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
 from pytriton.dispatcher.config import DaemonConfig
@@ -157,7 +157,7 @@ class _Words:
             self._stream.close()
 
     def new(self) -> list[str]:
-        """Return the texts of the records that were added since the last call."""
+        """Return the texts of the daemon's own records that were added since the last call."""
         path = self._rundir.log_file()
         if self._stream is None and path.exists():
             self._stream = open(path, "rb")  # noqa: SIM115, closed in __exit__
@@ -167,7 +167,7 @@ class _Words:
             return []
         lines = [line.decode("utf-8", "replace").rstrip("\n") for line in self._stream]
         self._records = [*self._records, *lines][-_LAST_RECORDS:]
-        return [event_of(line) for line in lines]
+        return [text for line in lines if (text := own_event(line))]
 
     def last(self) -> list[str]:
         """Return the last records, and what was printed outside of the log."""

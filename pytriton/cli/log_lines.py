@@ -29,10 +29,12 @@ def pretty(line: str, colors: bool = False) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if colors and color else text
 
 
-def event_of(line: str) -> str:
-    """Return only the text of a record."""
+def own_event(line: str) -> str | None:
+    """Return the text of a record of the daemon itself; None for what its children said."""
     record = _record(line)
-    return _visible(line if record is None else str(record.get("event", "")))
+    if record is None or "source" in record:
+        return None
+    return _visible(str(record.get("event", "")))
 
 
 def _record(line: str) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.cli.errors import CliError, say
 from pytriton.dispatcher.config import ConfigError, DaemonConfig, flag_name, options
 from pytriton.dispatcher.config_sources import Loaded, load
@@ -89,8 +89,6 @@ def private(config: DaemonConfig) -> RuntimeDir:
 
 def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command a flag for each setting; it gets those given as `flags: dict[str, Any]`."""
-    own = inspect.signature(function)
-    own_hints = typing.get_type_hints(function, include_extras=True)
 
     def run(**arguments: Any) -> None:
         flags = {
@@ -98,19 +96,14 @@ def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
         }
         function(flags=flags, **{k: v for k, v in arguments.items() if k not in options()})
 
-    shown = [
-        parameter.replace(annotation=own_hints[name])
-        for name, parameter in own.parameters.items()
-        if name != "flags"
-    ]
-    shown += [
+    own = [parameter for parameter in resolved_parameters(function) if parameter.name != "flags"]
+    given = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name)
         )
         for name in options()
     ]
-    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    show_parameters(run, [*own, *given])
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
 

@@ -1,0 +1,31 @@
+"""The annotations of commands, resolved for typer, which does not do it on every Python."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+
+def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function with annotations that are objects, not text."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    return [
+        parameter.replace(annotation=_explicit(hints.get(name, parameter.annotation)))
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+
+
+def show_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
+    """Make `function` look to typer as if it took these."""
+    function.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+def _explicit(hint: Any) -> Any:
+    """Undo Optional[Annotated[...]], which Python below 3.11 makes of a default of None."""
+    for part in typing.get_args(hint):
+        if typing.get_origin(part) is Annotated:
+            return part
+    return hint
