@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from pytriton.cli.errors import CliError
@@ -16,6 +15,8 @@ from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
 #: The longest silence of a daemon that is well.
 ANSWER_S = 10.0
+#: How often the daemon's life is looked at while it is silent.
+_LIFE_SIGN_S = 1.0
 
 _CODES = {
     ErrorKind.UNAVAILABLE: ExitCode.NO_DAEMON,
@@ -49,7 +50,6 @@ def ask(
     message: messages.AnyMessage,
     *,
     timeout_s: float | None = ANSWER_S,
-    on_progress: Callable[[messages.Progress], None] | None = None,
 ) -> messages.AnyMessage:
     """Return the daemon's answer; `timeout_s` is its longest silence, None is no limit.
 
@@ -61,12 +61,17 @@ def ask(
         raise no_daemon(rundir)
     try:
         with control.ControlClient(rundir.control_endpoint) as client:
-            return client.ask(message, timeout_s=timeout_s, on_progress=on_progress)
-    except control.ControlTimeout:
+            return client.ask(
+                message,
+                timeout_s=timeout_s,
+                life_sign_s=_LIFE_SIGN_S,
+                is_alive=lambda: rundir.running_pid() == pid,
+            )
+    except control.ControlTimeout as silence:
         raise CliError(
             ExitCode.NO_DAEMON,
-            f"the daemon (pid {pid}) in {rundir.path} gave no answer within {timeout_s:g} s. "
-            "It may still be starting or already stopping: see `pytriton-daemon logs`.",
+            f"the daemon (pid {pid}) in {rundir.path}: {silence}. It may still be starting or "
+            "already stopping: see `pytriton-daemon logs`.",
         ) from None
     except messages.MalformedMessage as error:
         raise CliError(

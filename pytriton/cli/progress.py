@@ -1,4 +1,4 @@
-"""How far something is: a moving line or a bar on a terminal, plain lines elsewhere."""
+"""How far something is: a moving line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -44,44 +44,6 @@ class Spinner:
             self._status.update(_plain(text))
         else:
             say(f"  {text}")
-
-
-class Bar:
-    """The progress of one registration: `done` of `total` workers in the present stage."""
-
-    def __init__(self, text: str) -> None:
-        self._progress = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn())
-            console = Console(stderr=True)
-            self._progress = Progress(
-                *columns, MofNCompleteColumn(), console=console, transient=True
-            )
-            self._task = self._progress.add_task(text, total=None)
-
-    def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def show(self, text: str, done: int, total: int) -> None:
-        """Show a stage; without a terminal as a line."""
-        if self._progress is None:
-            say(f"  {text}")
-        else:
-            self._progress.update(self._task, description=text, completed=done, total=total or None)
 
 
 def _plain(text: str) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytriton.cli.errors import CliError
-from pytriton.cli.progress import Bar
+from pytriton.cli.errors import CliError, say
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -92,16 +91,24 @@ def _import_failed(module_name: str) -> CliError:
 
 def _register(target: Any, wish: Wish, rundir: RuntimeDir) -> str:
     from pytriton.daemon import connect
-    from pytriton.exceptions import DaemonNotRunningError, PyTritonError
+    from pytriton.exceptions import (
+        DaemonNotRunningError,
+        PyTritonBadParameterError,
+        PyTritonError,
+        PyTritonValidationError,
+    )
 
-    def show(progress: messages.Progress) -> None:
-        bar.show(progress.text, progress.done, progress.total)
+    def tell(progress: messages.Progress) -> None:
+        say(f"  {progress.text}")
 
     try:
-        with connect(runtime_dir=rundir.path) as client, Bar(f"registering {wish.target}") as bar:
-            model = client.register(target, on_progress=show, **wish.options)
+        with connect(runtime_dir=rundir.path) as client:
+            progress = None if sys.stderr.isatty() else tell  # None: a bar
+            model = client.register(target, progress=progress, **wish.options)
             return f"{model.name} is ready: {model.url}"
     except DaemonNotRunningError as error:
         raise CliError(ExitCode.NO_DAEMON, str(error)) from None
+    except (PyTritonBadParameterError, PyTritonValidationError) as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
     except PyTritonError as error:
         raise CliError(ExitCode.REGISTRATION, str(error)) from None
