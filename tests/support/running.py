@@ -24,14 +24,17 @@ _START_S = 400.0
 _STOP_S = 60.0
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+def eventually(
+    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 20.0
+) -> Any:
     """Return the first true value of `condition`; fail with `what` when none comes in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what() if callable(what) else what}")
         time.sleep(0.02)
 
 
