@@ -16,9 +16,8 @@ from typing import Annotated, Any, Optional
 import msgspec
 
 from pytriton.dispatcher import config_values as values
-from pytriton.dispatcher import tritonserver_options
 from pytriton.dispatcher.config_values import Kind
-from pytriton.dispatcher.tritonserver_options import Options
+from pytriton.dispatcher.tritonserver_options import Options, read_options
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 
 #: An environment variable is this and the setting's name in capitals.
@@ -39,7 +38,7 @@ class Option:
 
 _PORT = values.integer(0, 65535)
 _SECONDS = values.number(0)
-_OPTIONS = Kind("options of tritonserver", tritonserver_options.read_options)
+_OPTIONS = Kind("options of tritonserver", read_options)
 
 
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,10 +191,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise ConfigError(f"the daemon got settings that it cannot read: {error}") from error
-
-    def tritonserver_arguments(self) -> list[str]:
-        """Return `tritonserver_options` as arguments of its command line."""
-        return tritonserver_options.arguments(self.tritonserver_options)
 
 
 @lru_cache(maxsize=1)

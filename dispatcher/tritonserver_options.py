@@ -16,7 +16,7 @@ Options = dict[str, Union[str, list[str]]]
 
 _SINGLE = """
     id log-verbose log-info log-warning log-error log-format log-file exit-on-error
-    disable-auto-complete-config strict-readiness model-load-thread-count model-load-retry-count
+    strict-readiness model-load-thread-count model-load-retry-count
     model-namespacing enable-peer-access reuse-http-port http-header-forward-pattern
     http-thread-count reuse-grpc-port grpc-header-forward-pattern grpc-infer-allocation-pool-size
     grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
@@ -27,7 +27,7 @@ _SINGLE = """
     sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
     vertex-ai-thread-count vertex-ai-default-model allow-gpu-metrics allow-cpu-metrics
     metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
-    min-supported-compute-capability buffer-manager-thread-count strict-model-config trace-file
+    min-supported-compute-capability buffer-manager-thread-count trace-file
     trace-rate trace-count trace-log-frequency
 """
 _REPEATABLE = """
@@ -39,11 +39,10 @@ _REPEATABLE = """
 SINGLE = frozenset(_SINGLE.split())
 #: May be given several times.
 REPEATABLE = frozenset(_REPEATABLE.split())
-#: Stands without a value.
-SWITCHES = frozenset({"disable-auto-complete-config"})
 
 _SETTING = "use the setting {}"
 _MODELS = "models come from registrations only: use `pytriton-daemon register` or DaemonClient"
+_COMPLETE = "what a registered model does not say has Triton's own default"
 #: Set by the daemon itself -> what to do instead.
 OURS: Mapping[str, str] = {
     "allow-http": _SETTING.format("allow_http"),
@@ -65,6 +64,8 @@ OURS: Mapping[str, str] = {
     "load-model": _MODELS,
     "repository-poll-secs": _MODELS,
     "model-config-name": "a model's configuration travels with its registration",
+    "disable-auto-complete-config": _COMPLETE,
+    "strict-model-config": _COMPLETE,
     "help": "see docs/configuration.md, or run the tritonserver binary with --help",
 }
 KNOWN = SINGLE | REPEATABLE
@@ -94,18 +95,6 @@ def read_options(raw: object) -> Options:
     return options
 
 
-def arguments(options: Mapping[str, str | list[str]]) -> list[str]:
-    """Return the options as arguments for tritonserver's command line."""
-    result: list[str] = []
-    for name, value in options.items():
-        if name in SWITCHES:
-            result += [f"--{name}"] if value == "true" else []
-        else:
-            values = [value] if isinstance(value, str) else value
-            result += [f"--{name}={one}" for one in values]
-    return result
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
@@ -125,9 +114,9 @@ def _pairs(raw: object) -> Iterable[tuple[str, object]]:
         raise ValueError(f"{raw!r} is not a table of options, nor NAME=VALUE")
     for word in words:
         name, equals, value = str(word).partition("=")
-        if not equals and _plain(name) not in SWITCHES:
+        if not equals:
             raise ValueError(f"{word!r} is not NAME=VALUE")
-        yield name, value if equals else True
+        yield name, value
 
 
 def _split(raw: str) -> list[str]:
@@ -137,12 +126,8 @@ def _split(raw: str) -> list[str]:
         raise ValueError(f"{raw!r} cannot be split as a shell would: {error}") from None
 
 
-def _plain(name: str) -> str:
-    return name.strip().lstrip("-")
-
-
 def _checked_name(name: str) -> str:
-    name = _plain(name)
+    name = name.strip().lstrip("-")
     if name in OURS:
         raise ValueError(f"tritonserver's option {name} is set by the daemon; {OURS[name]}")
     if name not in KNOWN:
@@ -160,8 +145,8 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} must be text, a number, true or false")
     if "\0" in text or "\n" in text:
         raise ValueError(f"the value of {name} holds a line break or NUL")
-    if name in SWITCHES and text not in ("true", "false"):
-        raise ValueError(f"{name} is true or false, not {text!r}")
+    if not text:
+        raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError("the local response cache is set by the setting response_cache_size")
     return text

@@ -95,6 +95,8 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", "http-port=1", "by the daemon; use the setting http_port"),
         ("tritonserver_options", "log-verbose=1 log-verbose=2", "log-verbose is given twice"),
         ("tritonserver_options", "log-verbose", "'log-verbose' is not NAME=VALUE"),
+        ("tritonserver_options", "id=", "the value of id is empty"),
+        ("tritonserver_options", "disable-auto-complete-config=true", "is set by the daemon"),
         ("tritonserver_options", "log-verbose='1", "cannot be split as a shell would"),
         ("tritonserver_options", {"log-verbose": {"a": 1}}, "must be text, a number"),
         ("tritonserver_options", "cache-config=local,size=1", "the setting response_cache_size"),
@@ -358,16 +360,3 @@ def test_the_documentation_is_up_to_date() -> None:
 def test_the_three_kinds_of_tritonserver_options_exclude_each_other() -> None:
     assert not SINGLE & REPEATABLE
     assert not KNOWN & set(OURS)
-
-
-def test_arguments_for_tritonserver(tmp_path: Path) -> None:
-    words = "log-verbose=1 trace-config=a=1 trace-config=b disable-auto-complete-config"
-    config = load_config({"tritonserver_options": words}, EMPTY_ENV, tmp_path)
-    assert config.tritonserver_arguments() == [
-        "--log-verbose=1", "--trace-config=a=1", "--trace-config=b",
-        "--disable-auto-complete-config",
-    ]  # fmt: skip
-    off = load_config(
-        {"tritonserver_options": ["disable-auto-complete-config=false"]}, EMPTY_ENV, tmp_path
-    )
-    assert off.tritonserver_arguments() == []
