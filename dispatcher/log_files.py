@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,15 +18,7 @@ def tail(path: Path, lines: int) -> list[str]:
 
     A log that does not exist has no lines. Bytes that are no UTF-8 are replaced.
     """
-    found: list[bytes] = []
-    for file in _newest_first(path):
-        if len(found) >= lines:
-            break
-        try:
-            found = _last_lines(file, lines - len(found)) + found
-        except FileNotFoundError:  # rotated away meanwhile
-            continue
-    return [line.decode("utf-8", "replace") for line in found]
+    return _last([path, *rotated(path)], lines)
 
 
 def follow(path: Path, lines: int) -> Generator[str, None, None]:
@@ -36,10 +28,8 @@ def follow(path: Path, lines: int) -> Generator[str, None, None]:
     """
     stream = _open(path)
     try:
-        if stream is not None:
-            # Before the tail: what is written between comes twice at worst, and is never left out.
-            stream.seek(0, os.SEEK_END)
-        yield from tail(path, lines)
+        there = 0 if stream is None else _seek_last(stream, lines)
+        yield from _last(rotated(path), lines - there)
         rest = b""
         while True:
             if stream is not None:
@@ -71,25 +61,38 @@ def rotated(path: Path) -> list[Path]:
     return [file for _, file in sorted(found)]
 
 
-def _newest_first(path: Path) -> Iterator[Path]:
-    yield path
-    yield from rotated(path)
+def _last(files: Iterable[Path], lines: int) -> list[str]:
+    """Return the last lines of files given newest first, oldest line first."""
+    found: list[str] = []
+    for file in files:
+        if len(found) >= lines:
+            break
+        try:
+            with open(file, "rb") as stream:
+                _seek_last(stream, lines - len(found))
+                data = stream.read()
+        except FileNotFoundError:  # rotated away meanwhile
+            continue
+        # Not splitlines(): a JSON string may hold other characters that it takes for ends of lines.
+        whole = data[:-1] if data.endswith(b"\n") else data
+        if data:
+            found = [line.decode("utf-8", "replace") for line in whole.split(b"\n")] + found
+    return found[-lines:] if lines > 0 else []
 
 
-def _last_lines(path: Path, lines: int) -> list[bytes]:
-    if lines <= 0:
-        return []
-    with open(path, "rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        data = b""
-        while position > 0 and data.count(b"\n") <= lines:
-            step = min(_BLOCK, position)
-            position -= step
-            file.seek(position)
-            data = file.read(step) + data
-    # Not splitlines(): a JSON string may hold other characters that it takes for ends of lines.
-    whole = data[:-1] if data.endswith(b"\n") else data
-    return whole.split(b"\n")[-lines:] if data else []
+def _seek_last(stream: BinaryIO, lines: int) -> int:
+    """Go to where the last `lines` finished lines begin, and return how many there are."""
+    end = position = stream.seek(0, os.SEEK_END)
+    data = b""
+    while position > 0 and data.count(b"\n") <= lines:
+        step = min(_BLOCK, position)
+        position -= step
+        stream.seek(position)
+        data = stream.read(step) + data
+    *finished, rest = data.split(b"\n")
+    wanted = finished[-lines:] if lines > 0 else []
+    stream.seek(end - len(rest) - sum(len(line) + 1 for line in wanted))
+    return len(wanted)
 
 
 def _open(path: Path) -> BinaryIO | None:
