@@ -1,4 +1,4 @@
-"""python -m pytriton.dispatcher: run a daemon in this process, with its settings as one JSON object on standard input."""
+"""python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input."""
 
 from __future__ import annotations
 

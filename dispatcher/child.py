@@ -16,7 +16,8 @@ from pytriton.ipc import linux
 #: Lines kept to tell the user what a child said last.
 _LAST_LINES = 40
 _LONGEST_LINE = 1 << 16
-#: After a child's end: how long its last lines may take to arrive (a grandchild may hold the pipe open).
+#: After a child's end: how long its last lines may take to arrive (a grandchild may hold the pipe
+#: open).
 _DRAIN_S = 0.5
 
 
@@ -25,7 +26,8 @@ class Child:
 
     Attributes:
         pid: its process id.
-        exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it ended.
+        exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it
+            ended.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], on_line: Callable[[bytes], None]) -> None:
@@ -81,8 +83,8 @@ class Child:
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
         """End the child: `first`, and after `grace_s` seconds SIGKILL; then whatever it left in its group.
 
-        Asking comes first, since a child that ends by itself gives back what only it can (tritonserver: its
-        shared memory; a worker: its callable's own clean-up).
+        Asking comes first, since a child that ends by itself gives back what only it can
+        (tritonserver: its shared memory; a worker: its callable's own clean-up).
         """
         if not self.exited.done():
             os.kill(self.pid, first)
@@ -128,8 +130,8 @@ async def _next_line(reader: asyncio.StreamReader) -> bytes:
 def bound_to_us(argv: Sequence[str]) -> list[str]:
     """Return a command that runs `argv` such that the kernel kills it when this process ends, however it ends.
 
-    A tiny Python in between asks for that (prctl, PR_SET_PDEATHSIG) and then becomes `argv`: doing it after fork in
-    this process, which has threads, could deadlock.
+    A tiny Python in between asks for that (prctl, PR_SET_PDEATHSIG) and then becomes `argv`: doing
+    it after fork in this process, which has threads, could deadlock.
     """
     launcher = os.path.join(os.path.dirname(__file__), "launch.py")
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import structlog
 import zmq
@@ -16,7 +17,9 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-Handler = Callable[["Peer", messages.AnyMessage, Sequence[bytes]], Awaitable[messages.AnyMessage | None]]
+Handler = Callable[
+    ["Peer", messages.AnyMessage, Sequence[bytes]], Awaitable[Optional[messages.AnyMessage]]
+]
 
 
 @dataclass(frozen=True)

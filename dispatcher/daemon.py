@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -48,7 +48,8 @@ from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
 
 _log = structlog.get_logger(__name__)
 
-#: tritonserver may end by itself this often in a row, each time within `_SERVER_HEALTHY_S` of its start.
+#: tritonserver may end by itself this often in a row, each time within `_SERVER_HEALTHY_S` of its
+#: start.
 _SERVER_RESTARTS = 5
 _SERVER_HEALTHY_S = 60.0
 #: A port that we chose ourselves may be taken by somebody before tritonserver listens on it.
@@ -106,7 +107,7 @@ class Daemon:
         await self._server.stop()
         serving.cancel()
         await self._control.close()
-        _log.info("daemon stopped", exit_code=self._exit_code)
+        _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
@@ -217,12 +218,18 @@ class Daemon:
             lane_path=self.rundir.lane_socket(name),
             on_line=on_line,
         )
-        _log.info("worker started", model=model, instance=instance, worker=name, worker_pid=worker.child.pid)
+        _log.info(
+            "worker started",
+            model=model,
+            instance=instance,
+            worker=name,
+            worker_pid=worker.child.pid,
+        )
         return worker
 
 
 def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
-    """Run a daemon in this process until it is told to stop; return its exit code (ipc/ExitCode.py).
+    """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
 
     `on_ready` is called with the status once models can be registered.
     """
@@ -291,7 +298,8 @@ def _lay_out_library(rundir: RuntimeDir) -> Path:
     link = library / "pytriton"
     link.unlink(missing_ok=True)
     spec = importlib.util.find_spec("pytriton")
-    assert spec is not None and spec.submodule_search_locations  # this module is part of it
+    assert spec is not None  # this module is part of it
+    assert spec.submodule_search_locations
     link.symlink_to(Path(next(iter(spec.submodule_search_locations))).absolute())
     return library
 

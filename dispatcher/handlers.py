@@ -120,14 +120,14 @@ async def explain_loss(
     return messages.LossExplained(await pool.explain_loss(message.worker))
 
 
-async def detach(
-    daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads
-) -> None:
+async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
     """A proxy has ended."""
     daemon.registry.by_key(message.registration).detach(message.instance)
 
 
-_HANDLERS: dict[type, Callable[[Any, Peer, Any, Payloads], Awaitable[messages.AnyMessage | None]]] = {
+_HANDLERS: dict[
+    type, Callable[[Any, Peer, Any, Payloads], Awaitable[messages.AnyMessage | None]]
+] = {
     messages.Register: register,
     messages.Unregister: unregister,
     messages.ListModels: list_models,

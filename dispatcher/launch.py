@@ -3,6 +3,8 @@
 Standard library only, and little of it: it runs before every start of tritonserver.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal

@@ -1,12 +1,14 @@
 """The workers of one registration: started together, replaced one by one, and handed out to proxies.
 
-Routing: a proxy gets the ready worker that serves the fewest proxies, so that with all workers up each has one. When a
-worker ends, its proxy is sent to another at once; when the replacement is up, a proxy is sent back to it.
+Routing: a proxy gets the ready worker that serves the fewest proxies, so that with all workers up
+each has one. When a worker ends, its proxy is sent to another at once; when the replacement is up, a
+proxy is sent back to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -101,7 +103,7 @@ class Pool:
             first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             firsts.append(first)
             keeper = asyncio.create_task(self._keep(instance, first))
-            keeper.add_done_callback(lambda task, first=first: _report_fault(task, first))
+            keeper.add_done_callback(functools.partial(_report_fault, first))
             self._keepers.append(keeper)
         total = len(firsts)
         await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
@@ -112,7 +114,9 @@ class Pool:
                 for other in firsts:
                     other.cancel()
                 raise
-            await report(messages.Progress("loading", f"worker {done} of {total} loaded", done, total))
+            await report(
+                messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
+            )
 
     async def stop(self, grace_s: float) -> None:
         """End all workers. Returns when they are gone."""
@@ -171,7 +175,11 @@ class Pool:
         if worker is None:
             return f"model {self._spec.name}: the worker of this batch ended{advice}"
         await asyncio.wait([worker.child.exited], timeout=_END_NEWS_S)
-        end = worker.describe_end() if worker.child.exited.done() else f"worker {name} closed its lane"
+        end = (
+            worker.describe_end()
+            if worker.child.exited.done()
+            else f"worker {name} closed its lane"
+        )
         return f"model {self._spec.name}: {end} while it ran this batch{advice}"
 
     def worker(self, name: str) -> WorkerProcess | None:
@@ -237,9 +245,13 @@ class Pool:
             worker.ready.result()
             return
         if worker.greeted.done():
-            what = f"did not load its callable within {self._spec.load_timeout_s:g} s (load_timeout_s)"
+            what = (
+                f"did not load its callable within {self._spec.load_timeout_s:g} s (load_timeout_s)"
+            )
         else:
-            what = f"did not start within {self._policy.start_timeout_s:g} s (worker_start_timeout_s)"
+            what = (
+                f"did not start within {self._policy.start_timeout_s:g} s (worker_start_timeout_s)"
+            )
         raise RemoteFailure(
             ErrorKind.LOAD_FAILED,
             f"model {self._spec.name}: worker {worker.name} {what}",
@@ -311,13 +323,15 @@ class Pool:
         )
 
 
-def _report_fault(keeper: asyncio.Task[None], first: asyncio.Future[None]) -> None:
+def _report_fault(first: asyncio.Future[None], keeper: asyncio.Task[None]) -> None:
     """A keeper ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
     if keeper.cancelled() or keeper.exception() is None:
         return
     _log.error("instance keeper failed", exc_info=keeper.exception())
     if not first.done():
-        first.set_exception(RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {keeper.exception()}"))
+        first.set_exception(
+            RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {keeper.exception()}")
+        )
 
 
 async def _wait_any(*futures: asyncio.Future[None], timeout_s: float) -> None:
@@ -342,5 +356,6 @@ def check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
         )
     if spec.devices and len(spec.devices) != spec.instances:
         raise RemoteFailure(
-            ErrorKind.INVALID, f"{len(spec.devices)} devices were given for {spec.instances} instances"
+            ErrorKind.INVALID,
+            f"{len(spec.devices)} devices were given for {spec.instances} instances",
         )

@@ -3,8 +3,8 @@
     workers load ──▶ folder ──▶ Triton loads the proxies ──▶ proxies attach ──▶ READY
     STOPPING: Triton unloads ──▶ proxies answer what is under way and detach ──▶ workers end ──▶ folder goes
 
-Two registrations of one name live side by side while one replaces the other: Triton keeps serving the old proxies,
-which know only the old workers, until the new ones are ready.
+Two registrations of one name live side by side while one replaces the other: Triton keeps serving
+the old proxies, which know only the old workers, until the new ones are ready.
 """
 
 from __future__ import annotations

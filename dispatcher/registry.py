@@ -96,8 +96,8 @@ class Registry:
         """Serve a model; all or nothing.
 
         Raises:
-            RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to be replaced
-                serves on.
+            RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
+                be replaced serves on.
         """
         spec = request.spec
         _check_name(spec.name)
@@ -154,6 +154,7 @@ class Registry:
         for result in results:
             if isinstance(result, BaseException):
                 _log.warning("model did not stop in order", error=str(result))
+
     async def _register(
         self,
         spec: messages.ModelSpec,
@@ -173,7 +174,10 @@ class Registry:
             former.begin_stop()
             await self._retire(former)
         _log.info(
-            "model registered", model=spec.name, instances=spec.instances, replaced=former is not None
+            "model registered",
+            model=spec.name,
+            instances=spec.instances,
+            replaced=former is not None,
         )
         return registration
 

@@ -1,7 +1,7 @@
 """tritonserver's model repository: one empty version folder per model, and the configuration that it is loaded with.
 
-A model's code is the backend `pytriton` (the proxy), so its folder holds nothing; its configuration goes with the load
-request. Triton insists only that the folder of the version exists.
+A model's code is the backend `pytriton` (the proxy), so its folder holds nothing; its configuration
+goes with the load request. Triton insists only that the folder of the version exists.
 """
 
 from __future__ import annotations

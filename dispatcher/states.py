@@ -1,15 +1,15 @@
 """The states of models, instances and tritonserver, and the only changes between them. Imports nothing of ours.
 
-    instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
-                   ▲           │         │
-                   └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row
+instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+               ▲           │         │
+               └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row
 
-    model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
-                   └──────────────────▲          (a registration that fails goes the same way)
+model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+               └──────────────────▲          (a registration that fails goes the same way)
 
-    server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
-                   ▲          │
-                   └──────────┘                  (ended by itself, started again)
+server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
+               ▲          │
+               └──────────┘                  (ended by itself, started again)
 """
 
 from __future__ import annotations

@@ -17,17 +17,19 @@ import structlog
 from pytriton.dispatcher.child import Child, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
-from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.repository import BACKEND
+from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-#: tritonserver offers no event for "ready" that survives --log-info=false, so it is asked this often.
+#: tritonserver offers no event for "ready" that survives --log-info=false, so it is asked this
+#: often.
 _READY_INTERVAL_S = 0.02
-#: Once its models are unloaded nothing is under way: tritonserver then only waits for idle connections.
+#: Once its models are unloaded nothing is under way: tritonserver then only waits for idle
+#: connections.
 _EXIT_GRACE_S = 2.0
 _SHM = Path("/dev/shm")
 
@@ -92,7 +94,8 @@ class TritonServer:
             self._on_line(pid, line)
 
         env = server_environment(self._runtime, os.environ)
-        # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+        # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
+        # proxy.
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
         self._child = await Child.start(argv, env=env, cwd=cwd, on_line=on_line, umask=0o077)
@@ -179,8 +182,8 @@ class TritonServer:
             "model-repository": str(self._models),
             "model-control-mode": "explicit",
             "backend-directory": str(self._backends),
-            # A registered model's configuration is complete; asking the proxy to complete it would start every
-            # stub twice.
+            # A registered model's configuration is complete; asking the proxy to complete it would
+            # start every stub twice.
             "disable-auto-complete-config": "",
             "backend-config": [f"python,shm-region-prefix-name={self._shm_prefix}"],
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
@@ -231,7 +234,8 @@ class TritonServer:
     async def _ask(self, verb: str, call: Any, name: str, **arguments: Any) -> None:
         if not self.ready:
             raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}"
+                ErrorKind.UNAVAILABLE,
+                f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}",
             )
         try:
             await call(name, **arguments)

@@ -1,4 +1,4 @@
-"""One worker as the dispatcher sees it: a child process that says hello, loads its model, and is ready or has failed."""
+"""One worker as the dispatcher sees it: a child that says hello, loads its model, is ready or failed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class WorkerProcess:
 
     def describe_end(self) -> str:
         """Say how the worker ended: for clients whose batch it had, and for status."""
-        return f"worker {self.name} (pid {self.child.pid}) {describe_exit(self.child.exited.result())}"
+        return (
+            f"worker {self.name} (pid {self.child.pid}) {describe_exit(self.child.exited.result())}"
+        )
 
     async def stop(self, grace_s: float) -> None:
         """End the process; its lanes end with it."""

@@ -1,7 +1,8 @@
 """The model that tritonserver loads in place of a user's: it passes each batch to a worker and its answers back.
 
-One instance of it runs per instance of a registered model, each in a process of its own (a python backend stub). It
-asks the dispatcher once for a lane and keeps it; when the lane breaks or its worker withdraws, it asks again.
+One instance of it runs per instance of a registered model, each in a process of its own (a python
+backend stub). It asks the dispatcher once for a lane and keeps it; when the lane breaks or its
+worker withdraws, it asks again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from select import poll
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
+
 from pytriton.ipc import linux, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
@@ -22,7 +25,8 @@ from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, LaneClosed, L
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.regions import Regions
 
-#: Parameters of the model configuration: where the dispatcher listens, and which registration this is.
+#: Parameters of the model configuration: where the dispatcher listens, and which registration this
+#: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
 
@@ -99,8 +103,8 @@ class TritonPythonModel:
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
         ask = messages.Attach(self._registration, self._instance, lost)
-        # No time-out: the dispatcher answers as soon as a worker is there or it has given up on one, and when
-        # the dispatcher ends, this process does.
+        # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
+        # one, and when the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
             raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")
@@ -141,8 +145,9 @@ def _datatype(config_type: str) -> str:
 def _guard_against_orphanhood() -> None:
     """Make this process's shared memory private, and end with tritonserver even when that is killed.
 
-    The stub notices such an end only between batches and leaves its region in /dev/shm. PR_SET_PDEATHSIG will not
-    do: it fires when the parent's *thread* ends, and tritonserver starts stubs from threads that come and go.
+    The stub notices such an end only between batches and leaves its region in /dev/shm.
+    PR_SET_PDEATHSIG will not do: it fires when the parent's *thread* ends, and tritonserver starts
+    stubs from threads that come and go.
     """
     paths = Regions().paths()
     for path in paths:
@@ -156,8 +161,5 @@ def _end_with(server: int, paths: set[str]) -> None:
     waiter.register(server)
     waiter.poll()
     for path in paths:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            continue  # tritonserver ended in order and removed it
+        Path(path).unlink(missing_ok=True)  # tritonserver has removed it if it ended in order
     os._exit(0)

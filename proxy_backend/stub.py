@@ -1,13 +1,15 @@
 """What the python backend's stub does not do by itself: raw BYTES tensors and BF16, through the doors it leaves open.
 
-BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of the module
-`triton_python_backend_utils` which loop over the elements. We put our own in their place: they hand over the serialized
-bytes as they are. Where a stub does not call them, `as_numpy` gives an object array as ever and we encode it.
+BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of
+the module `triton_python_backend_utils` which loop over the elements. We put our own in their
+place: they hand over the serialized bytes as they are. Where a stub does not call them, `as_numpy`
+gives an object array as ever and we encode it.
 
-BF16. numpy cannot take it over DLPack, so input addresses are read from the capsule's DLTensor, and outputs are handed
-over as a capsule of 16-bit words whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the
-DLTensor, type code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
-Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
+BF16. numpy cannot take it over DLPack, so input addresses are read from the capsule's DLTensor, and
+outputs are handed over as a capsule of 16-bit words whose type code was changed to bfloat16.
+(DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type code at byte 20.) The stub gives a
+consumed capsule a destructor that fails on it, for ever (seen in Triton 2.51): so the destructor is
+taken off again; the tensor itself owns the memory by then.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
 class _Serialized(Array):
     """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on what it is given."""
 
-    def reshape(self, *shape: Any, **options: Any) -> _Serialized:  # type: ignore[override]
+    def reshape(self, *shape: Any, **options: Any) -> _Serialized:
         return self
 
 
@@ -70,7 +72,8 @@ class BytesTensors:
         if self._outgoing is None:
             return self._serialize(array)
         data, self._outgoing = self._outgoing, None
-        # The stub makes one byte of b"", so of nothing it gets what its own function would have given it.
+        # The stub makes one byte of b"", so of nothing it gets what its own function would have
+        # given it.
         return bytes(data) if data else self._serialize(array)
 
 

@@ -1,7 +1,8 @@
 """Translate between the stub's requests and responses (pb_utils) and lane messages.
 
-Inputs stay where Triton put them: only their place travels. Outputs are read where the worker put them; Triton copies
-them out of there when `execute` has returned, before the next batch can overwrite them.
+Inputs stay where Triton put them: only their place travels. Outputs are read where the worker put
+them; Triton copies them out of there when `execute` has returned, before the next batch can
+overwrite them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
 from pytriton.ipc import tensors
 from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.proxy_backend import stub
@@ -93,7 +95,7 @@ class Translator:
     def _bytes_input(self, name: str, tensor: Any, lane: Lane) -> TensorRef:
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
-        data = memoryview(raw) if raw is not None else tensors.encode_bytes(tensor.as_numpy())
+        data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
     def _output(self, ref: TensorRef, lane: Lane) -> Any:

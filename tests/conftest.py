@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-# tests/ has no packages (import mode "importlib"), so what tests share is found by this.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from support.running import RunningDaemon
 
 

@@ -2,10 +2,13 @@
 
 Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID
 
-The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed: LIBRARY is a folder of
-the daemon that holds nothing but `pytriton`, so the worker always speaks the daemon's protocol. What it needs besides
-(numpy, pyzmq, msgspec, cloudpickle) comes from its own environment. Standard library only up to there.
+The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed:
+LIBRARY is a folder of the daemon that holds nothing but `pytriton`, so the worker always speaks the
+daemon's protocol. What it needs besides (numpy, pyzmq, msgspec, cloudpickle) comes from its own
+environment. Standard library only up to there.
 """
+
+from __future__ import annotations
 
 import sys
 
@@ -15,7 +18,7 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 
 def main() -> int:
     library, endpoint, worker, parent_pid = sys.argv[1:5]
-    if sys.version_info < (3, 9):
+    if sys.version_info < (3, 9):  # noqa: UP036 (somebody's python= may be any)
         version = sys.version.split()[0]
         print(f"{sys.executable} is Python {version}: a worker needs 3.9 or newer", file=sys.stderr)
         return 1

@@ -1,8 +1,9 @@
 """From a batch on the lane to the requests a callable sees: the one copy of the inputs.
 
-Inputs belong to the callable: writable, and valid for as long as it keeps them. Where the requests of a batch agree in an
-input's type and shape, they are gathered by that same copy: request k's array is the slice [lo:hi] of one contiguous
-array along the batch axis, so that `@batch` finds the whole batch ready-made::
+Inputs belong to the callable: writable, and valid for as long as it keeps them. Where the requests
+of a batch agree in an input's type and shape, they are gathered by that same copy: request k's
+array is the slice [lo:hi] of one contiguous array along the batch axis, so that `@batch` finds the
+whole batch ready-made::
 
     Triton's memory:   …[ request 0 ]……[ request 2 ]…[ request 1 ]…
     here:              [ request 0 ][ request 1 ][ request 2 ]
@@ -72,7 +73,8 @@ def _gather(sharing: list[tuple[int, TensorRef]], lane: Lane) -> list[tuple[int,
 def _copy(ref: TensorRef, lane: Lane) -> Array:
     if ref.datatype == "BYTES":
         return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
-    return tensors.read(lane, ref, tensors.element_dtype(ref.datatype)).copy()
+    copied: Array = tensors.read(lane, ref, tensors.element_dtype(ref.datatype)).copy()
+    return copied
 
 
 def _parameters(text: str) -> dict[str, Any]:

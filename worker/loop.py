@@ -1,8 +1,10 @@
 """A worker's main loop: one thread waits for lanes, batches, control messages and signals, and runs the callable.
 
-    new lane ──▶ _accept      batch on a lane ──▶ _serve      control message ──▶ _control_message      signal ──▶ _signalled
+    new lane ──▶ _accept        control message ──▶ _control_messages
+    batch    ──▶ _serve         SIGTERM         ──▶ _signalled
 
-Retiring: every batch that comes is sent back as Withdrawn, and the worker ends when its last lane is closed. SIGTERM ends
+Retiring: every batch that comes is sent back as Withdrawn, and the worker ends when its last lane
+    is closed. SIGTERM ends
 it after the batch at hand.
 """
 
@@ -25,8 +27,8 @@ from pytriton.worker.model import Model, Unrecoverable
 class Loop:
     """Serves the lanes of one worker until it is told to end.
 
-    Listens from construction on; `run` returns when the worker has to end. `unrecoverable` is set when the
-    callable asked for the whole daemon to stop.
+    Listens from construction on; `run` returns when the worker has to end. `unrecoverable` is set
+    when the callable asked for the whole daemon to stop.
     """
 
     def __init__(self, model: Model, control: ControlClient, worker: str, lane_path: str) -> None:
@@ -44,6 +46,7 @@ class Loop:
         self._listener.bind(lane_path)
         self._listener.listen()
         self._lane_path = lane_path
+        os.register_at_fork(after_in_child=self._let_go)
 
     def run(self) -> None:
         """Serve until SIGTERM, until retired, or until the callable is unrecoverable."""
@@ -116,6 +119,12 @@ class Loop:
 
     def _signalled(self) -> None:
         self._stopping = True
+
+    def _let_go(self) -> None:
+        """In a child that the callable forked: a lane that it held open would hide this worker's end from the proxy."""
+        for lane in self._lanes.values():
+            lane.close()
+        self._listener.close()
 
     def _close(self) -> None:
         for lane in list(self._lanes.values()):

@@ -29,7 +29,9 @@ class Model:
             strict=spec.strict,
         )
         for entry in spec.config["input"]:
-            tensors.element_dtype(_datatype(entry))  # what is missing for it shows now, not at a request
+            tensors.element_dtype(
+                _datatype(entry)
+            )  # what is missing for it shows now, not at a request
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
 

@@ -31,7 +31,9 @@ class Output:
 class ResultWriter:
     """Checks and writes the results of one model's callable."""
 
-    def __init__(self, model: str, outputs: Sequence[Output], *, batching: bool, strict: bool) -> None:
+    def __init__(
+        self, model: str, outputs: Sequence[Output], *, batching: bool, strict: bool
+    ) -> None:
         self._model = model
         self._outputs = outputs
         self._batching = batching
@@ -82,6 +84,7 @@ class ResultWriter:
                 )
 
     def _value(self, output: Output, result: Mapping[str, Any]) -> Array:
+        value: Any
         try:
             value = result[output.name]
         except KeyError:
@@ -93,7 +96,8 @@ class ResultWriter:
             if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
                 raise self._error(output, f"is {_describe(value)}, not a numpy array")
             value = np.asarray(value)
-        return value
+        array: Array = value
+        return array
 
     def _write_output(
         self, output: Output, array: Array, request: RequestRef, lane: Lane
@@ -153,7 +157,8 @@ class ResultWriter:
 
 
 def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
-    # "same_kind" lets float64 become float32; of ml_dtypes' types (kind "V") numpy knows only some casts.
+    # "same_kind" lets float64 become float32; of ml_dtypes' types (kind "V") numpy knows only some
+    # casts.
     if "V" in (given.kind, declared.kind):
         return given.kind in "fiubV" and declared.kind in "fV"
     return np.can_cast(given, declared, "same_kind")

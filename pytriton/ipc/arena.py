@@ -1,8 +1,9 @@
 """One piece of shared memory: written by the process that owns it, mapped read-only by one other.
 
-An arena is a memfd: it has no name, so nothing is left behind by a killed process and nobody else can open it. Only
-the owner has a writable descriptor; what it hands over is a read-only one. It grows, never shrinks (sealed), so that
-a reader cannot be made to fault. Memory is handed out in a row and taken back all at once::
+An arena is a memfd: it has no name, so nothing is left behind by a killed process and nobody else
+can open it. Only the owner has a writable descriptor; what it hands over is a read-only one. It
+grows, never shrinks (sealed), so that a reader cannot be made to fault. Memory is handed out in a
+row and taken back all at once::
 
     ┌────────┬──────────────┬────┬───────────────────────────┐
     │ tensor │    tensor    │ …  │  free                     │   reset() moves `used` back to 0
@@ -78,7 +79,8 @@ class Arena:
         size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
-            # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy.
+            # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a
+            # copy.
             os.posix_fallocate(self._fd, self._size, size - self._size)
             self._map = mmap.mmap(self._fd, size)
         except (OSError, ValueError, OverflowError) as error:

@@ -4,8 +4,9 @@ Frames, after the ROUTER's identity frame::
 
     [ request id: 8 bytes ][ message: see messages.py ][ payload ]*
 
-A reply, and each Progress before it, carries the request id of what it answers. Messages that the dispatcher
-sends of its own accord (LoadModel, RetireWorker) carry `UNASKED`. Payloads are users' bytes and stay closed here.
+A reply, and each Progress before it, carries the request id of what it answers. Messages that the
+dispatcher sends of its own accord (LoadModel, RetireWorker) carry `UNASKED`. Payloads are users'
+bytes and stay closed here.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class ControlClient:
     ) -> messages.AnyMessage:
         """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
 
-        ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence, `is_alive` is asked.
+        ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence,
+        `is_alive` is asked.
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.

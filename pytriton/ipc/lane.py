@@ -1,8 +1,8 @@
 """The lane: the connection between one proxy instance and one worker, and the descriptors that travel on it.
 
-A lane is an AF_UNIX SOCK_SEQPACKET connection: messages keep their borders, descriptors of memory travel beside them
-(SCM_RIGHTS), and the end of either process is an immediate end-of-file at the other. Tensor bytes lie in shared
-memory; the lane carries only where they lie::
+A lane is an AF_UNIX SOCK_SEQPACKET connection: messages keep their borders, descriptors of memory
+travel beside them (SCM_RIGHTS), and the end of either process is an immediate end-of-file at the
+other. Tensor bytes lie in shared memory; the lane carries only where they lie::
 
     proxy                                                    worker
       │  Announce(memory)            + read-only descriptor     │   once per memory
@@ -14,9 +14,10 @@ memory; the lane carries only where they lie::
       │        BatchDone(id, …) | BatchFailed(id, …) | Withdrawn(id)
       │◀────────────────────────────────────────────────────────│
 
-One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1 arrives: the proxy sends
-it only after Triton has copied the responses of batch n. A message too large for a packet is put into the sender's
-arena and announced by `Spilled`. Messages are MessagePack arrays (msgspec), tagged by type.
+One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1
+arrives: the proxy sends it only after Triton has copied the responses of batch n. A message too
+large for a packet is put into the sender's arena and announced by `Spilled`. Messages are
+MessagePack arrays (msgspec), tagged by type.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
 
 #: The memory number of a sender's own arena.
 ARENA = 0
-#: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use about half.
+#: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use
+#: about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_MESSAGE = 8
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_MESSAGE * array.array("i").itemsize)
@@ -43,11 +45,12 @@ class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what messages are made of."""
 
 
-class TensorRef(_Descriptor):
+class TensorRef(_Descriptor, frozen=True):
     """A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them.
 
-    `datatype` is Triton's name ("FP32"), `shape` includes the batch axis, `nbytes` is the size in `memory`.
-    BYTES: every element is preceded by its length in 4 bytes (KServe v2, binary tensor data extension).
+    `datatype` is Triton's name ("FP32"), `shape` includes the batch axis, `nbytes` is the size in
+    `memory`. BYTES: every element is preceded by its length in 4 bytes (KServe v2, binary tensor
+    data extension).
     """
 
     name: str
@@ -58,7 +61,7 @@ class TensorRef(_Descriptor):
     nbytes: int
 
 
-class RequestRef(_Descriptor):
+class RequestRef(_Descriptor, frozen=True):
     """One request of a batch. `parameters` is JSON; `requested` names the outputs that the client wants."""
 
     inputs: list[TensorRef]
@@ -67,7 +70,7 @@ class RequestRef(_Descriptor):
     request_id: str = ""
 
 
-class ResponseRef(_Descriptor):
+class ResponseRef(_Descriptor, frozen=True):
     """The answer to one request: outputs, or the error of this request alone."""
 
     outputs: list[TensorRef]
@@ -78,40 +81,40 @@ class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=Fa
     """Base of the messages on a lane."""
 
 
-class Announce(_LaneMessage):
+class Announce(_LaneMessage, frozen=True):
     """The descriptor passed with this message is memory number `memory` from now on."""
 
     memory: int
 
 
-class Batch(_LaneMessage):
+class Batch(_LaneMessage, frozen=True):
     """proxy → worker: run the callable on these requests."""
 
     id: int
     requests: list[RequestRef]
 
 
-class BatchDone(_LaneMessage):
+class BatchDone(_LaneMessage, frozen=True):
     """worker → proxy: one response per request, in order."""
 
     id: int
     responses: list[ResponseRef]
 
 
-class BatchFailed(_LaneMessage):
+class BatchFailed(_LaneMessage, frozen=True):
     """worker → proxy: the whole batch failed with `text`, which is for the client."""
 
     id: int
     text: str
 
 
-class Withdrawn(_LaneMessage):
+class Withdrawn(_LaneMessage, frozen=True):
     """worker → proxy: the batch was not begun and this worker takes no more: attach elsewhere, send it again."""
 
     id: int
 
 
-class Spilled(_LaneMessage):
+class Spilled(_LaneMessage, frozen=True):
     """The message itself lies in the sender's arena."""
 
     offset: int
@@ -202,7 +205,7 @@ class Lane:
         while True:
             data, fds = self._receive()
             try:
-                message = _decoder.decode(data)
+                message: LaneMessage = _decoder.decode(data)
                 if isinstance(message, Spilled):
                     message = _decoder.decode(self._spilled(message))
             except (msgspec.DecodeError, RecursionError, ArenaError) as error:
@@ -225,7 +228,9 @@ class Lane:
         try:
             return self._memories[number]
         except KeyError:
-            raise LaneError(f"the peer refers to memory {number}, which it never announced") from None
+            raise LaneError(
+                f"the peer refers to memory {number}, which it never announced"
+            ) from None
 
     def close(self) -> None:
         """Close the connection and give back all memory."""
@@ -235,9 +240,7 @@ class Lane:
             memory.close()
         self._memories.clear()
 
-    def _send(
-        self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]] = ()
-    ) -> None:
+    def _send(self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]] = ()) -> None:
         try:
             self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError) as error:

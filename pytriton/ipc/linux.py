@@ -14,7 +14,8 @@ _NR_PIDFD_OPEN = 434
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _PR_SET_PDEATHSIG = 1
-# linux/fcntl.h; the names reached Python's fcntl module in 3.8, but only where its headers had them.
+# linux/fcntl.h; the names reached Python's fcntl module in 3.8, but only where its headers had
+# them.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
@@ -61,7 +62,8 @@ def pidfd_open(pid: int) -> int:
 def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
     """Have the kernel send `death_signal` to this process when its parent ends (prctl(2)).
 
-    `parent_pid` closes the race in which the parent ended before this call: then the process ends itself.
+    `parent_pid` closes the race in which the parent ended before this call: then the process ends
+    itself.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:

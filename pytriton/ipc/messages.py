@@ -9,9 +9,10 @@ Who talks to whom (each arrow is one frozen type below)::
     proxy  ── Attach, ExplainLoss, Detach ──▶ dispatcher
     proxy  ◀─ Attached, LossExplained, Failure ── dispatcher
 
-On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a user's own bytes
-(pickled callables) travels beside it in frames of its own and is never opened by the dispatcher.
-The format is private to one version of this package: `PROTOCOL` is compared in every hello.
+On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
+user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
+the dispatcher. The format is private to one version of this package: `PROTOCOL` is compared in
+every hello.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 class World(msgspec.Struct, frozen=True):
     """The surroundings a worker runs in: by default those of the process that registers.
 
-    `python` is an interpreter; `sys_path` is its module search path in order (empty: the interpreter's own);
-    `cwd` the working directory; `env` the variables set on top of the daemon's own environment.
+    `python` is an interpreter; `sys_path` is its module search path in order (empty: the
+    interpreter's own); `cwd` the working directory; `env` the variables set on top of the daemon's
+    own environment.
     """
 
     python: str
@@ -47,8 +49,9 @@ class World(msgspec.Struct, frozen=True):
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
-    `config` is Triton's model configuration in its JSON form, without backend and instance group, which
-    the dispatcher adds. `payloads[i]` of the Register message belongs to instance i, or the only one to all.
+    `config` is Triton's model configuration in its JSON form, without backend and instance group,
+    which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i, or the
+    only one to all.
     """
 
     name: str
@@ -69,7 +72,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
 
 
-class Register(Message):
+class Register(Message, frozen=True):
     """Serve a model. Payload frames: one pickled callable, or one per instance."""
 
     spec: ModelSpec
@@ -77,35 +80,35 @@ class Register(Message):
     protocol: int = PROTOCOL
 
 
-class Unregister(Message):
+class Unregister(Message, frozen=True):
     """Stop serving a model and end its workers."""
 
     name: str
 
 
-class ListModels(Message):
+class ListModels(Message, frozen=True):
     """Ask for Models."""
 
 
-class GetStatus(Message):
+class GetStatus(Message, frozen=True):
     """Ask for Status."""
 
 
-class GetLogs(Message):
+class GetLogs(Message, frozen=True):
     """Ask for the newest `lines` log lines of a model, or of the daemon when `model` is None."""
 
     model: Optional[str] = None
     lines: int = 100
 
 
-class Shutdown(Message):
+class Shutdown(Message, frozen=True):
     """Stop the daemon as SIGTERM does; answered before it stops."""
 
 
 # ── dispatcher → client ──────────────────────────────────────────────────────────────────────────
 
 
-class Progress(Message):
+class Progress(Message, frozen=True):
     """How far a registration is. `done` of `total` workers have finished `stage`."""
 
     stage: str
@@ -155,23 +158,23 @@ class ServerInfo(msgspec.Struct, frozen=True):
     binary: str = ""
 
 
-class Registered(Message):
+class Registered(Message, frozen=True):
     """The model answers requests now."""
 
     model: ModelInfo
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """The request was carried out."""
 
 
-class Models(Message):
+class Models(Message, frozen=True):
     """Answer to ListModels, in the order of registration."""
 
     models: list[ModelInfo]
 
 
-class Status(Message):
+class Status(Message, frozen=True):
     """Answer to GetStatus. Times are seconds since the epoch."""
 
     version: str
@@ -184,13 +187,13 @@ class Status(Message):
     models: list[ModelInfo]
 
 
-class LogLines(Message):
+class LogLines(Message, frozen=True):
     """Answer to GetLogs: JSON lines, oldest first."""
 
     lines: list[str]
 
 
-class Failure(Message):
+class Failure(Message, frozen=True):
     """The request could not be carried out. `kind` is one of `errors.ErrorKind`."""
 
     kind: str
@@ -202,7 +205,7 @@ class Failure(Message):
 # ── worker ↔ dispatcher ──────────────────────────────────────────────────────────────────────────
 
 
-class WorkerHello(Message):
+class WorkerHello(Message, frozen=True):
     """A worker process is up and asks for its model."""
 
     worker: str
@@ -211,7 +214,7 @@ class WorkerHello(Message):
     protocol: int = PROTOCOL
 
 
-class LoadModel(Message):
+class LoadModel(Message, frozen=True):
     """The model of this worker. Payload frame: the pickled callable."""
 
     spec: ModelSpec
@@ -220,13 +223,13 @@ class LoadModel(Message):
     lane_path: str
 
 
-class WorkerReady(Message):
+class WorkerReady(Message, frozen=True):
     """The callable is loaded and the worker listens for lanes."""
 
     worker: str
 
 
-class WorkerFailed(Message):
+class WorkerFailed(Message, frozen=True):
     """The callable could not be loaded; the worker ends."""
 
     worker: str
@@ -234,29 +237,29 @@ class WorkerFailed(Message):
     traceback: str
 
 
-class WorkerUnrecoverable(Message):
+class WorkerUnrecoverable(Message, frozen=True):
     """A callable raised PyTritonUnrecoverableError: the daemon has to stop."""
 
     worker: str
     text: str
 
 
-class WithdrawLane(Message):
+class WithdrawLane(Message, frozen=True):
     """Send the proxy of one lane elsewhere: another worker has none."""
 
 
-class RetireWorker(Message):
+class RetireWorker(Message, frozen=True):
     """Finish the batches at hand, send proxies elsewhere, then end."""
 
 
 # ── proxy ↔ dispatcher ───────────────────────────────────────────────────────────────────────────
 
 
-class Attach(Message):
+class Attach(Message, frozen=True):
     """A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one.
 
-    `registration` is what the dispatcher wrote into the model's configuration: a model that replaces another
-    one of the same name has a registration of its own.
+    `registration` is what the dispatcher wrote into the model's configuration: a model that
+    replaces another one of the same name has a registration of its own.
     """
 
     registration: str
@@ -265,30 +268,28 @@ class Attach(Message):
     protocol: int = PROTOCOL
 
 
-class Attached(Message):
-    """Connect to the worker that listens at `lane_path`.
-
-    """
+class Attached(Message, frozen=True):
+    """Connect to the worker that listens at `lane_path`."""
 
     worker: str
     lane_path: str
 
 
-class ExplainLoss(Message):
+class ExplainLoss(Message, frozen=True):
     """The lane of a worker broke in the middle of a batch: how did the worker end?"""
 
     registration: str
     worker: str
 
 
-class Detach(Message):
+class Detach(Message, frozen=True):
     """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
 
     registration: str
     instance: str
 
 
-class LossExplained(Message):
+class LossExplained(Message, frozen=True):
     """Answer to ExplainLoss: one sentence for the clients whose batch was lost."""
 
     text: str
@@ -342,6 +343,7 @@ def decode(data: bytes) -> AnyMessage:
         MalformedMessage: for anything that is not exactly one well-formed message.
     """
     try:
-        return _decoder.decode(data)
+        message: AnyMessage = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
         raise MalformedMessage(str(error)) from error
+    return message

@@ -1,6 +1,6 @@
 """The form in which a pickled callable travels: a header that a worker reads before it unpickles anything.
 
-    [ "PTD1" ][ header length: 4 bytes, little-endian ][ header: MessagePack ][ cloudpickle's bytes ]
+[ "PTD1" ][ header length: 4 bytes, little-endian ][ header: MessagePack ][ cloudpickle's bytes ]
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _LENGTH = struct.Struct("<I")
 class Header(msgspec.Struct, frozen=True):
     """What a worker has to know about a pickle.
 
-    `by_reference`: no code travels in it, only names of importable modules, so any Python version can try it;
-    else it needs the Python `python_version` (major, minor) that pickled it.
+    `by_reference`: no code travels in it, only names of importable modules, so any Python version
+    can try it; else it needs the Python `python_version` (major, minor) that pickled it.
     """
 
     python_version: tuple[int, int]

@@ -1,6 +1,7 @@
 """The runtime directory: where one daemon's sockets, logs, pid and settings lie, and how others find it.
 
-Layout (the directory is 0700; all its names are short because a unix socket's path has at most 107 bytes)::
+Layout (the directory is 0700; all its names are short because a unix socket's path has at most 107
+bytes)::
 
     <runtime directory>/
       control.sock       ZeroMQ ROUTER of the dispatcher
@@ -8,7 +9,8 @@ Layout (the directory is 0700; all its names are short because a unix socket's p
       l/<worker>.sock    the lane listener of one worker
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy
-      logs/              daemon.log, tritonserver.log and MODEL.log, JSON lines, rotated
+      lib/               holds `pytriton` only: what workers put first on their sys.path
+      logs/              daemon.log and model-NAME.log: JSON lines, rotated
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class RuntimeDirError(Exception):
 def default_runtime_dir() -> Path:
     """Return the runtime directory of this user: the first that applies of the documented places.
 
-    `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for root,
-    `<temp folder>/pytriton-daemon-<uid>`.
+    `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
+    root, `<temp folder>/pytriton-daemon-<uid>`.
     """
     explicit = os.environ.get(ENV_RUNTIME_DIR)
     if explicit:
@@ -92,7 +94,8 @@ class RuntimeDir:
         """Make the directory, private to its owner, and its folders.
 
         Raises:
-            RuntimeDirError: it is not ours, not private, not writable, or its path is too long for a socket.
+            RuntimeDirError: it is not ours, not private, not writable, or its path is too long for
+                a socket.
         """
         longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
         if longest > MAX_SOCKET_PATH:
@@ -127,7 +130,8 @@ class RuntimeDir:
     def running_pid(self) -> int | None:
         """Return the pid of the daemon that holds this directory, or None when none runs.
 
-        The lock, not the pid's existence, is the proof: a pid may have been given to another process.
+        The lock, not the pid's existence, is the proof: a pid may have been given to another
+        process.
         """
         try:
             with open(self.lock_file) as lock:

@@ -1,7 +1,8 @@
 """Tensors in shared memory: their datatypes, how arrays are laid down and how they are read again.
 
-The table of datatypes is Triton's (KServe v2 "Tensor Data Types"). numpy has no BF16: a process with ml_dtypes gets its
-bfloat16, one without it (the proxy) treats the tensor as 16-bit words and never looks inside.
+The table of datatypes is Triton's (KServe v2 "Tensor Data Types"). numpy has no BF16: a process
+with ml_dtypes gets its bfloat16, one without it (the proxy) treats the tensor as 16-bit words and
+never looks inside.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def element_dtype(datatype: str) -> np.dtype[Any]:
                 "a tensor of type BF16 needs the package ml_dtypes in the worker's environment: "
                 "pip install ml_dtypes"
             ) from error
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return NUMERIC[datatype]
 
 
@@ -68,9 +70,11 @@ def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     if ref.offset < 0 or ref.nbytes != dtype.itemsize * _count(ref.shape):
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
     if ref.nbytes == 0:
-        return np.empty(ref.shape, dtype)
+        empty: Array = np.empty(ref.shape, dtype)
+        return empty
     memory = lane.memory(ref.memory).covering(ref.offset + ref.nbytes)
-    return np.ndarray(ref.shape, dtype, memory, ref.offset)
+    array: Array = np.ndarray(ref.shape, dtype, memory, ref.offset)
+    return array
 
 
 def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
@@ -156,7 +160,8 @@ def _to_bytes(item: object) -> bytes:
 
 
 def _unstripped(array: Array) -> list[bytes]:
-    # numpy cuts trailing NULs off "S" elements: they are padding there, and indistinguishable from data.
+    # numpy cuts trailing NULs off "S" elements: they are padding there, and indistinguishable from
+    # data.
     items: list[bytes] = array.ravel().tolist()
     return items
 

@@ -16,10 +16,12 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+
 from pytriton.daemon import DaemonClient, connect
 from pytriton.dispatcher.config import DaemonConfig
 
-#: Fetching the server on a machine that never did takes long; everything else is a matter of seconds.
+#: Fetching the server on a machine that never did takes long; everything else is a matter of
+#: seconds.
 _START_S = 400.0
 _STOP_S = 60.0
 
@@ -96,7 +98,9 @@ class RunningDaemon:
         code = self.process.wait(_STOP_S)
         _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive, f"still running after the daemon: {alive}"
-        left = [entry.name for entry in os.scandir("/dev/shm") if f"-{self.process.pid}-" in entry.name]
+        left = [
+            entry.name for entry in os.scandir("/dev/shm") if f"-{self.process.pid}-" in entry.name
+        ]
         assert not left, f"left in /dev/shm: {left}"
         return code
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
 from support.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
 from tritonclient.utils import InferenceServerException
+
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 YZ = [

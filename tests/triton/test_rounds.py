@@ -1,6 +1,7 @@
 """Models come and go: register, infer, unregister, again and again, must leave nothing behind.
 
-PYTRITON_ROUNDS sets how many rounds are run (default 12; docs/reliability.md has the figures of 200).
+PYTRITON_ROUNDS sets how many rounds are run (default 12; docs/reliability.md has the figures of
+200).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
+
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
 
 ROUNDS = int(os.environ.get("PYTRITON_ROUNDS", "12"))
 #: Allocators and logs settle within the first rounds.

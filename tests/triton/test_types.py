@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from pytriton.model_config import ModelConfig, Tensor
 from support.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
+
+from pytriton.model_config import ModelConfig, Tensor
 
 DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
