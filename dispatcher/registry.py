@@ -200,6 +200,7 @@ class Registry:
             repository.make_folder(self._rundir.models, former.spec)
         else:
             repository.remove_folder(self._rundir.models, name)
+            close_model_log(name)
 
     async def _retire(self, registration: Registration) -> None:
         await registration.stop(self._config.grace_period_s)
