@@ -19,42 +19,34 @@ Example::
 
 from __future__ import annotations
 
-import os
-import threading
+import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pytriton._clash import clashing_distribution
-from pytriton.exceptions import (
-    DaemonNotRunningError,
-    ModelExistsError,
-    ModelNotFoundError,
-    PyTritonBadParameterError,
-    PyTritonDaemonError,
-    RegistrationError,
-)
+from pytriton.connection import Connection, exception_of
+from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.ipc import messages
-from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir, default_runtime_dir
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
-from pytriton.registration import InferFn, make_registration
 
 if TYPE_CHECKING:
-    from pytriton.ipc.control import ControlClient
     from pytriton.model_config import ModelConfig, Tensor
-    from pytriton.world import Environment, PathLike
+    from pytriton.registration import Device, Target
+    from pytriton.world import Env, StrPath
 
 __all__ = ["DaemonClient", "Model", "connect"]
 
-#: How often a caller that waits for a daemon's answer looks whether the daemon still lives.
-_LIFE_SIGN_S = 1.0
+#: States of an instance that do not become "ready" any more.
+_AT_AN_END = ("failed", "stopping", "stopped")
 _MessageT = TypeVar("_MessageT", bound=messages.Message)
 
 
-def connect(runtime_dir: PathLike | None = None, timeout_s: float = 5.0) -> DaemonClient:
+def connect(runtime_dir: StrPath | None = None, timeout_s: float = 5.0) -> DaemonClient:
     """Return a client of the daemon in a runtime directory.
 
     Args:
@@ -94,12 +86,12 @@ class Model:
 
     @property
     def url(self) -> str:
-        """The model over HTTP, e.g. `http://127.0.0.1:8000/v2/models/linear`; add `/infer` to a POST."""
+        """Its HTTP address, e.g. `http://127.0.0.1:8000/v2/models/linear`; POST to it + `/infer`."""
         return self._info.url
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is switched off."""
+        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off."""
         return self._client.status().server.grpc_url
 
     @property
@@ -117,25 +109,39 @@ class Model:
         return self._info
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Return when every instance is ready.
+        """Return when tritonserver is up and every instance that has not failed for good is ready.
+
+        `register` returns a ready model; this is for after a crash of a worker or of tritonserver.
 
         Raises:
             ModelNotFoundError: the model is not served.
-            PyTritonDaemonError: an instance has failed for good, or is not ready in time.
+            PyTritonDaemonError: all instances have failed for good, or it is not ready in time.
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            instances = self.instances
-            if all(instance.state == "ready" for instance in instances):
+            status = self._client.status()
+            self._info = self._client.model_info(self.name, status.models)
+            states = [instance.state for instance in self._info.instances]
+            changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
+            up = status.server.state == self._info.state == "ready"
+            if up and not changing and "ready" in states:
                 return
-            states = ", ".join(f"{one.index}: {one.state}" for one in instances)
-            failed = [one for one in instances if one.state == "failed"]
-            if failed or time.monotonic() > deadline:
-                reason = failed[0].last_exit if failed else f"not within {timeout_s:g} s"
+            if "ready" not in states and not changing:
+                raise PyTritonDaemonError(f"Model {self.name!r} will not be ready: {self._story()}")
+            if time.monotonic() > deadline:
                 raise PyTritonDaemonError(
-                    f"model {self.name} is not ready ({states}): {reason}. See pytriton-daemon logs {self.name}"
+                    f"Model {self.name!r} is not ready after {timeout_s:g} s: tritonserver is "
+                    f"{status.server.state}, the model is {self._info.state}; {self._story()}"
                 )
-            time.sleep(0.05)  # the daemon tells when it is asked; nobody waits here but after a crash
+            time.sleep(0.05)  # the daemon sends no news of its own accord
+
+    def _story(self) -> str:
+        instances = ", ".join(
+            f"instance {one.index} is {one.state}"
+            + (f" ({one.last_exit})" if one.last_exit else "")
+            for one in self._info.instances
+        )
+        return f"{instances}. See `pytriton-daemon logs {self.name}`."
 
     def unregister(self) -> None:
         """Stop serving the model: requests under way are answered, then its workers end."""
@@ -146,89 +152,86 @@ class Model:
 
 
 class DaemonClient:
-    """The daemon's control socket as methods. Safe to use from several threads, and after a fork.
+    """The daemon's control socket as methods. For any number of threads, and after a fork.
 
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
     """
 
     def __init__(self, rundir: RuntimeDir, timeout_s: float) -> None:
-        self._rundir = rundir
+        self._connection = Connection(rundir)
         self._timeout_s = timeout_s
-        self._local = threading.local()
 
     def register(
         self,
-        infer_fn: InferFn | Sequence[InferFn],
+        infer_fn: Target | Sequence[Target],
         model_name: str | None = None,
         inputs: Sequence[Tensor] | None = None,
         outputs: Sequence[Tensor] | None = None,
         config: ModelConfig | None = None,
         *,
         instances: int | None = None,
-        devices: Sequence[int | str | tuple[int, ...]] | None = None,
-        factory: bool = False,
-        python: PathLike | None = None,
-        env: Environment = None,
-        cwd: PathLike | None = None,
-        sys_path: Sequence[PathLike] | None = None,
+        devices: Sequence[Device] | None = None,
+        factory: bool | None = None,
+        python: StrPath | None = None,
+        env: Env | None = None,
+        cwd: StrPath | None = None,
+        sys_path: Iterable[StrPath] | None = None,
         strict: bool | None = None,
-        model_version: int = 1,
-        replace: bool = False,
+        model_version: int | None = None,
+        replace: bool | None = None,
         progress: bool | Report | None = None,
-        load_timeout_s: float = 600.0,
+        load_timeout_s: float | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
+        What is None is as the callable's `@declare` says, else as given in brackets below.
+        docs/registering.md shows every way.
+
         Args:
-            infer_fn: function, lambda, closure, method, callable object or coroutine function that takes a list of
-                requests and returns a list of dicts (or is decorated, see pytriton.decorators); a class or, with
-                `factory=True`, a function that makes such a callable inside the worker; or a list of them, one
-                instance each
-            model_name: letters, digits, dots, underscores, dashes; default: from `@declare`
-            inputs: tensors it takes, without the batch axis; default: from `@declare`
-            outputs: tensors it returns; default: from `@declare`
-            config: batching and scheduling; default: from `@declare`, else ModelConfig()
-            instances: worker processes; default 1, or as many as there are callables or devices
-            devices: one instance per entry, which becomes its CUDA_VISIBLE_DEVICES: a number, a tuple of
-                numbers, a UUID, or "cpu" to hide all GPUs
-            factory: call `infer_fn` once in each worker, and serve what it returns
-            python: another interpreter or environment for the workers; it needs numpy, pyzmq, msgspec and
-                cloudpickle
-            env: variables to set for the workers, or names of this process's variables to copy
-            cwd: the workers' working directory; default: this process's
-            sys_path: the workers' module search path; default: this process's
-            strict: outputs must have exactly the declared dtype and shape
-            model_version: the number in the model's URLs
-            replace: put it in the place of a model of the same name, which serves until this one is ready
-            progress: None shows a bar on a terminal, False nothing; a callable gets each `messages.Progress`
-            load_timeout_s: seconds a worker may take to load the callable
+            infer_fn: any callable that takes a list of requests and returns a list of dicts (or is
+                decorated, see pytriton.decorators), or a list of callables: one instance each. A
+                class is called once in each worker
+            model_name: letters, digits, dots, underscores, dashes (the callable's own name)
+            inputs: tensors it takes, without the batch axis
+            outputs: tensors it returns
+            config: batching, queueing and more (``ModelConfig()``)
+            instances: number of workers (1, or one for each callable or device)
+            devices: GPUs, one entry for each instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide
+                all; it becomes the worker's CUDA_VISIBLE_DEVICES before anything is loaded
+            factory: call `infer_fn` once in each worker, and serve what it returns (False)
+            python: interpreter of the workers, or folder of a virtual or conda environment, with
+                numpy, pyzmq, msgspec and cloudpickle (this process's)
+            env: variables to set in the workers, or names of variables to copy
+            cwd: working directory of the workers (this process's)
+            sys_path: folders to search for modules first
+            strict: outputs must have exactly the declared dtype and shape (False)
+            model_version: the number in the model's URLs (1)
+            replace: take the place of a model of that name, which serves until then (False)
+            progress: None shows a bar on a terminal, False nothing; a callable gets every
+                `messages.Progress`
+            load_timeout_s: seconds a worker may take to load the callable (600)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
             PicklingError: the callable refers to something that cannot be sent to another process.
             ModelExistsError: the name is taken and `replace` was not given.
-            RegistrationError: it failed in the worker or in tritonserver; carries the remote traceback.
+            RegistrationError: it failed in the worker or in tritonserver; carries the remote
+                traceback.
 
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
         """
-        spec, payloads = make_registration(
-            infer_fn,
-            model_name,
-            inputs,
-            outputs,
-            config,
-            instances=instances,
-            devices=devices,
-            factory=factory,
-            world_options={"python": python, "env": env, "cwd": cwd, "sys_path": sys_path},
-            strict=strict,
-            version=model_version,
-            load_timeout_s=load_timeout_s,
-        )
-        with reporter(progress, spec.name) as report:
-            message = messages.Register(spec, replace)
-            answer = self._ask(message, messages.Registered, payloads, report, model=spec.name)
+        from pytriton.registration import prepare
+
+        given = {
+            "instances": instances, "devices": devices, "factory": factory, "python": python,
+            "env": env, "cwd": cwd, "sys_path": sys_path, "strict": strict,
+            "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
+        }  # fmt: skip
+        message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
+        name = message.spec.name
+        with reporter(progress, name) as report:
+            answer = self._ask(message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
     def models(self) -> list[Model]:
@@ -244,19 +247,25 @@ class DaemonClient:
         """
         return Model(self, self.model_info(name))
 
-    def model_info(self, name: str) -> messages.ModelInfo:
-        """Return what the daemon knows of a model.
+    def model_info(
+        self, name: str, among: Sequence[messages.ModelInfo] | None = None
+    ) -> messages.ModelInfo:
+        """Return what the daemon knows of a model, or has just told `among` others.
 
         Raises:
             ModelNotFoundError: it is not served; names those that are.
         """
-        infos = self._ask(messages.ListModels(), messages.Models).models
-        for info in infos:
-            if info.name == name:
-                return info
-        known = ", ".join(info.name for info in infos) or "none"
+        if among is None:
+            among = self._ask(messages.ListModels(), messages.Models).models
+        names = [info.name for info in among]
+        if name in names:
+            return among[names.index(name)]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelNotFoundError(
-            f"no model {name!r} is registered; registered models: {known}", model_name=name
+            f"no model {name!r} is registered; registered models: "
+            f"{', '.join(names) or 'none'}.{hint}",
+            model_name=name,
         )
 
     def status(self) -> messages.Status:
@@ -272,7 +281,7 @@ class DaemonClient:
         self._ask(messages.Unregister(name), messages.Done, model=name)
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model, or of the daemon: JSON, one object each, oldest first.
+        """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
 
         Raises:
             ModelNotFoundError: no such model is served.
@@ -284,10 +293,7 @@ class DaemonClient:
         self._ask(messages.Shutdown(), messages.Done)
 
     def close(self) -> None:
-        """Close this thread's connection; the client stays usable."""
-        control = self._local.__dict__.pop("control", None)
-        if control is not None and self._local.__dict__.pop("pid", None) == os.getpid():
-            control.close()
+        """Nothing is open between calls, so there is nothing to do; models stay registered."""
 
     def __enter__(self) -> DaemonClient:
         return self
@@ -301,76 +307,30 @@ class DaemonClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"DaemonClient({str(self._rundir.path)!r})"
+        return f"DaemonClient({str(self._connection.rundir.path)!r})"
 
     def _ask(
         self,
         message: messages.AnyMessage,
         answer_type: type[_MessageT],
         payloads: Sequence[bytes] = (),
-        report: Callable[[messages.Progress], None] | None = None,
+        report: Report | None = None,
         model: str | None = None,
     ) -> _MessageT:
-        """Return the daemon's answer, however long it takes while the daemon lives and is up to it."""
-        from pytriton.ipc.control import ControlTimeout
-
-        self._daemon_pid()
+        """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
         quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
+        silence_s = self._timeout_s if quick else None
         try:
-            answer = self._control().ask(
-                message,
-                payloads,
-                timeout_s=self._timeout_s if quick else None,
-                on_progress=report,
-                life_sign_s=_LIFE_SIGN_S,
-                is_alive=lambda: self._rundir.running_pid() is not None,
+            answer = self._connection.ask(
+                message, payloads, silence_s=silence_s, on_progress=report
             )
         except RemoteFailure as failure:
-            raise _exception_of(failure, message, model) from None
-        except (ControlTimeout, messages.MalformedMessage) as error:
-            self.close()
-            raise DaemonNotRunningError(f"the daemon in {self._rundir.path}: {error}") from None
+            registering = isinstance(message, messages.Register)
+            raise exception_of(failure, model_name=model, registering=registering) from None
         if not isinstance(answer, answer_type):
             raise PyTritonDaemonError(
-                f"the daemon answered {type(answer).__name__} to {type(message).__name__}; restart it with the "
-                "version of pytriton-daemon that is installed here"
+                f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
+                "of another version. Install the same one on both sides, then "
+                "`pytriton-daemon restart`."
             )
         return answer
-
-    def _daemon_pid(self) -> int:
-        pid = self._rundir.running_pid()
-        if pid is None:
-            raise DaemonNotRunningError(
-                f"no daemon runs in the runtime directory {self._rundir.path}. Start one with "
-                "`pytriton-daemon start --detach`, or name another daemon's directory with "
-                f"connect(runtime_dir=...) or {ENV_RUNTIME_DIR}."
-            )
-        return pid
-
-    def _control(self) -> ControlClient:
-        """Return this thread's connection; ZeroMQ sockets belong to one thread and do not survive a fork."""
-        from pytriton.ipc.control import ControlClient
-
-        local = self._local.__dict__
-        if "control" not in local or local["pid"] != os.getpid():
-            local["control"] = ControlClient(self._rundir.control_endpoint)
-            local["pid"] = os.getpid()
-        control: ControlClient = local["control"]
-        return control
-
-
-def _exception_of(
-    failure: RemoteFailure, message: messages.AnyMessage, model: str | None
-) -> Exception:
-    """Return the public exception for a failure that the daemon answered with."""
-    if failure.kind is ErrorKind.EXISTS:
-        return ModelExistsError(failure.text, model_name=model)
-    if failure.kind is ErrorKind.NOT_FOUND:
-        return ModelNotFoundError(failure.text, model_name=model)
-    if isinstance(message, messages.Register):
-        return RegistrationError(
-            failure.text, model_name=model, remote_traceback=failure.traceback
-        )
-    if failure.kind is ErrorKind.INVALID:
-        return PyTritonBadParameterError(failure.text)
-    return PyTritonDaemonError(failure.text)

@@ -14,14 +14,12 @@ Report = Callable[[messages.Progress], None]
 
 
 @contextmanager
-def reporter(
-    progress: Union[bool, Report, None], model_name: str
-) -> Iterator[Optional[Report]]:
+def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[Optional[Report]]:
     """Give what `register` reports its progress to.
 
     Args:
-        progress: a callable gets the events; None shows them if standard error is a terminal, True in any case,
-            False never
+        progress: a callable gets the events; None shows them if standard error is a terminal, True
+            in any case, False never
         model_name: is shown
 
     Raises:
@@ -29,7 +27,7 @@ def reporter(
     """
     if callable(progress):
         yield progress
-    elif progress is False or (progress is None and not sys.stderr.isatty()):
+    elif progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         yield None
     elif progress is None or progress is True:
         with _bar(model_name) as report:
@@ -47,7 +45,7 @@ def _bar(model_name: str) -> Iterator[Report]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.fields[model]}: {task.description}"),
+        TextColumn("{task.fields[model]}: {task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
     )

@@ -1,129 +1,258 @@
-"""From the arguments of `register` to the message that the daemon gets: checked, named, packed."""
+"""From what the caller of `register` says, and what is declared, to the message that goes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import dataclasses
+import difflib
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
 
 from pytriton.declaration import Declaration, declaration_of
-from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.model_config.triton_config import to_triton_config
+from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.pickling import pack_callable
+from pytriton.worker_imports import WorkerImports
+from pytriton.world import Env, StrPath, capture_world
 
-InferFn = Callable[..., Any]
-Device = Any
+#: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
+#: to the worker.
+Device = Union[int, str, "tuple[int | str, ...]", None]
+Target = Callable[..., Any]
 
 
-def make_registration(
-    infer_fn: InferFn | Sequence[InferFn],
+@dataclass(frozen=True)
+class Options:
+    """How a model shall run; the arguments of `DaemonClient.register` of the same names."""
+
+    instances: int | None = None
+    devices: Sequence[Device] | None = None
+    factory: bool = False
+    python: StrPath | None = None
+    env: Env | None = None
+    cwd: StrPath | None = None
+    sys_path: Iterable[StrPath] | None = None
+    strict: bool = False
+    model_version: int = 1
+    replace: bool = False
+    load_timeout_s: float = 600.0
+
+
+def prepare(
+    infer_fn: Target | Sequence[Target],
     model_name: str | None,
     inputs: Sequence[Tensor] | None,
     outputs: Sequence[Tensor] | None,
     config: ModelConfig | None,
-    *,
-    instances: int | None,
-    devices: Sequence[Device] | None,
-    factory: bool,
-    world_options: Mapping[str, Any],
-    strict: bool | None,
-    version: int,
-    load_timeout_s: float,
-) -> tuple[messages.ModelSpec, list[bytes]]:
-    """Return the declaration and the payloads of a model; see `DaemonClient.register` for the arguments.
+    given: Mapping[str, Any],
+) -> tuple[messages.Register, list[bytes]]:
+    """Check all that can be checked here; return the message and its payloads.
+
+    Args:
+        infer_fn: one callable for all instances, or a list of them
+        model_name: None: as declared, or the callable's own name
+        inputs: None: as declared
+        outputs: None: as declared
+        config: None: as declared, or the default
+        given: fields of `Options`; None and missing ones are as declared
 
     Raises:
-        PyTritonBadParameterError, PyTritonValidationError, PicklingError: what is wrong, and what to do.
+        PyTritonValidationError: something is missing or wrong
+        PyTritonBadParameterError: a value in `config` is unusable
+        PicklingError: a callable cannot be pickled
     """
-    from pytriton.pickling import pack_callable
-    from pytriton.world import capture_world
-
-    callables = _callables(infer_fn)
-    declared = declaration_of(callables[0])
-    name = _name(model_name, declared)
-    given_inputs, given_outputs = _tensors(name, inputs, outputs, declared)
-    triton_config = to_triton_config(
-        name, given_inputs, given_outputs, config or (declared.config if declared else None), version
-    )
-    pinned = [_visible_devices(device) for device in devices or ()]
-    world = capture_world(**world_options)
+    several = not callable(infer_fn) and isinstance(infer_fn, (list, tuple))
+    targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
+    per_instance = len(targets) if several else None
+    declaration = declaration_of(targets[0]) if targets else None
+    options = merge_options(declaration, given, per_instance)
+    _check_callables(targets, factory=options.factory)
+    name = model_name or (declaration.name if declaration else default_model_name(targets[0]))
+    inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
+    outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
+    config = config if config is not None else declaration.config if declaration else None
+    devices = device_list(options.devices)
+    document = to_triton_config(name, inputs, outputs, config, options.model_version)
     spec = messages.ModelSpec(
         name=name,
-        version=version,
-        config=triton_config,
-        world=world,
-        instances=_count(instances, len(callables), None if devices is None else len(pinned)),
-        devices=list(pinned),
-        factory=factory,
-        strict=(declared.strict if declared else False) if strict is None else strict,
-        load_timeout_s=load_timeout_s,
+        version=options.model_version,
+        config=document,
+        world=capture_world(options.python, options.env, options.cwd, options.sys_path),
+        instances=count_instances(options.instances, devices, per_instance),
+        devices=devices,
+        factory=options.factory,
+        strict=options.strict,
+        load_timeout_s=options.load_timeout_s,
     )
-    return spec, [pack_callable(one, world, model_name=name) for one in callables]
+    message = messages.Register(spec, options.replace)
+    _check_sendable(message)
+    with WorkerImports(spec.world, own_interpreter=options.python is None) as imports:
+        payloads = [pack_callable(target, imports, name) for target in targets]
+    return message, payloads
 
 
-def _callables(infer_fn: InferFn | Sequence[InferFn]) -> list[InferFn]:
-    found = list(infer_fn) if isinstance(infer_fn, (list, tuple)) else [infer_fn]
-    if not found or not all(callable(one) for one in found):
-        wrong = next((one for one in found if not callable(one)), infer_fn)
+def merge_options(
+    declaration: Declaration | None, given: Mapping[str, Any], per_instance: int | None = None
+) -> Options:
+    """Return what was given, and for the rest what was declared.
+
+    Raises:
+        PyTritonValidationError: a declared option does not exist, or a value is unusable
+    """
+    known = [field.name for field in dataclasses.fields(Options)]
+    said = {name: value for name, value in given.items() if value is not None}
+    declared: dict[str, Any] = dict(declaration.options) if declaration else {}
+    for name in declared:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PyTritonValidationError(
+                f"@declare has an option {name!r} that register() does not know.{hint} There are: "
+                f"{', '.join(known)}."
+            )
+    if declaration and declaration.strict:
+        declared["strict"] = True
+    if per_instance is not None or said.keys() & {"instances", "devices"}:
+        # How many instances is one decision: said here, it is not mixed with the declared one.
+        declared.pop("instances", None)
+        declared.pop("devices", None)
+    options = Options(**{**declared, **said})
+    if not isinstance(options.load_timeout_s, (int, float)) or not options.load_timeout_s > 0:
         raise PyTritonValidationError(
-            f"infer_fn has to be either callable or sequence of callables, not {wrong!r:.80} "
-            f"(a {type(wrong).__name__})"
+            f"load_timeout_s has to be a number of seconds above 0, got {options.load_timeout_s!r}."
         )
-    return found
+    return options
 
 
-def _name(model_name: str | None, declared: Declaration | None) -> str:
-    if model_name is not None:
-        return model_name
-    if declared is not None:
-        return declared.name
-    raise PyTritonBadParameterError(
-        "the model needs a name: register(infer_fn, model_name=...), or decorate the callable with @declare"
-    )
+def default_model_name(target: Target) -> str:
+    """Return the callable's own name, with what model names cannot have replaced by `_`.
+
+    Raises:
+        PyTritonValidationError: it has none (a lambda)
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    own = getattr(target, "__name__", None) or type(target).__name__
+    if own == "<lambda>":
+        raise PyTritonValidationError("A lambda has no name to give its model: pass model_name=.")
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
+    if not name.strip("._"):
+        raise PyTritonValidationError(f"No model name can be made of {own!r}: pass model_name=.")
+    return name
 
 
-def _tensors(
-    name: str,
-    inputs: Sequence[Tensor] | None,
-    outputs: Sequence[Tensor] | None,
-    declared: Declaration | None,
-) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    if inputs is None and declared is not None:
-        inputs = declared.inputs
-    if outputs is None and declared is not None:
-        outputs = declared.outputs
-    if inputs is None or outputs is None:
-        raise PyTritonBadParameterError(
-            f"model {name} needs inputs= and outputs=, each a list of Tensor(name=..., dtype=..., shape=...); "
-            "or decorate the callable with @declare"
+def device_list(devices: Sequence[Device] | None) -> list[str | None]:
+    """Return CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it alone.
+
+    Raises:
+        PyTritonValidationError: an entry is no device
+    """
+    if devices is None:
+        return []
+    if isinstance(devices, (str, int)) or not isinstance(devices, Sequence):
+        raise PyTritonValidationError(
+            f"devices has to be a list with one entry for each instance, got {devices!r}. Write "
+            f"devices=[{devices!r}] for one instance."
         )
-    return inputs, outputs
+    if not devices:
+        raise PyTritonValidationError("devices=[] asks for no instance at all; leave it out.")
+    return [None if device is None else _device_text(device) for device in devices]
 
 
-def _count(instances: int | None, callables: int, devices: int | None) -> int:
-    """Return the number of instances that arguments agree on."""
+def _device_text(device: Any) -> str:
+    if isinstance(device, tuple):
+        if not device or any(isinstance(part, tuple) or part in ("", "cpu") for part in device):
+            raise PyTritonValidationError(
+                f"devices: {device!r} has to name one or more GPUs for one instance, e.g. (0, 1)."
+            )
+        return ",".join(_device_text(part) for part in device)
+    if isinstance(device, str):
+        return "" if device == "cpu" else device
+    try:
+        if isinstance(device, bool):
+            raise TypeError
+        number = operator.index(device)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise PyTritonValidationError(
+            f"devices: {device!r} is no device. A GPU's number (0), its UUID ('GPU-...'), a tuple "
+            "of them for one instance on several GPUs, or 'cpu'."
+        )
+    return str(number)
+
+
+def count_instances(
+    instances: int | None, devices: Sequence[str | None], per_instance: int | None
+) -> int:
+    """Return the number of instances, which may be said in up to three ways, but only in one voice.
+
+    Raises:
+        PyTritonValidationError: they contradict each other
+    """
+    if instances is not None and (
+        isinstance(instances, bool) or not isinstance(instances, int) or instances < 1
+    ):
+        raise PyTritonValidationError(
+            f"instances has to be a whole number from 1, got {instances!r}."
+        )
     said = {
         "instances": instances,
-        "callables": callables if callables > 1 else None,
-        "devices": devices,
+        "the number of devices": len(devices) or None,
+        "the number of callables": per_instance,
     }
     counts = {what: count for what, count in said.items() if count is not None}
     if len(set(counts.values())) > 1:
-        text = ", ".join(f"{count} {what}" for what, count in counts.items())
-        raise PyTritonBadParameterError(f"the number of instances is not clear: {text}")
-    count = next(iter(counts.values()), 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise PyTritonBadParameterError(f"instances={count!r}: a model has at least 1 instance")
-    return count
-
-
-def _visible_devices(device: Device) -> str:
-    """Return CUDA_VISIBLE_DEVICES for an entry of `devices`."""
-    if isinstance(device, str):
-        return "" if device == "cpu" else device
-    numbers = device if isinstance(device, tuple) else (device,)
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
-        raise PyTritonBadParameterError(
-            f"devices: {device!r} is not a device: a number, a tuple of numbers, a GPU's UUID, or 'cpu'"
+        words = ", ".join(f"{what} is {count}" for what, count in counts.items())
+        raise PyTritonValidationError(
+            f"These contradict each other: {words}. Each device and each callable of a list gets "
+            "one instance; leave instances= out then."
         )
-    return ",".join(map(str, numbers))
+    return next(iter(counts.values()), 1)
+
+
+def _tensors(
+    what: str, given: Sequence[Tensor] | None, declared: Sequence[Tensor] | None, model_name: str
+) -> Sequence[Tensor]:
+    tensors = given if given is not None else declared
+    if tensors is None:
+        raise PyTritonValidationError(
+            f"Model {model_name!r} has no {what}. Pass {what}=[Tensor(name=..., dtype=..., "
+            "shape=...)], or decorate the callable with @pytriton.declare(inputs=[...], "
+            "outputs=[...])."
+        )
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
+    if not targets:
+        raise PyTritonValidationError("infer_fn is an empty list: there is nothing to serve.")
+    for target in targets:
+        if callable(target):
+            continue
+        if factory:
+            wanted = (
+                "With factory=True, infer_fn has to be a class or function that makes the callable"
+            )
+        else:
+            wanted = "infer_fn has to be a callable or a list of callables"
+        hint = (
+            " 'module:attribute' is for the command line; import it here."
+            if isinstance(target, str)
+            else ""
+        )
+        raise PyTritonValidationError(f"{wanted}, got a {type(target).__name__}.{hint}")
+
+
+def _check_sendable(message: messages.Register) -> None:
+    try:
+        messages.encode(message)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise PyTritonValidationError(
+            f"Model {message.spec.name!r} has a value that cannot be sent to the daemon: {error}. "
+            "Use plain Python numbers, strings, lists and dicts in ModelConfig."
+        ) from error

@@ -1,122 +1,204 @@
-"""The registrant's world: interpreter, module search path, working directory and environment that travel with a callable."""
+"""The registrant's world: what a callable has to find in its worker as it found it here."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
+from pytriton.worker_imports import Probe
 
-#: Environment variables that travel by default: what makes imports, libraries and devices work. Others stay at
-#: home, for they may be secrets; `env=` names those that shall travel, too.
-TRAVELLING = frozenset(
-    "PATH LD_LIBRARY_PATH LD_PRELOAD HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV SSL_CERT_FILE "
-    "SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy "
-    "https_proxy no_proxy all_proxy TOKENIZERS_PARALLELISM PYTHONHASHSEED PYTHONUTF8 PYTHONWARNINGS "
-    "PYTHONIOENCODING PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
-)
-#: And those that begin so.
-TRAVELLING_PREFIXES = tuple(
-    "LC_ XDG_ CONDA_ CUDA_ NVIDIA_ NCCL_ OMP_ MKL_ OPENBLAS_ BLIS_ NUMBA_ NUMEXPR_ TORCH PYTORCH_ HF_ "
-    "TRANSFORMERS_ JAX_ XLA_ TF_ ORT_ ONNX".split()
-)
-#: Of those, a token is a token.
-_SECRET_PARTS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
+StrPath = Union[str, "os.PathLike[str]"]
+#: Values of variables (None: leave it out), or names of variables of this process to copy.
+Env = Union[Mapping[str, "str | None"], Sequence[str]]
 
-Environment = Union[Mapping[str, str], Sequence[str], None]
-PathLike = Union[str, "os.PathLike[str]"]
+#: Environment variables that travel by themselves: what programs, libraries and locales are found
+#: by.
+TRAVELLING_NAMES = frozenset(
+    {
+        "CURL_CA_BUNDLE", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME",
+        "PATH", "REQUESTS_CA_BUNDLE", "SHELL", "TMPDIR", "TOKENIZERS_PARALLELISM", "TZ", "USER",
+        "ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY",
+        "all_proxy", "ftp_proxy", "https_proxy", "http_proxy", "no_proxy",
+    }
+)  # fmt: skip
+#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks.
+TRAVELLING_PREFIXES = (
+    "BLIS_", "CONDA_", "CUDA_", "CUDNN_", "CUPY_", "GOMP_", "HF_", "JAX_", "KMP_", "LC_", "MKL_",
+    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "PYTHON",
+    "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV", "XDG_",
+    "XLA_",
+)  # fmt: skip
+#: Never by themselves, whatever they begin with: they make an interpreter wait for somebody at a
+#: keyboard, or undo the module search path that is captured here.
+STAYING_NAMES = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONSAFEPATH", "PYTHONBREAKPOINT"})
+#: Nor what looks like a secret, such as HF_TOKEN: `env=["HF_TOKEN"]` takes it along.
+_SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$")
+#: Of no use, or harmful, to another interpreter than this one.
+_OF_THIS_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
 
 
 def capture_world(
-    *,
-    python: PathLike | None = None,
-    env: Environment = None,
-    cwd: PathLike | None = None,
-    sys_path: Sequence[PathLike] | None = None,
+    python: StrPath | None = None,
+    env: Env | None = None,
+    cwd: StrPath | None = None,
+    sys_path: Iterable[StrPath] | None = None,
 ) -> World:
-    """Return the world of this process with what is overridden.
+    """Return this process's world, with what the caller wants otherwise.
 
     Args:
-        python: an interpreter, or the folder of a virtual or conda environment; default: this one
-        env: variables to set in the worker, or names of this process's variables to copy
-        cwd: the worker's working directory; default: this process's
-        sys_path: the worker's module search path; default: this process's or, with `python`, the interpreter's own
+        python: an interpreter, its name on PATH, or the folder of a virtual or conda environment;
+            None is the interpreter of this process
+        env: variables to set in the worker (None as value: leave out), or names of variables to
+            copy, besides those that travel by themselves
+        cwd: working directory of the worker; None is that of this process
+        sys_path: folders to search for modules first
 
     Raises:
-        PyTritonBadParameterError: something named does not exist.
+        PyTritonBadParameterError: something named does not exist, or this process has no
+            interpreter or no working directory any more
     """
     folder = _working_directory(cwd)
-    if sys_path is not None:
-        search = [os.path.join(folder, os.fspath(entry)) for entry in sys_path]
-    elif python is not None:
-        search = []
+    interpreter = own_interpreter() if python is None else find_interpreter(python)
+    variables = travelling_variables(os.environ, own_interpreter=python is None)
+    variables = _with_wanted(variables, env)
+    first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
+    if python is None:
+        search = [*first, *own_search_path(folder)]
     else:
-        search = _search_path(folder)
-    return World(
-        python=sys.executable if python is None else _interpreter(python),
-        sys_path=search,
-        cwd=folder,
-        env=_environment(env),
-    )
+        search = [*first, *_search_path_of(interpreter, variables, folder)] if first else []
+    return World(interpreter, list(dict.fromkeys(search)), folder, variables)
 
 
-def _working_directory(cwd: PathLike | None) -> str:
+def own_interpreter() -> str:
+    """Return the interpreter of this process.
+
+    Raises:
+        PyTritonBadParameterError: it is a frozen program or embedded in one, which cannot start a
+            worker
+    """
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise PyTritonBadParameterError(
+            "This process is no plain Python interpreter (a frozen program, or Python embedded in "
+            "one), so no worker can be started with it. Say which interpreter to use: "
+            "register(..., python='/path/to/python')."
+        )
+    return os.path.abspath(sys.executable)
+
+
+def find_interpreter(python: StrPath) -> str:
+    """Return the absolute path of the interpreter that `python=` means.
+
+    Links are not followed: the path of a virtual environment's interpreter is what makes it one.
+
+    Raises:
+        PyTritonBadParameterError: there is none
+    """
+    text = os.path.expanduser(os.fspath(python))
+    path = os.path.abspath(text)
+    if os.path.isdir(path):
+        inside = os.path.join(path, "bin", "python")
+        if not os.path.isfile(inside):
+            raise PyTritonBadParameterError(
+                f"python={text!r} is a folder without bin/python. Name an interpreter, or the "
+                "folder of a virtual or conda environment."
+            )
+        path = inside
+    elif os.sep not in text:
+        path = shutil.which(text) or path
+    if not os.path.isfile(path):
+        raise PyTritonBadParameterError(
+            f"python={text!r}: there is no file {path}. Name an interpreter, or the folder of a "
+            "virtual or conda environment."
+        )
+    if not os.access(path, os.X_OK):
+        raise PyTritonBadParameterError(f"python={text!r}: {path} cannot be executed by this user.")
+    return path
+
+
+def own_search_path(folder: str) -> list[str]:
+    """Return sys.path with absolute entries that exist; '' (interactive, notebook, -c) is `folder`.
+
+    Archives stay: a zipapp is an entry of its own path.
+    """
     try:
-        folder = os.path.abspath(os.fspath(cwd)) if cwd is not None else os.getcwd()
+        base = os.getcwd()
+    except FileNotFoundError:
+        base = folder
+    entries = (os.fsdecode(entry) for entry in sys.path if isinstance(entry, (str, bytes)))
+    absolute = (os.path.join(base, entry) if entry else base for entry in entries)
+    return [path for path in dict.fromkeys(map(os.path.normpath, absolute)) if os.path.exists(path)]
+
+
+def travelling_variables(
+    environ: Mapping[str, str], *, own_interpreter: bool = True
+) -> dict[str, str]:
+    """Return the environment variables that travel by themselves."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name in TRAVELLING_NAMES or name.startswith(TRAVELLING_PREFIXES))
+        and name not in STAYING_NAMES
+        and not _SECRET.search(name.upper())
+        and (own_interpreter or not name.startswith(_OF_THIS_INTERPRETER))
+    }
+
+
+def _with_wanted(variables: dict[str, str], env: Env | None) -> dict[str, str]:
+    if env is None:
+        return variables
+    if isinstance(env, str) or not isinstance(env, (Mapping, Iterable)):
+        raise PyTritonBadParameterError(
+            f"env={env!r}: give a dict of variables, or a list of names of variables to copy."
+        )
+    wanted = (
+        dict(env) if isinstance(env, Mapping) else {name: _of_this_process(name) for name in env}
+    )
+    for name, value in wanted.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise PyTritonBadParameterError(f"env: {name!r} cannot be the name of a variable.")
+        if value is None:
+            variables.pop(name, None)
+        elif isinstance(value, str) and "\0" not in value:
+            variables[name] = value
+        else:
+            raise PyTritonBadParameterError(
+                f"env: the value of {name} has to be a string without NUL, got "
+                f"{type(value).__name__}."
+            )
+    return variables
+
+
+def _of_this_process(name: str) -> str:
+    try:
+        return os.environ[name]
+    except (KeyError, TypeError):
+        raise PyTritonBadParameterError(
+            f"env names the variable {name!r} to copy, which is not set in this process. To set it "
+            "in the worker only, pass a dict: env={'NAME': 'value'}."
+        ) from None
+
+
+def _working_directory(cwd: StrPath | None) -> str:
+    try:
+        folder = os.getcwd() if cwd is None else os.path.abspath(os.path.expanduser(os.fspath(cwd)))
     except FileNotFoundError:
         raise PyTritonBadParameterError(
-            "the working directory of this process does not exist any more; give the worker one with cwd="
+            "The working directory of this process has been deleted. Name one for the worker: "
+            "register(..., cwd='/an/absolute/path')."
         ) from None
     if not os.path.isdir(folder):
-        raise PyTritonBadParameterError(f"cwd={folder!r} is not a folder on this machine")
+        raise PyTritonBadParameterError(f"cwd={str(cwd)!r}: there is no folder {folder}.")
     return folder
 
 
-def _search_path(folder: str) -> list[str]:
-    """Return sys.path with absolute entries that exist; "" means the working directory."""
-    entries = [os.path.join(folder, entry) if entry else folder for entry in sys.path]
-    return [entry for entry in dict.fromkeys(entries) if os.path.exists(entry)]
-
-
-def _interpreter(python: PathLike) -> str:
-    """Return the interpreter that `python` names: a file, or an environment's folder."""
-    path = Path(os.path.abspath(os.path.expanduser(os.fspath(python))))
-    if path.is_dir():
-        inside = path / "bin" / "python"
-        if not inside.exists():
-            raise PyTritonBadParameterError(
-                f"python={str(python)!r} is a folder without bin/python: name an interpreter, or the folder of a "
-                "virtual or conda environment"
-            )
-        path = inside
-    if not os.access(path, os.X_OK):
-        raise PyTritonBadParameterError(
-            f"python={str(python)!r} is not an interpreter that this user can run on this machine"
-        )
-    return str(path)
-
-
-def _environment(env: Environment) -> dict[str, str]:
-    chosen = {name: value for name, value in os.environ.items() if _travels(name)}
-    if isinstance(env, str):
-        raise PyTritonBadParameterError(f"env={env!r}: a dict of variables, or a list of their names")
-    if isinstance(env, Mapping):
-        chosen.update({str(name): str(value) for name, value in env.items()})
-    else:
-        for name in env or ():
-            if name not in os.environ:
-                raise PyTritonBadParameterError(
-                    f"env names the variable {name!r}, which is not set in this process"
-                )
-            chosen[name] = os.environ[name]
-    return chosen
-
-
-def _travels(name: str) -> bool:
-    if any(part in name for part in _SECRET_PARTS):
-        return False
-    return name in TRAVELLING or name.startswith(TRAVELLING_PREFIXES)
+def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str) -> list[str]:
+    # What goes in front of another interpreter's path has to be put in front of all of it: a worker
+    # whose world has a search path uses that and nothing else.
+    with Probe(World(interpreter, [], folder, dict(variables))) as probe:
+        return probe.search_path
