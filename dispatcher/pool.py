@@ -24,6 +24,8 @@ _log = structlog.get_logger(__name__)
 
 #: A worker that served this long was not part of a crash loop.
 _HEALTHY_S = 60.0
+#: Ended workers whose end can still be explained to proxies.
+_ENDED_KEPT = 16
 #: How long a broken lane may run ahead of the news that its worker ended.
 _END_NEWS_S = 2.0
 
@@ -225,7 +227,7 @@ class Pool:
         """Start a worker and return it when it is ready; end it when it does not become so."""
         worker = await self._start_worker(instance.index)
         instance.worker = worker
-        self._workers[worker.name] = worker
+        self._remember(worker)
         try:
             await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
             if not worker.ready.done():
@@ -268,6 +270,13 @@ class Pool:
             "worker ended", model=self._spec.name, instance=instance.index, how=instance.last_exit
         )
         await self._discard(worker)
+
+    def _remember(self, worker: WorkerProcess) -> None:
+        """Know a worker by its name; of those that ended, the newest are kept, to be asked about."""
+        ended = [name for name, one in self._workers.items() if one.child.exited.done()]
+        for name in ended[:-_ENDED_KEPT]:
+            del self._workers[name]
+        self._workers[worker.name] = worker
 
     async def _discard(self, worker: WorkerProcess) -> None:
         await worker.stop(0)

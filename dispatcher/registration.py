@@ -25,6 +25,10 @@ from pytriton.ipc import messages
 _log = structlog.get_logger(__name__)
 
 
+#: What a worker gets to end in, even when the grace period is over.
+_WORKER_END_S = 1.0
+
+
 class Registration:
     """A model as it was registered once. `key` is unique among all registrations of this daemon's life."""
 
@@ -68,6 +72,7 @@ class Registration:
 
     async def stop(self, grace_s: float) -> None:
         """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers."""
+        deadline = asyncio.get_running_loop().time() + grace_s
         if self.pool.proxies:
             try:
                 await asyncio.wait_for(self._proxies_gone.wait(), grace_s)
@@ -78,7 +83,8 @@ class Registration:
                     grace_s=grace_s,
                     proxies=self.pool.proxies,
                 )
-        await self.pool.stop(grace_s)
+        left_s = deadline - asyncio.get_running_loop().time()
+        await self.pool.stop(max(_WORKER_END_S, left_s))
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:

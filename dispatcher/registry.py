@@ -49,7 +49,8 @@ class Registry:
         self._by_name: dict[str, Registration] = {}
         self._by_key: dict[str, Registration] = {}
         #: Who changes a name just now, so that nobody else does.
-        self._busy: dict[str, asyncio.Task[object] | None] = {}
+        self._busy: dict[str, asyncio.Task[object]] = {}
+        self._registering: set[asyncio.Task[object]] = set()
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
@@ -109,8 +110,12 @@ class Registry:
                 f"a model named {spec.name!r} is registered already. Unregister it first, choose another name, or "
                 "say replace=True (--replace) to put this one in its place.",
             )
-        with self._reserved(spec.name):
-            return await self._register(spec, payloads, former, report)
+        with self._reserved(spec.name) as task:
+            self._registering.add(task)
+            try:
+                return await self._register(spec, payloads, former, report)
+            finally:
+                self._registering.discard(task)
 
     async def unregister(self, name: str) -> None:
         """Stop serving a model: requests under way are answered, then its workers end.
@@ -134,8 +139,13 @@ class Registry:
     async def load_again(self) -> None:
         """After tritonserver was started again: load all models; their workers have kept theirs."""
         for registration in list(self):
-            if registration.ready:
-                await self._server.load(registration.spec.name, registration.triton_config)
+            if not registration.ready:
+                continue
+            name = registration.spec.name
+            try:
+                await self._server.load(name, registration.triton_config)
+            except RemoteFailure as failure:
+                _log.error("model was not loaded again", model=name, reason=failure.text)
 
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
@@ -144,10 +154,9 @@ class Registry:
 
     async def stop(self) -> None:
         """End the registrations under way, then unregister everything, all at once."""
-        under_way = [task for task in self._busy.values() if task is not None]
-        for task in under_way:
+        for task in self._registering:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
         results = await asyncio.gather(
             *(self.unregister(name) for name in list(self._by_name)), return_exceptions=True
         )
@@ -218,12 +227,15 @@ class Registry:
 class _Reservation:
     """Keeps others from changing a name meanwhile."""
 
-    def __init__(self, busy: dict[str, asyncio.Task[object] | None], name: str) -> None:
+    def __init__(self, busy: dict[str, asyncio.Task[object]], name: str) -> None:
         self._busy = busy
         self._name = name
 
-    def __enter__(self) -> None:
-        self._busy[self._name] = asyncio.current_task()
+    def __enter__(self) -> asyncio.Task[object]:
+        task = asyncio.current_task()
+        assert task is not None  # handlers run in tasks
+        self._busy[self._name] = task
+        return task
 
     def __exit__(self, *_: object) -> None:
         del self._busy[self._name]

@@ -113,7 +113,8 @@ class TritonServer:
         return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}"
 
     async def clean_up(self) -> None:
-        """After the process ended by itself: give back what it left behind."""
+        """After the process ended by itself: give back what it left behind. It may be started again then."""
+        self._machine.change(ServerState.STARTING)
         await self._close_client()
         self._sweep_shared_memory()
 
@@ -135,8 +136,9 @@ class TritonServer:
 
     async def stop(self) -> None:
         """End the process; its models should be unloaded by now."""
-        if self._machine.state is not ServerState.STOPPED:
-            self._machine.change(ServerState.STOPPING)
+        if self._machine.state is ServerState.STOPPED:
+            return
+        self._machine.change(ServerState.STOPPING)
         await self._close_client()
         if self._child is not None:
             await self._child.stop(_EXIT_GRACE_S)

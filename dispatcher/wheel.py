@@ -109,10 +109,11 @@ def install_wheel(
     tree = wheel_tree(cache, pin)
 
     def build(draft: Path) -> None:
-        if wheel is not None:
-            source = wheel
-        else:
-            source = _download(draft.parent / "download", proxy, progress, pin)
+        source = (
+            wheel
+            if wheel is not None
+            else _download(draft.parent / "download", proxy, progress, pin)
+        )
         progress(f"checking and unpacking {source.name} into {tree}")
         verify(source, pin)
         unpack(source, draft)
