@@ -78,6 +78,12 @@ class Arena:
     def _grow(self, needed: int) -> None:
         size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        available = linux.available_memory()
+        if size - self._size > available:  # the kernel would not refuse: it would kill somebody
+            raise ArenaError(
+                f"cannot get {size} bytes of shared memory: {self._size} are held and only {available} "
+                "more are available on this machine"
+            )
         try:
             # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a
             # copy.
@@ -106,7 +112,7 @@ class MappedMemory:
         """Return a mapping that covers the bytes [0, end).
 
         Raises:
-            ArenaError: the memory is smaller than `end`.
+            ArenaError: the memory is smaller than `end`, or cannot be mapped.
         """
         if end > self._size or self._map is None:
             self._map_again(end)
@@ -122,5 +128,8 @@ class MappedMemory:
         size = os.fstat(self._fd).st_size
         if end > size or size == 0:
             raise ArenaError(f"the peer points at byte {end} of a memory of {size} bytes")
-        self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)
+        try:
+            self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ArenaError(f"cannot map the peer's memory of {size} bytes: {error}") from error
         self._size = size

@@ -7,6 +7,8 @@ import fcntl
 import os
 import platform
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 # asm-generic numbers are the same on every architecture since Linux 5.1; memfd_create is older.
 _NR_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
@@ -50,6 +52,34 @@ def is_sealed_against_shrinking(fd: int) -> bool:
         return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
     except OSError:  # not a file that knows seals
         return False
+
+
+def available_memory() -> int:
+    """Return how many bytes can be taken before the kernel kills processes.
+
+    The machine's MemAvailable (proc(5)), or what is left to this process's control groups (v2) if less.
+    memfds are outside of every limit but these, and allocating one does not fail where memory ends.
+    """
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        kib = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
+    return min([int(kib) * 1024, *_left_to_control_groups()])
+
+
+def _left_to_control_groups() -> Iterator[int]:
+    """Yield what the memory limit of each control group leaves, from this process's up to the root."""
+    with open("/proc/self/cgroup", encoding="utf-8") as groups:
+        own = next((line[3:].strip() for line in groups if line.startswith("0::")), "/")
+    names = own.strip("/").split("/")
+    for depth in range(len(names), -1, -1):
+        group = Path("/sys/fs/cgroup", *names[:depth])
+        try:
+            limit = (group / "memory.max").read_text().strip()
+            used = int((group / "memory.current").read_text())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        except OSError:  # the root, version 1, or a group without the memory controller
+            continue
+        if limit != "max":  # "inactive_file": the cache of files, given up under pressure
+            yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
 
 
 def pidfd_open(pid: int) -> int:

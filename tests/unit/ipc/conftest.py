@@ -1,0 +1,30 @@
+"""Fixtures of the wire's tests: two ends of a lane in one process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from pytriton.ipc.lane import Lane
+
+
+@pytest.fixture
+def lanes() -> Iterator[tuple[Lane, Lane]]:
+    """Both ends of a lane, the proxy's and the worker's."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+    yield proxy, worker
+    proxy.close()
+    worker.close()
+
+
+@pytest.fixture
+def end_and_socket() -> Iterator[tuple[Lane, socket.socket]]:
+    """One end of a lane that does not trust its peer, and the bare socket of that peer."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lane = Lane(ends[0], peer_trusted=False)
+    yield lane, ends[1]
+    lane.close()
+    ends[1].close()

@@ -1,0 +1,211 @@
+"""The arena: memory that grows under its reader, that nobody can shrink, and that may not be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytriton.ipc import linux
+from pytriton.ipc.arena import ALIGNMENT, Arena, ArenaError, MappedMemory
+
+SMALL = 100
+LARGE = 300_000
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    with closing(Arena("test")) as arena:
+        yield arena
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def put(arena: Arena, data: bytes) -> int:
+    offset = arena.allocate(len(data))
+    arena.writable()[offset : offset + len(data)] = data
+    return offset
+
+
+def memfd(size: int, *, sealed: bool) -> int:
+    fd = linux.memfd_create("test")
+    os.ftruncate(fd, size)
+    if sealed:
+        linux.seal_against_shrinking(fd)
+    return fd
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """Have the kernel refuse files (memory included) above a size. It restricts the whole process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@given(st.lists(st.binary(max_size=300) | st.integers(0, LARGE).map(bytes), max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_all_that_was_written_is_read_by_the_other_end(blocks: list[bytes]) -> None:
+    with closing(Arena("test")) as arena:
+        offsets = [put(arena, block) for block in blocks]
+        arena.writable()  # an arena in which nothing lies has no memory to be mapped
+        with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+            memory = reader.covering(arena.size)
+            for offset, block in zip(offsets, blocks):
+                assert offset % ALIGNMENT == 0
+                assert memory[offset : offset + len(block)] == block
+    borders = sorted((offset, offset + len(b)) for offset, b in zip(offsets, blocks) if b)
+    assert all(end <= start for (_, end), (start, _) in zip(borders, borders[1:]))
+
+
+def test_growth_keeps_arrays_over_the_old_mapping_valid(arena: Arena) -> None:
+    offset = arena.allocate(SMALL)
+    early = np.ndarray(SMALL, np.uint8, arena.writable(), offset)
+    early[:] = 7
+    size = arena.size
+    arena.allocate(LARGE)
+    assert arena.size > size
+    assert arena.writable()[offset : offset + SMALL] == b"\7" * SMALL
+    early[0] = 8  # still the same memory, not a copy of it
+    assert arena.writable()[offset] == 8
+
+
+def test_memory_above_64_mib_is_not_rounded_up_to_the_next_power_of_two(arena: Arena) -> None:
+    arena.allocate((1 << 26) + 1)
+    assert (1 << 26) < arena.size < (1 << 26) + (1 << 20)
+
+
+def test_reset_hands_the_same_memory_out_again(arena: Arena) -> None:
+    first = arena.allocate(LARGE)
+    size = arena.size
+    arena.reset()
+    assert arena.allocate(LARGE) == first
+    assert arena.size == size
+
+
+def test_nothing_takes_no_room(arena: Arena) -> None:
+    assert arena.allocate(0) == 0
+    assert arena.size == 0
+
+
+def test_reader_maps_again_after_growth(arena: Arena) -> None:
+    offset = put(arena, b"early")
+    with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+        early = memoryview(reader.covering(offset + 5))[offset : offset + 5]
+        late = put(arena, b"late" * LARGE)
+        end = late + 4 * LARGE
+        assert reader.covering(end)[late:end] == b"late" * LARGE
+        assert bytes(early) == b"early"
+
+
+def test_reader_cannot_write(arena: Arena) -> None:
+    put(arena, b"data")
+    with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+        memory = reader.covering(4)
+        with pytest.raises(TypeError):
+            memory[0] = 1
+        array = np.ndarray(4, np.uint8, memory)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_descriptor_for_the_reader_does_not_write(arena: Arena) -> None:
+    put(arena, b"data")
+    fd = arena.open_readonly()
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pwrite(fd, b"x", 0)
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_kernel_refuses_to_shrink_an_arena(arena: Arena) -> None:
+    put(arena, b"data")
+    readonly = arena.open_readonly()
+    writable = os.open(f"/proc/self/fd/{readonly}", os.O_RDWR)
+    try:
+        with pytest.raises(OSError, match="not permitted") as refused:
+            os.ftruncate(writable, 0)
+        assert refused.value.errno == errno.EPERM
+        os.ftruncate(writable, arena.size + 1)  # growing is allowed
+    finally:
+        os.close(writable)
+        os.close(readonly)
+
+
+def test_untrusted_memory_that_could_shrink_is_refused_and_closed() -> None:
+    before = descriptors()
+    with pytest.raises(ArenaError, match="shrink"):
+        MappedMemory(memfd(4096, sealed=False), writer_trusted=False)
+    with pytest.raises(ArenaError, match="shrink"):
+        MappedMemory(os.open("/dev/zero", os.O_RDONLY), writer_trusted=False)
+    assert descriptors() == before
+
+
+def test_trusted_memory_needs_no_seal() -> None:
+    with closing(MappedMemory(memfd(4096, sealed=False), writer_trusted=True)) as reader:
+        assert reader.covering(4096)[:] == bytes(4096)
+
+
+@pytest.mark.parametrize(("size", "end"), [(4096, 4097), (0, 0), (0, 1), (4096, 1 << 80)])
+def test_position_outside_of_the_memory_is_an_error(size: int, end: int) -> None:
+    memory = MappedMemory(memfd(size, sealed=True), writer_trusted=False)
+    with closing(memory), pytest.raises(ArenaError, match=rf"byte {end} of .* {size} bytes"):
+        memory.covering(end)
+
+
+def test_untrusted_memory_that_cannot_be_mapped_is_an_error() -> None:
+    writable = memfd(4096, sealed=True)
+    unreadable = os.open(f"/proc/self/fd/{writable}", os.O_WRONLY)
+    os.close(writable)
+    before = descriptors()
+    for fd in (unreadable, memfd(1 << 62, sealed=True)):
+        with closing(MappedMemory(fd, writer_trusted=False)) as memory, pytest.raises(ArenaError):
+            memory.covering(100)
+    assert descriptors() == before - 1
+
+
+def test_more_memory_than_the_machine_has_is_refused_before_it_is_taken(arena: Arena) -> None:
+    kept = put(arena, b"kept")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Were the arena to try, the kernel would go on until it kills somebody: the limit is for that case.
+    for nbytes in (2 * machine, 1 << 50, 1 << 63, 1 << 80):
+        with largest_file(1 << 28), pytest.raises(ArenaError, match="available"):
+            arena.allocate(nbytes)
+    assert arena.writable()[kept : kept + 4] == b"kept"
+    late = put(arena, bytes(LARGE) + b"late")
+    assert arena.writable()[late + LARGE : late + LARGE + 4] == b"late"
+
+
+def test_refusal_of_the_kernel_leaves_the_arena_usable(arena: Arena) -> None:
+    kept = put(arena, b"kept")
+    with largest_file(1 << 20), pytest.raises(ArenaError, match=r"cannot get .* bytes"):
+        arena.allocate(1 << 24)
+    late = put(arena, bytes(LARGE) + b"late")
+    assert arena.writable()[kept : kept + 4] == b"kept"
+    assert arena.writable()[late + LARGE : late + LARGE + 4] == b"late"
+
+
+def test_closed_arena_leaves_nothing() -> None:
+    before = descriptors()
+    arena = Arena("test")
+    put(arena, bytes(LARGE))
+    with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+        view = memoryview(reader.covering(LARGE))
+        arena.close()
+        assert view[0] == 0  # views stay valid until they go
+        del view
+    assert descriptors() == before
