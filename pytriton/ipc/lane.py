@@ -208,7 +208,10 @@ class Lane:
                 message: LaneMessage = _decoder.decode(data)
                 if isinstance(message, Spilled):
                     message = _decoder.decode(self._spilled(message))
-            except (msgspec.DecodeError, RecursionError, ArenaError) as error:
+            except LaneError:
+                _close_all(fds)
+                raise
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArenaError) as error:
                 _close_all(fds)
                 raise LaneError(f"malformed lane message: {error}") from error
             if isinstance(message, Announce):

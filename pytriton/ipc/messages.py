@@ -344,6 +344,7 @@ def decode(data: bytes) -> AnyMessage:
     """
     try:
         message: AnyMessage = _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+    # ValidationError is a DecodeError; of invalid UTF-8, msgspec lets Python's error through.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(str(error)) from error
     return message
