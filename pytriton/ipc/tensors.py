@@ -67,18 +67,22 @@ def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     Raises:
         LaneError, ArenaError: the descriptor is wrong.
     """
-    if ref.offset < 0 or ref.nbytes != dtype.itemsize * _count(ref.shape):
+    if ref.nbytes != dtype.itemsize * _count(ref.shape):
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
-    if ref.nbytes == 0:
-        empty: Array = np.empty(ref.shape, dtype)
-        return empty
-    memory = lane.memory(ref.memory).covering(ref.offset + ref.nbytes)
-    array: Array = np.ndarray(ref.shape, dtype, memory, ref.offset)
+    data = read_raw(lane, ref)
+    try:
+        array: Array = np.ndarray(ref.shape, dtype, data)
+    except ValueError as error:  # more dimensions than numpy has, or one of 2**63 beside one of 0
+        raise ArenaError(f"tensor {ref.name}: {error}") from error
     return array
 
 
 def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
-    """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES)."""
+    """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES).
+
+    Raises:
+        LaneError, ArenaError: the descriptor is wrong.
+    """
     if ref.offset < 0 or ref.nbytes < 0:
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset}")
     if ref.nbytes == 0:
@@ -114,12 +118,12 @@ def write_raw(
 def encode_bytes(array: Array) -> bytes:
     """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
 
-    str is encoded as UTF-8.
+    str is encoded as UTF-8. Trailing NULs of S and U elements are lost: numpy takes them for padding.
 
     Raises:
-        TypeError: an element is neither bytes nor str.
+        TypeError: an element is neither bytes nor str, or a str that has no UTF-8 form.
     """
-    items = array.ravel().tolist() if array.dtype.kind != "S" else _unstripped(array)
+    items = array.ravel().tolist()
     if any(type(item) is not bytes for item in items):
         items = [_to_bytes(item) for item in items]
     lengths = map(_LENGTH.pack, map(len, items))
@@ -139,7 +143,10 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
         items = _split(data, count)
     array: Array = np.empty(count, object)
     array[:] = items
-    return array.reshape(dims)
+    try:
+        return array.reshape(dims)
+    except ValueError as error:
+        raise ArenaError(f"BYTES tensor: {error}") from error
 
 
 def _count(shape: Iterable[int]) -> int:
@@ -153,17 +160,14 @@ def _count(shape: Iterable[int]) -> int:
 
 def _to_bytes(item: object) -> bytes:
     if isinstance(item, str):
-        return item.encode()
+        try:
+            return item.encode()
+        except UnicodeEncodeError as error:
+            raise TypeError(f"str elements must have a UTF-8 form: {error}") from error
     if isinstance(item, (bytes, bytearray, memoryview)):
         return bytes(item)
-    raise TypeError(f"elements must be bytes or str, not {type(item).__name__} ({item!r:.60})")
-
-
-def _unstripped(array: Array) -> list[bytes]:
-    # numpy cuts trailing NULs off "S" elements: they are padding there, and indistinguishable from
-    # data.
-    items: list[bytes] = array.ravel().tolist()
-    return items
+    text = " ".join(repr(item).split())
+    raise TypeError(f"elements must be bytes or str, not {type(item).__name__} ({text:.60})")
 
 
 def _split_equal(data: memoryview, count: int) -> list[bytes] | None:
