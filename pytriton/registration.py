@@ -71,7 +71,9 @@ def prepare(
     declaration = declaration_of(targets[0]) if targets else None
     options = merge_options(declaration, given, per_instance)
     _check_callables(targets, factory=options.factory)
-    name = model_name or (declaration.name if declaration else default_model_name(targets[0]))
+    name = model_name
+    if name is None:
+        name = declaration.name if declaration else default_model_name(targets[0])
     inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
     outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
     config = config if config is not None else declaration.config if declaration else None

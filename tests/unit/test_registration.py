@@ -317,9 +317,10 @@ OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
 @pytest.mark.parametrize("kind", OFFENDERS)
 def test_what_cannot_be_pickled_is_named_with_the_ways_out(kind: str) -> None:
     make, words = OFFENDERS[kind]
-    with WorkerImports(capture_world(), own_interpreter=True) as imports, pytest.raises(
-        PicklingError, match=words
-    ) as caught:
+    with (
+        WorkerImports(capture_world(), own_interpreter=True) as imports,
+        pytest.raises(PicklingError, match=words) as caught,
+    ):
         pack_callable(make(), imports, "m")
     assert "factory=True" in str(caught.value)
     assert caught.value.model_name == "m"

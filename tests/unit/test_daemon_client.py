@@ -1,0 +1,438 @@
+"""The client against a dispatcher of few words: a real ROUTER socket that speaks the real messages."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from pytriton.daemon import DaemonClient, connect
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    ModelExistsError,
+    ModelNotFoundError,
+    PyTritonDaemonError,
+    RegistrationError,
+)
+from pytriton.ipc import control, messages
+from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
+from pytriton.model_config import Tensor
+
+X = Tensor(name="x", dtype=np.float32, shape=(-1,))
+Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
+SERVER = messages.ServerInfo("ready", 2, http_url="http://h:1", grpc_url="grpc://h:2")
+Answer = Callable[[messages.AnyMessage], Sequence[messages.AnyMessage]]
+
+
+def infer(requests: Any) -> Any:
+    return requests
+
+
+def info(name: str, *states: str) -> messages.ModelInfo:
+    instances = [
+        messages.InstanceInfo(
+            index, state, 100 + index, last_exit="killed by signal 9" if state == "failed" else None
+        )
+        for index, state in enumerate(states or ("ready",))
+    ]
+    return messages.ModelInfo(name, 1, "ready", instances, url=f"http://h:1/v2/models/{name}")
+
+
+def status(*models: messages.ModelInfo) -> messages.Status:
+    return messages.Status("0", 1, "py", "dir", "ready", 0.0, SERVER, list(models))
+
+
+class FakeDispatcher:
+    """Holds a runtime directory's lock and answers in a thread of its own.
+
+    `answers` maps a type of message to what is sent back, one after the other; a message that it
+    lacks is met with silence. Every message is kept in `heard`, its payloads in `payloads`.
+    """
+
+    def __init__(self) -> None:
+        # Short: a unix socket's path has at most 107 bytes.
+        self.rundir = RuntimeDir(Path(tempfile.mkdtemp(prefix="ptd-")))
+        self.answers: dict[type, Answer] = {messages.GetStatus: lambda _: [status()]}
+        self.heard: list[messages.AnyMessage] = []
+        self.payloads: list[list[bytes]] = []
+        self.faults: list[Exception] = []
+        self.silent = threading.Event()
+        self.die_on: type | None = None
+        self._lock = self._take_lock("4194000")
+        self._context = zmq.Context()
+        self._end = threading.Event()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,))
+        self._thread.start()
+        started.wait()
+
+    def die(self) -> None:
+        """End as a killed daemon does: the kernel lets go of its lock, and nobody answers."""
+        self._lock.close()
+
+    def die_and_come_back(self) -> None:
+        self._lock.close()
+        self._lock = self._take_lock("4194001")
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._context.term()
+        self._lock.close()
+        shutil.rmtree(self.rundir.path)
+        assert self.faults == []
+
+    def _take_lock(self, pid: str) -> Any:
+        lock = open(self.rundir.lock_file, "w")  # noqa: SIM115
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(pid)
+        lock.flush()
+        return lock
+
+    def _run(self, started: threading.Event) -> None:
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = 0
+        router.bind(self.rundir.control_endpoint)
+        started.set()
+        while not self._end.is_set():
+            if not router.poll(50):
+                continue
+            identity, *parts = router.recv_multipart()
+            try:
+                self._serve(router, identity, parts)
+            except (
+                Exception
+            ) as error:  # the test sees it in close(); the client must not wait for ever
+                self.faults.append(error)
+                failure = messages.Failure("internal", f"fault of the fake: {error!r}")
+                router.send_multipart([identity, *control.frames(parts[0], failure)])
+        router.close()
+
+    def _serve(self, router: Any, identity: bytes, parts: list[bytes]) -> None:
+        request_id, message, payloads = control.parse(parts)
+        self.heard.append(message)
+        self.payloads.append(payloads)
+        if type(message) is self.die_on:
+            self.die()
+            return
+        answer = self.answers.get(type(message))
+        if answer is None:
+            self.silent.set()
+            return
+        for reply in answer(message):
+            router.send_multipart([identity, *control.frames(request_id, reply)])
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDispatcher]:
+    dispatcher = FakeDispatcher()
+    yield dispatcher
+    dispatcher.close()
+
+
+@pytest.fixture
+def client(fake: FakeDispatcher) -> DaemonClient:
+    return connect(fake.rundir.path)
+
+
+def register(client: DaemonClient, **more: Any) -> Any:
+    return client.register(infer, "m", [X], [Y], progress=more.pop("progress", False), **more)
+
+
+# ── finding the daemon ───────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_daemon_the_folder_and_the_mend_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DaemonNotRunningError, match="pytriton-daemon start") as caught:
+        connect(tmp_path / "none")
+    assert str(tmp_path / "none") in str(caught.value)
+
+
+def test_a_lock_that_nobody_holds_is_no_daemon(fake: FakeDispatcher) -> None:
+    fake.die()
+    with pytest.raises(DaemonNotRunningError, match="No daemon runs"):
+        connect(fake.rundir.path)
+
+
+def test_another_daemon_of_this_user_is_pointed_at(
+    fake: FakeDispatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = tmp_path / "pytriton-daemon"
+    usual.symlink_to(fake.rundir.path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(DaemonNotRunningError, match="Daemons run in: ") as caught:
+        connect(tmp_path / "none")
+    assert str(usual) in str(caught.value)
+
+
+def test_the_environment_names_the_daemon(
+    fake: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_RUNTIME_DIR, str(fake.rundir.path))
+    with connect() as client:
+        assert client.status().server == SERVER
+
+
+def test_a_daemon_that_does_not_answer_is_said_to_run(fake: FakeDispatcher) -> None:
+    del fake.answers[messages.GetStatus]
+    with pytest.raises(
+        DaemonNotRunningError, match=r"pid 4194000.*runs, but gave no answer within 0\.3 s"
+    ):
+        connect(fake.rundir.path, timeout_s=0.3)
+
+
+def test_an_answer_of_another_version_is_said_to_be_one(fake: FakeDispatcher) -> None:
+    fake.answers[messages.GetStatus] = lambda _: [messages.Done()]
+    with pytest.raises(PyTritonDaemonError, match=r"another version.*restart"):
+        connect(fake.rundir.path)
+
+
+# ── registering ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_registered_arrives_with_its_payloads(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    fake.answers[messages.Register] = lambda _: [messages.Registered(info("m", "ready", "ready"))]
+    model = register(client, devices=[0, "cpu"], replace=True, load_timeout_s=7, model_version=3)
+    message = fake.heard[-1]
+    assert isinstance(message, messages.Register)
+    assert message.replace
+    assert (message.spec.name, message.spec.instances, message.spec.devices) == ("m", 2, ["0", ""])
+    assert (message.spec.load_timeout_s, message.spec.version) == (7, 3)
+    assert message.spec.world.python == sys.executable
+    assert [payload[:4] for payload in fake.payloads[-1]] == [b"PTD1"]
+    assert (model.name, model.version, model.url) == ("m", 1, "http://h:1/v2/models/m")
+    assert repr(model) == "Model('m', version=1, url='http://h:1/v2/models/m')"
+
+
+def test_progress_comes_as_events_in_their_order(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    events = [messages.Progress("loading", f"worker {n} of 2", n, 2) for n in (1, 2)]
+    fake.answers[messages.Register] = lambda _: [*events, messages.Registered(info("m"))]
+    seen: list[messages.Progress] = []
+    register(client, progress=seen.append)
+    assert seen == events
+
+
+def test_progress_is_one_line_that_vanishes_or_nothing(
+    fake: FakeDispatcher, client: DaemonClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    event = messages.Progress("loading", "worker [red] 1 of 2", 1, 2)
+    fake.answers[messages.Register] = lambda _: [event, messages.Registered(info("m"))]
+    register(client, progress=None)  # standard error is no terminal here
+    assert capfd.readouterr() == ("", "")
+    register(client, progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "[red]" in err or err == "\n" or err == "", "a user's text is no markup"
+
+
+@pytest.mark.parametrize(
+    ("kind", "exception"),
+    [("exists", ModelExistsError), ("load_failed", RegistrationError), ("invalid", RegistrationError),
+     ("unavailable", RegistrationError), ("internal", RegistrationError), ("of the future", RegistrationError)],
+)  # fmt: skip
+def test_a_failure_becomes_one_exception_with_the_remote_traceback(
+    kind: str, exception: type[RegistrationError], fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    failure = messages.Failure(
+        kind, "the weights are gone", "Traceback ...\n  FileNotFoundError: w.pt\n"
+    )
+    fake.answers[messages.Register] = lambda _: [failure]
+    with pytest.raises(exception, match="the weights are gone") as caught:
+        register(client)
+    assert type(caught.value) is exception
+    assert str(caught.value).endswith("Remote traceback:\nTraceback ...\n  FileNotFoundError: w.pt")
+    assert caught.value.model_name == "m"
+
+
+def test_a_daemon_that_dies_meanwhile_is_noticed(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    """There is no limit on how long loading takes: only the daemon's death ends the wait."""
+    fake.die_on = messages.Register
+    with pytest.raises(
+        DaemonNotRunningError, match=r"pid 4194000\).* ended before it answered Register"
+    ):
+        register(client)
+
+
+def test_a_daemon_that_was_restarted_meanwhile_is_noticed(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    failed: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            register(client)
+        except DaemonNotRunningError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    fake.silent.wait()
+    fake.die_and_come_back()
+    thread.join()
+    assert "pid 4194000" in str(failed[0])
+
+
+def test_a_daemon_that_says_nothing_for_long_is_waited_for(fake: FakeDispatcher) -> None:
+    """`timeout_s` is for what the daemon knows at once; a model may load for hours."""
+    client = connect(fake.rundir.path, timeout_s=0.2)
+    looked = threading.Event()
+    answered = threading.Event()
+
+    def answer(_: messages.AnyMessage) -> Sequence[messages.AnyMessage]:
+        looked.wait(3)  # nobody sets it: this is the silence
+        answered.set()
+        return [messages.Registered(info("m"))]
+
+    fake.answers[messages.Register] = answer
+    assert register(client).name == "m"
+    assert answered.is_set()
+
+
+def test_a_callback_that_fails_ends_the_wait_with_its_own_error(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    fake.answers[messages.Register] = lambda _: [
+        messages.Progress("a", "b"),
+        messages.Registered(info("m")),
+    ]
+
+    def fail(_: messages.Progress) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        register(client, progress=fail)
+    assert client.status().state == "ready", "the next question gets its own answer"
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_models_by_name_and_in_order(fake: FakeDispatcher, client: DaemonClient) -> None:
+    fake.answers[messages.ListModels] = lambda _: [
+        messages.Models([info("linear"), info("digits", "ready", "loading")])
+    ]
+    assert [model.name for model in client.models()] == ["linear", "digits"]
+    model = client.model("digits")
+    assert [one.state for one in model.instances] == ["ready", "loading"]
+    assert model.grpc_url == "grpc://h:2"
+    with pytest.raises(
+        ModelNotFoundError, match=r"'linaer'.*linear, digits.*Did you mean 'linear'"
+    ):
+        client.model("linaer")
+
+
+def test_unregistering_and_logs_name_the_model(fake: FakeDispatcher, client: DaemonClient) -> None:
+    fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]
+    fake.answers[messages.Unregister] = lambda _: [messages.Done()]
+    fake.answers[messages.GetLogs] = lambda _: [messages.LogLines(["a", "b"])]
+    client.model("m").unregister()
+    assert fake.heard[-1:] == [messages.Unregister("m")]
+    assert client.logs("m", lines=2) == ["a", "b"]
+    assert fake.heard[-1:] == [messages.GetLogs("m", 2)]
+    fake.answers[messages.Unregister] = lambda _: [messages.Failure("not_found", "no model 'm'")]
+    with pytest.raises(ModelNotFoundError, match="no model 'm'") as caught:
+        client.unregister("m")
+    assert caught.value.model_name == "m"
+
+
+def test_ready_is_when_every_instance_that_can_is(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    histories = [("starting", "failed"), ("loading", "failed"), ("ready", "failed")]
+    fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]
+    model = client.model("m")
+    fake.answers[messages.GetStatus] = lambda _: [status(info("m", *histories.pop(0)))]
+    model.wait_ready()
+    assert histories == []
+
+
+def test_what_will_not_be_ready_is_not_waited_for(
+    fake: FakeDispatcher, client: DaemonClient
+) -> None:
+    fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]
+    model = client.model("m")
+    fake.answers[messages.GetStatus] = lambda _: [status(info("m", "failed", "failed"))]
+    with pytest.raises(
+        PyTritonDaemonError, match=r"will not be ready: instance 0 is failed .killed by signal 9"
+    ):
+        model.wait_ready()
+    fake.answers[messages.GetStatus] = lambda _: [status(info("m", "loading"))]
+    with pytest.raises(PyTritonDaemonError, match=r"not ready after 0\.1 s.*instance 0 is loading"):
+        model.wait_ready(0.1)
+
+
+def test_shutdown_is_passed_on(fake: FakeDispatcher, client: DaemonClient) -> None:
+    fake.answers[messages.Shutdown] = lambda _: [messages.Done()]
+    client.shutdown()
+    assert fake.heard[-1] == messages.Shutdown()
+
+
+# ── threads and forks ────────────────────────────────────────────────────────────────────────────
+
+
+def test_many_threads_get_their_own_answers(fake: FakeDispatcher, client: DaemonClient) -> None:
+    def answer(message: messages.AnyMessage) -> Sequence[messages.AnyMessage]:
+        assert isinstance(message, messages.GetLogs)
+        return [messages.LogLines([str(message.lines)])]
+
+    fake.answers[messages.GetLogs] = answer
+    got: dict[int, list[str]] = {}
+
+    def ask(first: int) -> None:
+        for number in range(first, first + 20):
+            got[number] = client.logs(lines=number)
+
+    threads = [threading.Thread(target=ask, args=(100 * n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {100 * n + m: [str(100 * n + m)] for n in range(8) for m in range(20)}
+
+
+def test_a_client_works_in_a_forked_child(fake: FakeDispatcher) -> None:
+    code = (
+        "import os, sys\nfrom pytriton.daemon import connect\n"
+        "client = connect(sys.argv[1])\n"
+        "pid = os.fork()\n"
+        "os.write(1, client.status().state.encode() + b'\\n')\n"
+        "if pid: sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(fake.rundir.path)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["ready", "ready"], "")
+
+
+def test_nothing_stays_open_between_calls(fake: FakeDispatcher, client: DaemonClient) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        client.status()
+    # The fake's own end of a connection that was closed may take a moment to go: fewer than one each.
+    assert len(os.listdir("/proc/self/fd")) < before + 25
+
+
+def test_zeromq_is_imported_with_the_first_question(tmp_path: Path) -> None:
+    code = "import sys, pytriton.daemon; print([n for n in ('zmq', 'rich', 'cloudpickle') if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
