@@ -100,7 +100,11 @@ class ControlClient:
     def receive(
         self, timeout_s: float | None = None
     ) -> tuple[bytes, messages.AnyMessage, list[bytes]] | None:
-        """Return the next message, or None when none came within `timeout_s` (None: wait for ever)."""
+        """Return the next message, or None when none came within `timeout_s` (None: wait for ever).
+
+        Raises:
+            MalformedMessage: what came is no message of this protocol.
+        """
         wait_ms = None if timeout_s is None else max(0, round(timeout_s * 1000))
         if not self._socket.poll(wait_ms):
             return None
@@ -124,6 +128,7 @@ class ControlClient:
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
             ControlTimeout: it said nothing for `timeout_s` seconds, or it is gone.
+            MalformedMessage: it speaks another protocol, so is of another version.
         """
         request_id = self.send(message, payloads)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

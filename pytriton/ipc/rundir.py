@@ -139,7 +139,7 @@ class RuntimeDir:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     text = lock.read().strip()
-                    return int(text) if text.isdigit() else None
+                    return int(text) if text.isdecimal() else None
         except FileNotFoundError:
             return None
         return None

@@ -1,13 +1,22 @@
-"""Fixtures of the wire's tests: two ends of a lane in one process."""
+"""Fixtures of the wire's tests: two ends of a lane in one process, and a place for sockets."""
 
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pytriton.ipc.lane import Lane
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
+    with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
+        yield Path(path)
 
 
 @pytest.fixture

@@ -217,8 +217,8 @@ def test_killed_peer_is_an_immediate_end_of_file(
         process.wait()
 
 
-def test_connect_reaches_the_listener(tmp_path: Path) -> None:
-    path = os.path.relpath(tmp_path / "lane.sock")  # a unix socket's path has to be short
+def test_connect_reaches_the_listener(short_dir: Path) -> None:
+    path = str(short_dir / "lane.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen()
@@ -229,9 +229,9 @@ def test_connect_reaches_the_listener(tmp_path: Path) -> None:
             assert worker.receive() == BATCH
 
 
-def test_connecting_where_nobody_listens_names_the_path(tmp_path: Path) -> None:
+def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None:
     before = descriptors()
-    path = os.path.relpath(tmp_path / "none.sock")
+    path = str(short_dir / "none.sock")
     with pytest.raises(LaneClosed, match=r"nobody listens at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
     assert descriptors() == before

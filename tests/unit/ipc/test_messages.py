@@ -1,0 +1,150 @@
+"""Control messages: every type there and back; anything else is malformed, and says where."""
+
+from __future__ import annotations
+
+import re
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytriton.ipc import messages
+from pytriton.ipc.messages import PROTOCOL, AnyMessage, MalformedMessage
+
+TYPES: tuple[type[Any], ...] = typing.get_args(AnyMessage)
+_SCALARS: dict[object, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    int: st.integers(-(1 << 63), (1 << 64) - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def instances(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values of a field's type; of a message, with any of its optional fields left out."""
+    if annotation is Any:
+        return _JSON
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Union:
+        return st.one_of(*(instances(argument) for argument in arguments))
+    if origin is list:
+        return st.lists(instances(arguments[0]), max_size=2)
+    if origin is dict:
+        keys, values = (instances(argument) for argument in arguments)
+        return st.dictionaries(keys, values, max_size=2)
+    fields = msgspec.structs.fields(annotation)
+    return st.fixed_dictionaries(
+        {field.name: instances(field.type) for field in fields if field.required},
+        optional={field.name: instances(field.type) for field in fields if not field.required},
+    ).map(lambda values: annotation(**values))
+
+
+def wire(**fields: object) -> bytes:
+    return msgspec.msgpack.encode(fields)
+
+
+def test_every_message_type_can_travel() -> None:
+    defined = {
+        value
+        for value in vars(messages).values()
+        if isinstance(value, type) and issubclass(value, messages.Message)
+    }
+    assert set(TYPES) == defined - {messages.Message}
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_there_and_back(kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(instances(kind))
+    decoded = messages.decode(messages.encode(message))
+    assert type(decoded) is kind
+    assert decoded == message
+
+
+def test_bytes_of_a_message() -> None:
+    """Written by hand: a map, tagged by the type's name."""
+    assert messages.encode(messages.Unregister("m")) == b"\x82\xa4type\xaaUnregister\xa4name\xa1m"
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_every_truncation_is_malformed(kind: type[Any], data: st.DataObject) -> None:
+    whole = messages.encode(data.draw(instances(kind)))
+    for length in range(0, len(whole), 1 + len(whole) // 50):
+        with pytest.raises(MalformedMessage):
+            messages.decode(whole[:length])
+    with pytest.raises(MalformedMessage):
+        messages.decode(whole + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "truncated"),
+        (b"\xc1", "malformed|invalid"),
+        (wire(), "missing required field `type`"),
+        (wire(type="Nonsense"), "Invalid value 'Nonsense'"),
+        (wire(type=5), "Expected `str`"),
+        (wire(type="Message"), "Invalid value 'Message'"),
+        (wire(type="Unregister"), "missing required field `name`"),
+        (wire(type="Unregister", name=5), r"Expected `str`, got `int` - at `\$.name`"),
+        (wire(type="Unregister", name="m", force=True), "unknown field `force`"),
+        (wire(type="GetLogs", lines="many"), r"at `\$.lines`"),
+        (wire(type="Register", spec={"name": "m"}), r"missing required field .* `\$.spec`"),
+        (msgspec.msgpack.encode(["Unregister", "m"]), "Expected `object`, got `array`"),
+        (b"\x82\xa4type\xaaUnregister\xa4name\xa2\xff\xfe", "utf-8"),
+        (b"\x82\xa4type\xa8LogLines\xa5lines\xdd\xff\xff\xff\xff", "truncated"),
+        (
+            b"\x82\xa4type\xa8Register\xa4spec\x81\xa6config\x81\xa1a" + b"\x91" * 100_000,
+            "recursion",
+        ),
+    ],
+    ids=lambda value: re.sub(r"\W+", " ", repr(value))[:50],
+)
+def test_malformed_message_says_where(data: bytes, complaint: str) -> None:
+    with pytest.raises(MalformedMessage, match=complaint):
+        messages.decode(data)
+
+
+@pytest.mark.parametrize("kind", [messages.Register, messages.WorkerHello, messages.Attach])
+def test_another_protocol_is_visible(kind: type[Any]) -> None:
+    """What opens a conversation is readable although its number is another one, so that it can be refused."""
+    assert "protocol" in {field.name for field in msgspec.structs.fields(kind)}
+    forms: dict[str, dict[str, Any]] = {
+        "Register": {"spec": {"name": "m", "version": 1, "config": {}, "world": {"python": "/p"}}},
+        "WorkerHello": {"worker": "w1", "pid": 5, "python_version": "3.9"},
+        "Attach": {"registration": "r", "instance": "i"},
+    }
+    form = forms[kind.__name__]
+    newer = messages.decode(wire(type=kind.__name__, protocol=PROTOCOL + 1, **form))
+    assert newer.protocol == PROTOCOL + 1  # type: ignore[union-attr]
+    same = messages.decode(wire(type=kind.__name__, **form))
+    assert same.protocol == PROTOCOL  # type: ignore[union-attr]
+
+
+def test_messages_cannot_be_changed() -> None:
+    message = messages.Unregister("m")
+    with pytest.raises(AttributeError, match="immutable"):
+        message.name = "n"  # type: ignore[misc]
+
+
+def test_defaults_are_not_shared() -> None:
+    first, second = messages.World("/p"), messages.World("/p")
+    first.env["a"] = "b"
+    first.sys_path.append("/x")
+    assert second == messages.World("/p", [], "/", {})

@@ -1,0 +1,208 @@
+"""The runtime directory: where it is, whose it is, and whether a daemon holds it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytriton.ipc.rundir import (
+    ENV_RUNTIME_DIR,
+    MAX_SOCKET_PATH,
+    RuntimeDir,
+    RuntimeDirError,
+    default_runtime_dir,
+)
+
+OF_NOBODY = 65534
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in (ENV_RUNTIME_DIR, "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_environment_variable_comes_first(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    clean_environment.setenv(ENV_RUNTIME_DIR, "/some/where")
+    assert default_runtime_dir() == Path("/some/where")
+    clean_environment.setenv("HOME", "/home/me")
+    clean_environment.setenv(ENV_RUNTIME_DIR, "~/run")
+    assert default_runtime_dir() == Path("/home/me/run")
+    clean_environment.chdir(tmp_path)
+    clean_environment.setenv(ENV_RUNTIME_DIR, "run")
+    assert default_runtime_dir() == tmp_path / "run"
+
+
+def test_then_the_sessions_directory(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_runtime_dir() == tmp_path / "pytriton-daemon"
+    clean_environment.setenv(ENV_RUNTIME_DIR, "")  # empty is as good as unset
+    assert default_runtime_dir() == tmp_path / "pytriton-daemon"
+
+
+def test_sessions_directory_that_is_not_there_is_passed_over(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert tmp_path not in default_runtime_dir().parents
+
+
+def test_then_by_user(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clean_environment.setattr(tempfile, "tempdir", str(tmp_path))
+    clean_environment.setattr(os, "geteuid", lambda: 0)
+    assert default_runtime_dir() == Path("/run/pytriton-daemon")
+    clean_environment.setattr(os, "geteuid", lambda: 1234)
+    assert default_runtime_dir() == tmp_path / "pytriton-daemon-1234"
+
+
+def test_create_makes_private_folders(short_dir: Path) -> None:
+    rundir = RuntimeDir(short_dir / "new" / "r")
+    for _ in range(2):  # the second finds it made
+        rundir.create()
+        for folder in (rundir.path, rundir.lanes, rundir.models, rundir.backends, rundir.logs):
+            assert folder.is_dir()
+            assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize("given", [0o755, 0o777, 0o750, 0o701])
+def test_open_directory_is_made_private(short_dir: Path, given: int) -> None:
+    short_dir.chmod(given)
+    RuntimeDir(short_dir).create()
+    assert mode(short_dir) == 0o700
+
+
+def test_path_that_is_no_directory(short_dir: Path) -> None:
+    file = short_dir / "file"
+    file.write_text("mine")
+    with pytest.raises(RuntimeDirError, match=rf"{file}.*Choose another one with --runtime-dir"):
+        RuntimeDir(file).create()
+    with pytest.raises(RuntimeDirError, match=rf"{file}/below.*Choose another one"):
+        RuntimeDir(file / "below").create()
+    assert file.read_text() == "mine"
+
+
+def test_link_to_a_directory_is_refused(short_dir: Path) -> None:
+    """Whoever may change the link could lead the daemon elsewhere."""
+    target = short_dir / "target"
+    target.mkdir(0o755)
+    (short_dir / "link").symlink_to(target)
+    with pytest.raises(RuntimeDirError, match="link is not a directory"):
+        RuntimeDir(short_dir / "link").create()
+    assert mode(target) == 0o755
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_of_somebody_else_is_refused(short_dir: Path) -> None:
+    path = short_dir / "r"
+    path.mkdir(0o700)
+    os.chown(path, OF_NOBODY, OF_NOBODY)
+    with pytest.raises(RuntimeDirError, match=rf"belongs to user {OF_NOBODY}.*--runtime-dir"):
+        RuntimeDir(path).create()
+    assert list(path.iterdir()) == []
+
+
+def test_longest_path_whose_sockets_still_work(short_dir: Path) -> None:
+    rest = MAX_SOCKET_PATH - len("/l/w99999999.sock")
+    path = short_dir / ("x" * (rest - len(str(short_dir)) - 1))
+    rundir = RuntimeDir(path)
+    rundir.create()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(rundir.lane_socket("w99999999")))
+
+
+@pytest.mark.parametrize("name", ["x", "é"])
+def test_path_too_long_for_a_socket_is_refused_with_the_mend(short_dir: Path, name: str) -> None:
+    rest = MAX_SOCKET_PATH - len("/l/w99999999.sock")
+    path = short_dir / (name * (rest - len(str(short_dir))))
+    excess = len(os.fsencode(path)) - rest
+    mend = rf"{excess} bytes too long.*Choose a shorter one with --runtime-dir or {ENV_RUNTIME_DIR}"
+    with pytest.raises(RuntimeDirError, match=mend):
+        RuntimeDir(path).create()
+    assert list(short_dir.iterdir()) == []
+
+
+# ── who holds it ─────────────────────────────────────────────────────────────────────────────────
+
+_HOLDER = """
+import fcntl, os, sys
+lock = open(sys.argv[1], "a+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.truncate(0)
+lock.write(sys.argv[2] if len(sys.argv) > 2 else str(os.getpid()))
+lock.flush()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(rundir: RuntimeDir, *text: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds the lock as a daemon does."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(rundir.lock_file), *text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def test_nobody_runs_where_no_lock_is(short_dir: Path) -> None:
+    assert RuntimeDir(short_dir).running_pid() is None
+    assert RuntimeDir(short_dir / "gone").running_pid() is None
+
+
+def test_holder_of_the_lock_runs_until_it_dies(short_dir: Path) -> None:
+    rundir = RuntimeDir(short_dir)
+    with held(rundir) as holder:
+        assert rundir.running_pid() == holder.pid
+        assert rundir.running_pid() == holder.pid  # looking did not take it away
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        assert rundir.lock_file.read_text() == str(holder.pid)
+        assert rundir.running_pid() is None
+
+
+def test_pid_in_a_file_that_nobody_locks_is_stale(short_dir: Path) -> None:
+    rundir = RuntimeDir(short_dir)
+    rundir.lock_file.write_text(str(os.getpid()))  # a process that exists, but is no daemon
+    assert rundir.running_pid() is None
+
+
+@pytest.mark.parametrize("text", ["", "half a pi", "²"])
+def test_lock_without_a_pid_in_it(short_dir: Path, text: str) -> None:
+    rundir = RuntimeDir(short_dir)
+    with held(rundir, text):
+        assert rundir.running_pid() is None
+
+
+def test_paths() -> None:
+    rundir = RuntimeDir(Path("/run/d"))
+    assert rundir.control_endpoint == "ipc:///run/d/control.sock"
+    assert rundir.lane_socket("w1") == Path("/run/d/l/w1.sock")
+    assert rundir.log_file() == Path("/run/d/logs/daemon.log")
+    assert rundir.log_file("m") == Path("/run/d/logs/model-m.log")
