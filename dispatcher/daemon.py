@@ -13,6 +13,7 @@ The first SIGTERM or SIGINT stops in order, the second at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import importlib.util
 import itertools
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -54,6 +56,8 @@ _SERVER_RESTARTS = 5
 _SERVER_HEALTHY_S = 60.0
 #: A port that we chose ourselves may be taken by somebody before tritonserver listens on it.
 _PORT_ATTEMPTS = 5
+#: How often the runtime directory's lock is tried for, and the pause between.
+_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 OnReady = Callable[[messages.Status], None]
 
@@ -270,14 +274,12 @@ class AlreadyRunning(Exception):
 def _locked(rundir: RuntimeDir) -> Iterator[None]:
     """Hold the runtime directory; the kernel lets go of it however this process ends."""
     with open(rundir.lock_file, "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _take(lock):
             pid = rundir.running_pid()
             raise AlreadyRunning(
                 f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
                 "this one a directory of its own with --runtime-dir."
-            ) from None
+            )
         lock.seek(0)
         lock.truncate()
         lock.write(str(os.getpid()))
@@ -289,6 +291,17 @@ def _locked(rundir: RuntimeDir) -> Iterator[None]:
         finally:
             rundir.control_socket.unlink(missing_ok=True)
             lock.truncate(0)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Lock the file; False when a daemon holds it. Who only asks for it (`running_pid`) does so for a moment."""
+    for attempt in range(_LOCK_ATTEMPTS):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def _lay_out_library(rundir: RuntimeDir) -> Path:
