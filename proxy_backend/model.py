@@ -17,7 +17,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import linux, messages
+from pytriton.ipc import datatypes, linux, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
@@ -41,7 +41,7 @@ class TritonPythonModel:
         self._name = args["model_name"]
         self._instance = args["model_instance_name"]
         self._translator = translate.Translator(
-            {entry["name"]: _datatype(entry["data_type"]) for entry in config["input"]}
+            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
         )
         self._registration = _parameter(config, REGISTRATION_PARAMETER)
         self._control = ControlClient(_parameter(config, CONTROL_PARAMETER))
@@ -134,12 +134,6 @@ class TritonPythonModel:
 def _parameter(config: dict[str, Any], name: str) -> str:
     value: str = config["parameters"][name]["string_value"]
     return value
-
-
-def _datatype(config_type: str) -> str:
-    """ "TYPE_FP32" in a model configuration is "FP32" on the wire; strings are BYTES there."""
-    datatype = config_type[len("TYPE_") :]
-    return "BYTES" if datatype == "STRING" else datatype
 
 
 def _guard_against_orphanhood() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import tensors
+from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
@@ -105,7 +105,7 @@ class Translator:
             if tensor is None:
                 tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))
             return tensor
-        array = tensors.read(lane, ref, tensors.NUMERIC[ref.datatype])
+        array = tensors.read(lane, ref, datatypes.NUMERIC[ref.datatype])
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
         return pb_utils.Tensor(ref.name, array)

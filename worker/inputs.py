@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton.ipc import tensors
+from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.lane import Lane, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
@@ -55,25 +55,28 @@ def _by_input(refs: list[RequestRef]) -> dict[str, list[tuple[int, TensorRef]]]:
 def _gather(sharing: list[tuple[int, TensorRef]], lane: Lane) -> list[tuple[int, Array]]:
     first = sharing[0][1]
     row = first.shape[1:]
-    alike = all(ref.shape[1:] == row and ref.shape for _, ref in sharing)
+    alike = all(
+        ref.datatype == first.datatype and ref.shape and ref.shape[1:] == row for _, ref in sharing
+    )
     if not alike or first.datatype == "BYTES":
         return [(index, _copy(ref, lane)) for index, ref in sharing]
-    dtype = tensors.element_dtype(first.datatype)
-    whole: Array = np.empty([sum(ref.shape[0] for _, ref in sharing), *row], dtype)
+    dtype = datatypes.element_dtype(first.datatype)
+    parts = [(index, tensors.read(lane, ref, dtype)) for index, ref in sharing]
+    whole: Array = np.empty([sum(len(part) for _, part in parts), *row], dtype)
     slices = []
     start = 0
-    for index, ref in sharing:
-        part = whole[start : start + ref.shape[0]]
-        part[...] = tensors.read(lane, ref, dtype)
-        slices.append((index, part))
-        start += ref.shape[0]
+    for index, part in parts:
+        end = start + len(part)
+        whole[start:end] = part
+        slices.append((index, whole[start:end]))
+        start = end
     return slices
 
 
 def _copy(ref: TensorRef, lane: Lane) -> Array:
     if ref.datatype == "BYTES":
         return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
-    copied: Array = tensors.read(lane, ref, tensors.element_dtype(ref.datatype)).copy()
+    copied: Array = tensors.read(lane, ref, datatypes.element_dtype(ref.datatype)).copy()
     return copied
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytriton.decorators import set_triton_context
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import messages, tensors
+from pytriton.ipc import datatypes, messages
 from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.worker.callables import Infer, synchronous
@@ -29,9 +29,8 @@ class Model:
             strict=spec.strict,
         )
         for entry in spec.config["input"]:
-            tensors.element_dtype(
-                _datatype(entry)
-            )  # what is missing for it shows now, not at a request
+            # What is missing for it (ml_dtypes) shows now, not at a request.
+            datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
 
@@ -67,12 +66,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _datatype(entry: dict[str, Any]) -> str:
-    datatype: str = entry["data_type"][len("TYPE_") :]
-    return "BYTES" if datatype == "STRING" else datatype
-
-
 def _output(entry: dict[str, Any]) -> Output:
-    datatype = _datatype(entry)
+    datatype = datatypes.of_config(entry["data_type"])
     dims = entry.get("reshape", {}).get("shape", entry["dims"])
-    return Output(entry["name"], datatype, tensors.element_dtype(datatype), tuple(dims))
+    return Output(entry["name"], datatype, datatypes.element_dtype(datatype), tuple(dims))

@@ -20,45 +20,7 @@ from pytriton.ipc.lane import ARENA, Lane, TensorRef
 
 Array = npt.NDArray[Any]
 
-#: Triton's datatype -> numpy dtype, for all that are fixed in size and known to numpy itself.
-NUMERIC: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    "BF16": np.dtype(np.uint16),
-}
 _LENGTH = struct.Struct("<I")
-
-
-def element_dtype(datatype: str) -> np.dtype[Any]:
-    """Return the numpy dtype in which a worker's callable sees a datatype: object for BYTES.
-
-    Raises:
-        ImportError: BF16 needs ml_dtypes, which this environment has not.
-        KeyError: no such datatype.
-    """
-    if datatype == "BYTES":
-        return np.dtype(object)
-    if datatype == "BF16":
-        try:
-            import ml_dtypes
-        except ImportError as error:
-            raise ImportError(
-                "a tensor of type BF16 needs the package ml_dtypes in the worker's environment: "
-                "pip install ml_dtypes"
-            ) from error
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
-    return NUMERIC[datatype]
 
 
 def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:

@@ -1,4 +1,4 @@
-"""The one table between Triton's data types and numpy's, and what users may write for a dtype.
+"""What users may write for a dtype, and the Triton data type it stands for.
 
 Names follow Triton's inference protocol ("FP32", "BYTES"); in a model configuration the same types
 are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).
@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc import datatypes
 
 __all__ = [
     "normalise_dtype",
@@ -22,18 +23,7 @@ __all__ = [
 ]
 
 _NUMERIC: dict[str, type[np.generic]] = {
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
+    name: dtype.type for name, dtype in datatypes.NUMERIC.items() if name != "BF16"
 }
 # By kind and size rather than by type: np.longlong and np.int64 are different types of one width.
 _BY_LAYOUT = {(np.dtype(t).kind, np.dtype(t).itemsize): (name, t) for name, t in _NUMERIC.items()}

@@ -15,7 +15,7 @@ TOPS = ("pytriton", "dispatcher", "proxy_backend", "worker")
 WIRE = {"msgspec", "numpy", "zmq"}  # all that the proxy's environment holds
 STUB_ONLY = "triton_python_backend_utils"
 #: Used where it is installed; the proxy's environment does not have it.
-OPTIONAL = {"pytriton.ipc.tensors": {"ml_dtypes"}}
+OPTIONAL = {"pytriton.ipc.datatypes": {"ml_dtypes"}}
 
 #: Part of ours -> the parts of ours that it may import, apart from itself.
 MAY_IMPORT = {

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from pytriton.ipc import linux, messages, tensors
+from pytriton.ipc import datatypes, linux, messages, tensors
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.lane import (
     Batch,
@@ -155,7 +155,7 @@ def _tensors_of(message: Any) -> list[TensorRef]:
 
 def _read_tensor(lane: Lane, ref: TensorRef) -> None:
     """Touch every byte that the descriptor speaks of; wrong descriptors are refused with an error."""
-    dtype = tensors.NUMERIC.get(ref.datatype)
+    dtype = datatypes.NUMERIC.get(ref.datatype)
     try:
         if dtype is None:
             tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from pytriton.ipc import tensors
+from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.lane import ARENA, BatchDone, Lane, LaneError, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array, decode_bytes, encode_bytes
@@ -61,9 +61,9 @@ def there_and_back(lanes: tuple[Lane, Lane], array: Array, dtype: np.dtype[Any])
 # ── numeric ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("datatype", tensors.NUMERIC)
+@pytest.mark.parametrize("datatype", datatypes.NUMERIC)
 def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) -> None:
-    dtype = tensors.element_dtype(datatype)
+    dtype = datatypes.element_dtype(datatype)
     sent = np.frombuffer(np.random.default_rng(1).bytes(6 * dtype.itemsize), np.uint8)
     array = (sent % 2).astype(dtype)[:6] if datatype == "BOOL" else sent.view(dtype)
     read = there_and_back(lanes, array.reshape(2, 3), dtype)
@@ -75,11 +75,11 @@ def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) 
 def test_table_of_datatypes_agrees_with_tritonclient() -> None:
     from tritonclient.utils import triton_to_np_dtype
 
-    for datatype, dtype in tensors.NUMERIC.items():
+    for datatype, dtype in datatypes.NUMERIC.items():
         if datatype != "BF16":  # numpy has none; tritonclient says float32, and packs it itself
             assert dtype == triton_to_np_dtype(datatype)
-    assert tensors.element_dtype("BF16") == BFLOAT16
-    assert tensors.element_dtype("BYTES") == triton_to_np_dtype("BYTES")
+    assert datatypes.element_dtype("BF16") == BFLOAT16
+    assert datatypes.element_dtype("BYTES") == triton_to_np_dtype("BYTES")
 
 
 def _readonly() -> Array:
@@ -193,7 +193,7 @@ def test_memory_never_announced(lanes: tuple[Lane, Lane]) -> None:
 
 def test_unknown_datatype() -> None:
     with pytest.raises(KeyError, match="FP8"):
-        tensors.element_dtype("FP8")
+        datatypes.element_dtype("FP8")
 
 
 # ── BYTES ────────────────────────────────────────────────────────────────────────────────────────
