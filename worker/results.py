@@ -95,7 +95,8 @@ class ResultWriter:
         if not isinstance(value, np.ndarray):
             if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
                 raise self._error(output, f"is {_describe(value)}, not a numpy array")
-            value = np.asarray(value)
+            # numpy's own dtypes for strings would cut off trailing NULs
+            value = np.array(value, object if isinstance(value, (str, bytes)) else None)
         array: Array = value
         return array
 
@@ -144,13 +145,15 @@ class ResultWriter:
             return
         if self._strict:
             raise self._error(output, f"has invalid type. Returned: {given}. Expected: {declared}")
-        if _castable(given, declared) or (
-            given.kind in "iub" and declared.kind in "iu" and _in_range(array, declared)
-        ):
-            return
-        raise self._error(
-            output, f"has dtype {given}, which cannot be cast to {declared} without losing values"
-        )
+        if given.kind in "iub" and declared.kind in "iu":
+            castable = np.can_cast(given, declared) or _in_range(array, declared)
+        else:
+            castable = _castable(given, declared)
+        if not castable:
+            raise self._error(
+                output,
+                f"has dtype {given}, which cannot be cast to {declared} without losing values",
+            )
 
     def _error(self, output: Output, what: str) -> ResultError:
         return ResultError(f"Output `{output.name}` of model `{self._model}` {what}.")
@@ -160,7 +163,7 @@ def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     # "same_kind" lets float64 become float32; of ml_dtypes' types (kind "V") numpy knows only some
     # casts.
     if "V" in (given.kind, declared.kind):
-        return given.kind in "fiubV" and declared.kind in "fV"
+        return given.kind in "fiubV" and declared.kind in "fV" and given.type is not np.void
     return np.can_cast(given, declared, "same_kind")
 
 

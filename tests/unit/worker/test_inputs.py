@@ -1,0 +1,286 @@
+"""From a batch on the lane to the callable's requests: gathered, writable, and the callable's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytriton.ipc import datatypes, tensors
+from pytriton.ipc.arena import ArenaError
+from pytriton.ipc.lane import ARENA, Batch, Lane, LaneError, RequestRef, TensorRef
+from pytriton.ipc.tensors import Array
+from pytriton.proxy.types import Request
+from pytriton.worker.inputs import read_requests
+
+Lanes = tuple[Lane, Lane]
+Inputs = dict[str, Array]
+_DATATYPES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
+_DATATYPES[np.dtype(ml_dtypes.bfloat16)] = "BF16"
+
+
+def put(lane: Lane, name: str, array: Array) -> TensorRef:
+    lane.arena.allocate(3)  # so that tensors do not lie one behind the other
+    if array.dtype == object:
+        return tensors.write_raw(lane, name, "BYTES", array.shape, tensors.encode_bytes(array))
+    return tensors.write(lane, name, _DATATYPES[array.dtype], array, array.dtype)
+
+
+def send(lanes: Lanes, batch: Sequence[Inputs], parameters: str = "") -> list[RequestRef]:
+    """Have the proxy send a batch and return what the worker receives."""
+    proxy, worker = lanes
+    proxy.arena.reset()
+    refs = [
+        RequestRef([put(proxy, name, array) for name, array in inputs.items()], parameters, [])
+        for inputs in batch
+    ]
+    proxy.send(Batch(1, refs))
+    received = worker.receive()
+    assert isinstance(received, Batch)
+    return received.requests
+
+
+def read(lanes: Lanes, batch: Sequence[Inputs], *, batching: bool = True) -> list[Request]:
+    return read_requests(send(lanes, batch), lanes[1], batching=batching)
+
+
+def assert_same(requests: Sequence[Request], batch: Sequence[Inputs]) -> None:
+    assert [list(request) for request in requests] == [list(inputs) for inputs in batch]
+    for request, inputs in zip(requests, batch):
+        for name, array in inputs.items():
+            assert request[name].dtype == array.dtype
+            assert request[name].shape == array.shape
+            assert request[name].tolist() == array.tolist()
+
+
+def strings(*elements: bytes) -> Array:
+    array = np.empty((len(elements), 1), object)
+    array[:, 0] = elements
+    return array
+
+
+def assert_gathered(arrays: Sequence[Array]) -> Array:
+    """The arrays lie one behind the other in one base; return it."""
+    base: Array | None = arrays[0].base
+    assert base is not None
+    start = base.ctypes.data
+    for array in arrays:
+        assert array.base is base
+        assert np.shares_memory(array, base) or array.size == 0
+        assert array.flags.c_contiguous
+        assert array.ctypes.data == start
+        start += array.nbytes
+    assert base.flags.c_contiguous
+    assert start == base.ctypes.data + base.nbytes
+    return base
+
+
+def test_requests_of_a_batch_are_slices_of_one_array(lanes: Lanes) -> None:
+    rng = np.random.default_rng(1)
+    batch: list[Inputs] = [
+        {"x": rng.random((rows, 3, 2)), "y": rng.integers(0, 9, (rows, 4), dtype=np.int32)}
+        for rows in (2, 1, 5)
+    ]
+    requests = read(lanes, batch)
+    assert_same(requests, batch)
+    for name in ("x", "y"):
+        base = assert_gathered([request[name] for request in requests])
+        np.testing.assert_array_equal(base, np.concatenate([inputs[name] for inputs in batch]))
+
+
+@pytest.mark.parametrize("datatype", sorted(datatypes.NUMERIC))
+def test_every_datatype_is_gathered(lanes: Lanes, datatype: str) -> None:
+    dtype = datatypes.element_dtype(datatype)
+    batch: list[Inputs] = [
+        {"x": np.array([[1], [0]]).astype(dtype)},
+        {"x": np.array([[1]]).astype(dtype)},
+    ]
+    requests = read(lanes, batch)
+    assert_same(requests, batch)
+    assert_gathered([request["x"] for request in requests])
+
+
+def test_rows_of_no_elements_and_requests_of_no_rows(lanes: Lanes) -> None:
+    batch: list[Inputs] = [
+        {"x": np.ones((0, 3)), "y": np.ones((2, 0))},
+        {"x": np.ones((2, 3)), "y": np.ones((1, 0))},
+    ]
+    assert_same(read(lanes, batch), batch)
+    assert_same(read(lanes, batch[:1]), batch[:1])
+
+
+def test_requests_of_other_shapes_get_arrays_of_their_own(lanes: Lanes) -> None:
+    batch = [
+        {"x": np.ones((2, 3)), "y": np.ones((2, 1))},
+        {"x": np.ones((2, 4)), "y": np.ones((2, 1))},
+    ]
+    requests = read(lanes, batch)
+    assert_same(requests, batch)
+    assert not np.shares_memory(requests[0]["x"], requests[1]["x"])
+    assert requests[0]["x"].base is not requests[1]["x"].base or requests[0]["x"].base is None
+    assert_gathered([request["y"] for request in requests])  # each input by itself
+
+
+def test_requests_of_other_datatypes_are_not_mixed(lanes: Lanes) -> None:
+    batch: list[Inputs] = [{"x": np.ones((1, 2), np.float32)}, {"x": np.ones((1, 2), np.int32)}]
+    assert_same(read(lanes, batch), batch)
+
+
+def test_inputs_that_some_clients_left_out(lanes: Lanes) -> None:
+    batch: list[Inputs] = [
+        {"x": np.ones((1, 2)), "y": np.zeros((1, 2))},
+        {"x": np.full((2, 2), 2.0)},
+        {"y": np.full((3, 2), 3.0)},
+        {},
+        {"y": np.full((1, 2), 4.0)},
+    ]
+    requests = read(lanes, batch)
+    assert_same(requests, batch)
+    assert_gathered([requests[0]["x"], requests[1]["x"]])
+    assert_gathered([requests[0]["y"], requests[2]["y"], requests[4]["y"]])
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_bytes(lanes: Lanes, batching: bool) -> None:
+    batch = [{"x": strings(b"a\0", b"")}, {"x": strings("é".encode())}]
+    assert_same(read(lanes, batch, batching=batching), batch)
+    assert_same(read(lanes, batch[:1], batching=batching), batch[:1])
+
+
+def test_without_batching_every_request_has_its_own_array(lanes: Lanes) -> None:
+    batch: list[Inputs] = [{"x": np.array(1.5)}, {"x": np.arange(3.0)}, {"x": np.arange(3.0)}]
+    requests = read(lanes, batch, batching=False)
+    assert_same(requests, batch)
+    for request in requests:
+        assert request["x"].flags.owndata
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("batching", [False, True])
+def test_arrays_belong_to_the_callable(lanes: Lanes, count: int, batching: bool) -> None:
+    batch = [{"x": np.full((2, 5), float(k)), "s": strings(b"a", b"b")} for k in range(count)]
+    refs = send(lanes, batch)
+    requests = read_requests(refs, lanes[1], batching=batching)
+    for request in requests:
+        for array in request.values():
+            assert array.flags.writeable
+            assert array.flags.aligned
+        request["x"][:] = -1
+        request["s"][:] = b"-"
+    assert_same(
+        read_requests(refs, lanes[1], batching=batching), batch
+    )  # Triton's memory is as before
+    kept = [request["x"].copy() for request in requests]
+    lanes[0].arena.writable()[:] = b"\xff" * lanes[0].arena.size
+    for request, copy in zip(requests, kept):
+        np.testing.assert_array_equal(request["x"], copy)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_tensors_at_odd_addresses(lanes: Lanes, count: int, batching: bool) -> None:
+    proxy, worker = lanes
+    offset = proxy.arena.allocate(100) + 1
+    proxy.arena.writable()[offset : offset + 16] = np.array([1.0, 2.0]).tobytes()
+    refs = [RequestRef([TensorRef("x", "FP64", [1, 2], ARENA, offset, 16)], "", [])] * count
+    proxy.send(Batch(1, refs))
+    worker.receive()
+    for request in read_requests(refs, worker, batching=batching):
+        assert request["x"].tolist() == [[1.0, 2.0]]
+        assert request["x"].flags.aligned
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ("", {}),
+        ("{}", {}),
+        ('{"a":1,"b":"é","c":true,"d":1.5}', {"a": 1, "b": "é", "c": True, "d": 1.5}),
+    ],
+)
+def test_parameters(lanes: Lanes, text: str, parameters: dict[str, Any]) -> None:
+    refs = send(lanes, [{"x": np.ones((1, 1))}, {}], text)
+    for request in read_requests(refs, lanes[1], batching=True):
+        assert request.parameters == parameters
+        assert request.span is None
+
+
+def test_names_of_the_requested_outputs_are_passed_on(lanes: Lanes) -> None:
+    refs = [RequestRef([], "", ["y", "z"])]
+    (request,) = read_requests(refs, lanes[1], batching=True)
+    assert request.requested_output_names == ["y", "z"]
+
+
+def test_no_requests(lanes: Lanes) -> None:
+    assert read_requests([], lanes[1], batching=True) == []
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("datatype", "shape", "memory", "offset", "nbytes"),
+    [
+        ("FP32", [-1, 2], ARENA, 0, -8),
+        ("FP32", [1, -2], ARENA, 0, -8),
+        ("FP32", [1, 2], ARENA, 0, 4),
+        ("FP32", [1, 2], ARENA, 1 << 40, 8),
+        ("FP32", [1, 2], 5, 0, 8),
+        ("FP32", [1 << 62, 0], ARENA, 0, 4),
+        ("BYTES", [1], ARENA, -1, 4),
+        ("BYTES", [2], ARENA, 0, 4),
+    ],
+    ids=str,
+)
+def test_wrong_descriptors(
+    lanes: Lanes,
+    datatype: str,
+    shape: list[int],
+    memory: int,
+    offset: int,
+    nbytes: int,
+    count: int,
+    batching: bool,
+) -> None:
+    send(lanes, [{"x": np.zeros((1, 2))}])
+    refs = [RequestRef([TensorRef("x", datatype, shape, memory, offset, nbytes)], "", [])] * count
+    with pytest.raises((LaneError, ArenaError)):
+        read_requests(refs, lanes[1], batching=batching)
+
+
+DTYPES = [np.dtype(code) for code in ("f4", "i8", "u1", "?")]
+INPUT = st.none() | st.tuples(st.integers(0, 4), st.sampled_from([[2], [3], [2, 2], [0], []]))
+
+
+@given(
+    st.lists(st.tuples(INPUT, INPUT), max_size=6), st.sampled_from(DTYPES), st.sampled_from(DTYPES)
+)
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_batch_is_read_as_it_was_sent(
+    lanes: Lanes, shapes: list[Any], first: np.dtype[Any], second: np.dtype[Any]
+) -> None:
+    batch: list[Inputs] = []
+    for index, request in enumerate(shapes):
+        inputs: Inputs = {}
+        for name, dtype, shape in zip("xy", (first, second), request):
+            if shape is not None:
+                dims = (shape[0], *shape[1])
+                inputs[name] = (np.arange(math.prod(dims)) + index).reshape(dims).astype(dtype)
+        batch.append(inputs)
+    for batching in (False, True):
+        requests = read(lanes, batch, batching=batching)
+        assert len(requests) == len(batch)
+        for got, inputs in zip(requests, batch):
+            assert set(got) == set(inputs)
+            for name, array in inputs.items():
+                assert got[name].dtype == array.dtype
+                np.testing.assert_array_equal(got[name], array)
+                assert got[name].flags.writeable
+                assert got[name].flags.c_contiguous
