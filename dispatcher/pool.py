@@ -1,9 +1,4 @@
-"""The workers of one registration: started together, replaced one by one, and handed out to proxies.
-
-Routing: a proxy gets the ready worker that serves the fewest proxies, so that with all workers up
-each has one. When a worker ends, its proxy is sent to another at once; when the replacement is up, a
-proxy is sent back to it.
-"""
+"""The workers of one registration: started together, replaced one by one, and handed out to proxies."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from pytriton.dispatcher.routing import Routes
 from pytriton.dispatcher.states import InstanceState, StateMachine
 from pytriton.dispatcher.worker_process import WorkerProcess
 from pytriton.ipc import messages
@@ -88,7 +84,7 @@ class Pool:
         self._policy = policy
         self._keepers: list[asyncio.Task[None]] = []
         self._workers: dict[str, WorkerProcess] = {}
-        self._proxies: dict[str, str] = {}
+        self._routes = Routes()
         self._changed = asyncio.Condition()
         self._stopping = False
 
@@ -142,15 +138,12 @@ class Pool:
         Raises:
             RemoteFailure: no worker will come any more.
         """
-        self._proxies.pop(proxy, None)
+        self._routes.forget(proxy)
         async with self._changed:
             while True:
-                ready = [i.worker for i in self.instances if i.ready and i.worker is not None]
-                ready = [w for w in ready if w.name != lost and not w.child.exited.done()]
+                ready = [name for name in self._ready_workers() if name != lost]
                 if ready:
-                    worker = min(ready, key=lambda w: self._lanes_of(w.name))
-                    self._proxies[proxy] = worker.name
-                    return worker
+                    return self._workers[self._routes.assign(proxy, ready)]
                 if self._stopping or all(
                     i.machine.state is InstanceState.FAILED for i in self.instances
                 ):
@@ -159,16 +152,16 @@ class Pool:
 
     def detach(self, proxy: str) -> None:
         """A proxy is gone."""
-        self._proxies.pop(proxy, None)
+        self._routes.forget(proxy)
 
     def forget_proxies(self) -> None:
         """All proxies are gone: tritonserver has ended."""
-        self._proxies.clear()
+        self._routes.clear()
 
     @property
     def proxies(self) -> int:
         """How many proxies are attached."""
-        return len(self._proxies)
+        return len(self._routes)
 
     async def explain_loss(self, name: str) -> str:
         """Say how a worker ended whose lane broke in the middle of a batch."""
@@ -262,7 +255,9 @@ class Pool:
 
     async def _serve(self, instance: Instance, worker: WorkerProcess) -> None:
         """Wait until a ready worker ends; on the way give it a proxy that another one has too many."""
-        await self._rebalance(worker)
+        giver = self._routes.too_many_for(worker.name)
+        if giver is not None:
+            await self._workers[giver].withdraw_lane()
         await asyncio.shield(worker.child.exited)
         await worker.child.drained()
         instance.last_exit = worker.describe_end()
@@ -282,14 +277,6 @@ class Pool:
         await worker.stop(0)
         await self._tell()
 
-    async def _rebalance(self, idle: WorkerProcess) -> None:
-        counts = {name: self._lanes_of(name) for name in set(self._proxies.values())}
-        if not counts or idle.name in counts:
-            return
-        busiest = max(counts, key=lambda name: counts[name])
-        if counts[busiest] > 1:
-            await self._workers[busiest].withdraw_lane()
-
     async def _tell(self) -> None:
         async with self._changed:
             self._changed.notify_all()
@@ -306,8 +293,9 @@ class Pool:
             new=new.value,
         )
 
-    def _lanes_of(self, worker: str) -> int:
-        return sum(name == worker for name in self._proxies.values())
+    def _ready_workers(self) -> list[str]:
+        workers = [i.worker for i in self.instances if i.ready and i.worker is not None]
+        return [worker.name for worker in workers if not worker.child.exited.done()]
 
     def _why_nobody(self) -> str:
         if self._stopping:
@@ -326,7 +314,7 @@ class Pool:
             state=instance.machine.state.value,
             pid=worker.child.pid if worker is not None and running else None,
             device=self._spec.devices[instance.index] if self._spec.devices else None,
-            lanes=self._lanes_of(worker.name) if worker is not None else 0,
+            lanes=self._routes.lanes_of(worker.name) if worker is not None else 0,
             restarts=instance.restarts,
             last_exit=instance.last_exit,
         )
