@@ -71,7 +71,7 @@ class TritonPythonModel:
                 self._drop_lane()
         except RemoteFailure as failure:
             return self._lost(requests, failure.text)
-        except (ArenaError, LaneError) as error:
+        except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
             return self._lost(requests, f"model {self._name}: {error}")
 

@@ -15,7 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lane import Lane, LaneError, RequestRef, ResponseRef, TensorRef
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 
@@ -105,7 +105,10 @@ class Translator:
             if tensor is None:
                 tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))
             return tensor
-        array = tensors.read(lane, ref, datatypes.NUMERIC[ref.datatype])
+        dtype = datatypes.NUMERIC.get(ref.datatype)
+        if dtype is None:
+            raise LaneError(f"the worker sent output {ref.name} with the datatype {ref.datatype!r:.40}")
+        array = tensors.read(lane, ref, dtype)
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
         return pb_utils.Tensor(ref.name, array)
