@@ -18,6 +18,7 @@ import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 from digits import MODEL_NAME, Array, load
+
 from pytriton.daemon import connect
 
 THREADS = 8
@@ -81,7 +82,9 @@ def main() -> int:
         print("error: the same image got different answers", file=sys.stderr)
         return 1
     if (runs[0] == labels).mean() < LEAST_ACCURACY:
-        print(f"error: less than {LEAST_ACCURACY:.0%} of the digits were recognized", file=sys.stderr)
+        print(
+            f"error: less than {LEAST_ACCURACY:.0%} of the digits were recognized", file=sys.stderr
+        )
         return 1
     return 0
 

@@ -1,7 +1,7 @@
 """Which processes a daemon is made of, and whether they have all ended: for scripts/demo.
 
-    pytriton-daemon status --json | python processes.py list      prints their pids
-    python processes.py check PID...                              ends with 1 when one of them still runs
+pytriton-daemon status --json | python processes.py list      prints their pids
+python processes.py check PID...                              ends with 1 when one of them still runs
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ import time
 
 import numpy as np
 from digits import MODEL_NAME, Array, load
-from pytriton.daemon import connect
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
 
 
 def main() -> None:
