@@ -107,7 +107,9 @@ class Translator:
             return tensor
         dtype = datatypes.NUMERIC.get(ref.datatype)
         if dtype is None:
-            raise LaneError(f"the worker sent output {ref.name} with the datatype {ref.datatype!r:.40}")
+            raise LaneError(
+                f"the worker sent output {ref.name} with the datatype {ref.datatype!r:.40}"
+            )
         array = tensors.read(lane, ref, dtype)
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
