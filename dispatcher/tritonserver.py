@@ -146,9 +146,10 @@ class TritonServer:
         self._machine.change(ServerState.STOPPED)
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process and its stubs at once, and give back the shared memory that they cannot."""
         if self._child is not None and not self._child.exited.done():
             self._child.signal_group(signal.SIGKILL)
+        self._sweep_shared_memory()
 
     @property
     def ready(self) -> bool:

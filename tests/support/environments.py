@@ -1,0 +1,60 @@
+"""Virtual environments of other Python and numpy versions with pytriton-daemon in them, made once and kept."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def find_interpreter(*versions: str) -> str | None:
+    """Return a Python of one of these versions ("3.9"): on PATH, or of pyenv or uv; None if there is none."""
+    for version in versions:
+        pyenv = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python")))
+        uv = sorted(
+            glob.glob(
+                os.path.expanduser(f"~/.local/share/uv/python/cpython-{version}.*/bin/python3")
+            )
+        )
+        on_path = shutil.which(f"python{version}")
+        for candidate in [*pyenv, *uv, *([on_path] if on_path else [])]:
+            if _is(candidate, version):
+                return candidate
+    return None
+
+
+def _is(candidate: str, version: str) -> bool:
+    # A shim of pyenv exists for versions that are not switched on: ask it.
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() == version
+
+
+def make_environment(python: str, *requirements: str) -> str:
+    """Return the interpreter of an environment with this checkout and `requirements` installed."""
+    wanted = "\n".join([python, str(ROOT), *requirements, (ROOT / "pyproject.toml").read_text()])
+    key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pytriton-daemon-tests"
+    base.mkdir(parents=True, exist_ok=True)
+    folder = base / key
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "ready").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(sys.executable, "-m", "virtualenv", "--quiet", "--python", python, str(folder))
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            _run(*pip, "-e", str(ROOT), *requirements)
+            (folder / "ready").touch()
+    return str(folder / "bin" / "python")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"

@@ -1,0 +1,208 @@
+"""How the daemon ends, and what follows when a part of it does: against real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support.inference import Array, Inference
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+
+
+def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options: Any) -> None:
+    daemon.client.register(
+        infer, name, X, Y, ModelConfig(max_batch_size=1), progress=False, **options
+    )
+
+
+def _slow(folder: Path, seconds: float) -> Any:
+    """Return a callable that leaves a file when it begins and takes so long."""
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        (folder / "begun").touch()
+        time.sleep(seconds)
+        return {"y": x * 2}
+
+    return infer
+
+
+@pytest.fixture
+def asking() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+def _ask(daemon: RunningDaemon) -> Any:
+    connection = Inference("grpc", daemon.grpc)
+    try:
+        return connection.infer("model", {"x": ONES})["y"]
+    finally:
+        connection.close()
+
+
+def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Path) -> Future[Any]:
+    """Send a request and return when its batch has begun."""
+    asked = asking.submit(_ask, daemon)
+    eventually((folder / "begun").exists, "the batch has begun")
+    return asked
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_batch_under_way_is_answered(
+    fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path, number: int
+) -> None:
+    """Told to stop, the daemon answers what it has, ends with 0 and leaves nothing."""
+    _register(fresh_daemon, _slow(tmp_path, 1.0))
+    asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
+    assert fresh_daemon.stop(number) == ExitCode.OK
+    assert asked.result().tolist() == (ONES * 2).tolist()
+    runtime_dir = Path(fresh_daemon.config.runtime_dir)
+    assert not (runtime_dir / "control.sock").exists()
+    assert list((runtime_dir / "l").iterdir()) == []
+
+
+def test_shutdown_by_a_client(fresh_daemon: RunningDaemon) -> None:
+    """The same over the control socket."""
+    _register(fresh_daemon, _slow(Path("/"), 0))
+    fresh_daemon.client.shutdown()
+    assert fresh_daemon.process.wait(30) == ExitCode.OK
+
+
+def test_the_grace_period_ends(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """A batch that takes longer fails with a reason, and the daemon ends all the same."""
+    with RunningDaemon.start(grace_period_s=0.5) as daemon:
+        _register(daemon, _slow(tmp_path, 600))
+        asked = _ask_and_wait(daemon, asking, tmp_path)
+        assert daemon.stop() == ExitCode.OK
+        with pytest.raises(InferenceServerException):
+            asked.result()
+
+
+def test_the_second_signal_ends_at_once(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """An operator who is in a hurry loses the batches, but leaves nothing behind."""
+    with RunningDaemon.start(grace_period_s=600) as daemon:
+        _register(daemon, _slow(tmp_path, 600))
+        asked = _ask_and_wait(daemon, asking, tmp_path)
+        daemon.process.send_signal(signal.SIGTERM)
+        eventually(lambda: daemon.client.status().state == "stopping", "it stops")
+        assert daemon.stop(signal.SIGTERM) == ExitCode.INTERRUPTED
+        with pytest.raises(InferenceServerException):
+            asked.result()
+
+
+def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -> None:
+    """SIGKILL: the kernel ends tritonserver and workers, proxies remove their shared memory."""
+    _register(fresh_daemon, _slow(Path("/"), 0), instances=2)
+    assert len(fresh_daemon.children()) >= 5  # tritonserver, 2 stubs, 2 workers
+    server = fresh_daemon.client.status().server.pid
+    family = fresh_daemon.children()
+    fresh_daemon.process.kill()
+    fresh_daemon.process.wait()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    assert server is not None
+
+    def left() -> list[str]:
+        return [e.name for e in os.scandir("/dev/shm") if f"-{fresh_daemon.process.pid}-" in e.name]
+
+    eventually(lambda: not left(), lambda: f"nothing left in /dev/shm: {left()}", 5)
+
+
+def test_tritonserver_is_started_again_and_workers_keep_their_models(
+    fresh_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """A killed tritonserver costs no constructor."""
+
+    def factory() -> Any:
+        with open(tmp_path / "made", "a") as made:
+            made.write("once ")
+
+        @batch
+        def infer(x: Array) -> dict[str, Array]:
+            return {"y": x + os.getpid()}
+
+        return infer
+
+    _register(fresh_daemon, factory, factory=True)
+    before = fresh_daemon.client.status()
+    assert before.server.pid is not None
+    os.kill(before.server.pid, signal.SIGKILL)
+
+    def served_again() -> bool:
+        server = fresh_daemon.client.status().server
+        if server.pid in (None, before.server.pid) or server.state != "ready":
+            return False
+        connection = Inference("http", fresh_daemon.http)
+        try:
+            return connection.is_ready("model")
+        finally:
+            connection.close()
+
+    eventually(served_again, "another tritonserver serves the model", 30)
+    connection = Inference("http", fresh_daemon.http)
+    answer = connection.infer("model", {"x": np.zeros((1, 1), np.float32)})["y"]
+    connection.close()
+    assert answer.item() == before.models[0].instances[0].pid
+    assert (tmp_path / "made").read_text() == "once "
+
+
+def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
+    fresh_daemon: RunningDaemon,
+) -> None:
+    """The contract with service managers: the client gets the text, the daemon exits with 70."""
+
+    def infer(requests: Any) -> Any:
+        raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
+
+    _register(fresh_daemon, infer)
+    with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
+        _ask(fresh_daemon)
+    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
+    assert "the GPU has fallen off the bus" in fresh_daemon.said()
+
+
+def test_a_stop_in_the_middle_of_a_registration(
+    fresh_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The registration is ended, not waited for."""
+
+    def factory() -> Any:
+        (tmp_path / "loading").touch()
+        threading.Event().wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        registering = threads.submit(_register, fresh_daemon, factory, factory=True)
+        eventually((tmp_path / "loading").exists, "the worker loads")
+        assert fresh_daemon.stop() == ExitCode.OK
+        with pytest.raises(Exception, match=r"ended before it answered|stop"):
+            registering.result()
+
+
+def test_daemons_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Each in its own runtime directory, on its own ports, with its own models."""
+    with RunningDaemon.start() as other:
+        _register(daemon, _slow(tmp_path, 0))
+        assert [model.name for model in daemon.client.models()] == ["model"]
+        assert other.client.models() == []
+        assert other.http != daemon.http
+        daemon.client.unregister("model")
