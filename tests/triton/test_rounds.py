@@ -85,7 +85,7 @@ def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
             resident = _resident(fresh_daemon)
     # Triton's own threads take a moment to end after an unload.
     eventually(
-        lambda: _footprint(fresh_daemon) == settled,
+        lambda: not _more(settled, _footprint(fresh_daemon)),
         lambda: f"before: {settled}\nnow: {_footprint(fresh_daemon)}",
         15,
     )
@@ -98,4 +98,16 @@ def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
 def _settled(daemon: RunningDaemon) -> dict[str, object] | None:
     """Return the footprint once tritonserver alone is left below the daemon."""
     footprint = _footprint(daemon)
-    return footprint if len(daemon.children()) == 1 else None
+    processes = footprint["processes"]
+    assert isinstance(processes, list)
+    return footprint if len(processes) == 1 and processes != ["ending"] else None
+
+
+def _more(before: dict[str, object], now: dict[str, object]) -> dict[str, object]:
+    """Return what there is more of now; counts may fall, as threads of an unload end late."""
+    return {
+        what: value
+        for what, value in now.items()
+        if (isinstance(value, int) and value > int(str(before[what])))
+        or (not isinstance(value, int) and value != before[what])
+    }
