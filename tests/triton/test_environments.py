@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -117,13 +118,11 @@ def test_an_environment_that_lacks_what_a_worker_needs(
 
 
 def _surroundings(requests: object) -> list[dict[str, Array]]:
-    import helper_of_the_client
-
     seen = [
         os.getcwd(),
         os.environ.get("CHOSEN"),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
-        helper_of_the_client.WORD,
+        importlib.import_module("helper_of_the_client").WORD,
     ]
     return [{"text": np.array([json.dumps(seen)], object)}]
 
