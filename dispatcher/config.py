@@ -138,7 +138,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 5
     worker_backoff_s: Annotated[
         float,
-        Option("Seconds before a worker's first replacement; doubled each time.", _SECONDS),
+        Option(
+            "Seconds before a worker's second replacement in a row; the first comes at once, each "
+            "further one waits twice as long.",
+            _SECONDS,
+        ),
     ] = 0.5
     worker_backoff_max_s: Annotated[
         float, Option("The most seconds before a worker's replacement.", _SECONDS)

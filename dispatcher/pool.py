@@ -223,7 +223,7 @@ class Pool:
         self._remember(worker)
         try:
             await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
-            if not worker.ready.done():
+            if worker.greeted.done() and not worker.ready.done():
                 self._change(instance, InstanceState.LOADING)
                 await _wait_any(worker.ready, timeout_s=self._spec.load_timeout_s)
             self._check_loaded(worker)

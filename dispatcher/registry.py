@@ -51,6 +51,7 @@ class Registry:
         #: Who changes a name just now, so that nobody else does.
         self._busy: dict[str, asyncio.Task[object]] = {}
         self._registering: set[asyncio.Task[object]] = set()
+        self._stopping = False
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
@@ -101,6 +102,7 @@ class Registry:
                 be replaced serves on.
         """
         spec = request.spec
+        self._check_open(spec.name)
         _check_name(spec.name)
         check_payloads(spec, payloads)
         former = self._by_name.get(spec.name)
@@ -154,6 +156,7 @@ class Registry:
 
     async def stop(self) -> None:
         """End the registrations under way, then unregister everything, all at once."""
+        self._stopping = True
         for task in self._registering:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
@@ -214,6 +217,17 @@ class Registry:
     async def _retire(self, registration: Registration) -> None:
         await registration.stop(self._config.grace_period_s)
         del self._by_key[registration.key]
+
+    def _check_open(self, name: str) -> None:
+        if self._stopping:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"model {name} was not registered: the daemon is stopping"
+            )
+        if not self._server.ready:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE,
+                f"model {name} was not registered: tritonserver is being started; try again in a moment",
+            )
 
     def _reserved(self, name: str) -> _Reservation:
         if name in self._busy:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,12 @@ from pytriton.exceptions import (
     PicklingError,
     RegistrationError,
 )
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.messages import Progress
 from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config.triton_config import to_triton_config
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
@@ -199,6 +204,36 @@ def test_a_callable_that_cannot_be_loaded(
     assert {
         child.pid for child in daemon.children()
     } <= before  # of them, a former stub may have ended
+
+
+def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
+    """To load its callable: it is ended, and the error names the setting."""
+
+    def factory() -> Any:
+        print("still loading")
+        threading.Event().wait()
+
+    with pytest.raises(RegistrationError, match=r"did not load its callable within 1 s") as caught:
+        daemon.client.register(
+            factory, "slow", X, Y, factory=True, load_timeout_s=1, progress=False
+        )
+    assert "still loading" in (caught.value.remote_traceback or "")
+    assert daemon.client.models() == []
+
+
+def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
+    """An interpreter that is none: the registration fails after worker_start_timeout_s."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o700)
+    spec = messages.ModelSpec(
+        "mute", 1, to_triton_config("mute", X, Y), messages.World(str(python), cwd="/")
+    )
+    with RunningDaemon.start(worker_start_timeout_s=0.5) as daemon:
+        control = ControlClient(daemon.config.rundir.control_endpoint)
+        with control, pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"):
+            control.ask(messages.Register(spec), [b""], timeout_s=30)
+        assert [child.name() for child in daemon.children()] == ["tritonserver"]
 
 
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
