@@ -20,6 +20,9 @@ _LONGEST_LINE = 1 << 16
 #: open).
 _DRAIN_S = 0.5
 
+#: Takes a child's pid and a line that it printed, without its end.
+OnLine = Callable[[int, bytes], None]
+
 
 class Child:
     """A running child process, in a process group of its own.
@@ -30,7 +33,7 @@ class Child:
             ended.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], on_line: Callable[[bytes], None]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], on_line: OnLine) -> None:
         loop = asyncio.get_running_loop()
         self.pid = popen.pid
         self.exited: asyncio.Future[int] = loop.create_future()
@@ -49,7 +52,7 @@ class Child:
         *,
         env: Mapping[str, str],
         cwd: str | None,
-        on_line: Callable[[bytes], None],
+        on_line: OnLine,
         umask: int = -1,
     ) -> Child:
         """Start a process whose stdout and stderr go line by line to `on_line`.
@@ -112,7 +115,7 @@ class Child:
         try:
             while line := await _next_line(reader):
                 self._last_lines.append(line.decode(errors="backslashreplace").rstrip())
-                self._on_line(line.rstrip(b"\r\n"))
+                self._on_line(self.pid, line.rstrip(b"\r\n"))
         finally:
             transport.close()
 

@@ -211,8 +211,8 @@ class Daemon:
         model = registration.spec.name
         logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
 
-        def on_line(line: bytes) -> None:
-            logs.log_child_line(logger, line)
+        def on_line(pid: int, line: bytes) -> None:
+            logs.log_child_line(logger.bind(pid=pid), line)
 
         worker = await WorkerProcess.start(
             name,

@@ -8,13 +8,12 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from pytriton.dispatcher.child import Child, bound_to_us, describe_exit
+from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.repository import BACKEND
@@ -48,7 +47,7 @@ class TritonServer:
         *,
         models: Path,
         backends: Path,
-        on_line: Callable[[int, bytes], None],
+        on_line: OnLine,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -88,22 +87,16 @@ class TritonServer:
         if self._machine.state is not ServerState.STARTING:
             self._machine.change(ServerState.STARTING)
         argv = bound_to_us([str(self._runtime.binary), *self._arguments()])
-        pid = -1
-
-        def on_line(line: bytes) -> None:
-            self._on_line(pid, line)
-
         env = server_environment(self._runtime, os.environ)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
         # proxy.
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
-        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=on_line, umask=0o077)
-        pid = self._child.pid
+        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._on_line, umask=0o077)
         self._client = _admin_client(self._config, self.http_port, self.grpc_port)
         await self._wait_ready(self._child)
         self._machine.change(ServerState.READY)
-        _log.info("tritonserver is ready", server_pid=pid, **self._urls())
+        _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
 
     async def ended(self) -> str:
         """Wait for the process to end, and say how it did."""

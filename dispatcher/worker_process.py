@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton.dispatcher.child import Child, describe_exit
+from pytriton.dispatcher.child import Child, OnLine, describe_exit
 from pytriton.dispatcher.control import Peer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -60,7 +60,7 @@ class WorkerProcess:
         *,
         place: WorkerPlace,
         lane_path: Path,
-        on_line: Callable[[bytes], None],
+        on_line: OnLine,
     ) -> WorkerProcess:
         """Start the process; it says hello by itself.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,6 +173,9 @@ def test_the_traceback_is_in_the_models_log(inference: Inference, daemon: Runnin
     log = "\n".join(daemon.client.logs("mistakes", lines=500))
     assert "Traceback (most recent call last)" in log
     assert 'raise ValueError(\\"one is not a number we like\\")' in log
+    worker = daemon.client.model("mistakes").instances[0].pid
+    said = next(json.loads(line) for line in log.splitlines() if "raise ValueError" in line)
+    assert (said["model"], said["instance"], said["pid"]) == ("mistakes", 0, worker)
 
 
 @pytest.mark.parametrize(
