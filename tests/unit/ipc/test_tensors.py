@@ -229,7 +229,13 @@ def test_bytes_are_what_tritonclient_reads_and_writes(elements: list[bytes | str
     assert decoded.tolist() == deserialize_bytes_tensor(data).tolist()
 
 
-@given(npst.arrays(st.sampled_from(["S5", "U5", "S1", "U1"]), SHAPES))
+#: Without lone surrogates, which have no UTF-8, and without trailing NULs, which numpy cuts off.
+WORDS = st.text(max_size=5).filter(lambda word: not word.endswith("\0"))
+
+
+@given(
+    npst.arrays(st.sampled_from(["S5", "S1"]), SHAPES) | npst.arrays("U5", SHAPES, elements=WORDS)
+)
 def test_fixed_width_strings_are_what_tritonclient_writes(array: Array) -> None:
     witness = serialize_byte_tensor(array.astype(object))  # it takes no U arrays
     assert encode_bytes(array) == (witness.item() if witness.size else b"")
