@@ -93,7 +93,7 @@ def test_two_clients_of_different_pythons_and_numpys(daemon: RunningDaemon, tmp_
 @pytest.mark.timeout(600)
 def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> None:
     """A clear error instead of a crash in the unpickler."""
-    others = [version for version in ("3.13", "3.12") if version != "%d.%d" % sys.version_info[:2]]
+    others = [one for one in ("3.13", "3.12") if not sys.version.startswith(f"{one}.")]
     python, _ = _environment("numpy>=2", *others)
 
     @batch
