@@ -31,12 +31,15 @@ class Child:
         pid: its process id.
         exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it
             ended.
+        peak_memory: the most bytes that it, or one process that it waited for, had resident; known
+            once it ended.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], on_line: OnLine) -> None:
         loop = asyncio.get_running_loop()
         self.pid = popen.pid
         self.exited: asyncio.Future[int] = loop.create_future()
+        self.peak_memory = 0
         self._popen = popen
         self._on_line = on_line
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
@@ -54,8 +57,9 @@ class Child:
         cwd: str | None,
         on_line: OnLine,
         umask: int = -1,
+        pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start a process whose stdout and stderr go line by line to `on_line`.
+        """Start a process whose stdout and stderr go line by line to `on_line`; it inherits `pass_fds`.
 
         Raises:
             OSError: it could not be started; `filename` says which file was at fault.
@@ -68,12 +72,17 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
         return cls(popen, on_line)
 
+    def recent_lines(self) -> list[str]:
+        """The lines that the child printed last."""
+        return list(self._last_lines)
+
     def last_lines(self) -> str:
-        """What the child printed last."""
+        """What the child printed last, as one text."""
         return "\n".join(self._last_lines)
 
     def signal_group(self, number: int) -> None:
@@ -105,7 +114,10 @@ class Child:
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self.exited.set_result(self._popen.wait())
+        _, status, usage = os.wait4(self.pid, 0)
+        self._popen.returncode = os.waitstatus_to_exitcode(status)  # it has been reaped
+        self.peak_memory = usage.ru_maxrss * 1024
+        self.exited.set_result(self._popen.returncode)
 
     async def _pump_lines(self, pipe: IO[bytes]) -> None:
         reader = asyncio.StreamReader(limit=_LONGEST_LINE)
@@ -144,8 +156,14 @@ def describe_exit(code: int) -> str:
     """Say how a process ended: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
     if code >= 0:
         return f"exited with code {code}"
+    return f"was killed by signal {-code} ({signal_name(code)})"
+
+
+def signal_name(code: int) -> str | None:
+    """Return the name of the signal that a return code stands for; None when it is an exit code."""
+    if code >= 0:
+        return None
     try:
-        name = signal.Signals(-code).name
+        return signal.Signals(-code).name
     except ValueError:
-        name = "unknown"
-    return f"was killed by signal {-code} ({name})"
+        return "unknown"

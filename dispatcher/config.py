@@ -148,6 +148,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, Option("The most seconds before a worker's replacement.", _SECONDS)
     ] = 30.0
 
+    unready_after_s: Annotated[
+        float,
+        Option(
+            "Seconds that a model may be without a worker before tritonserver says that it is not "
+            "ready and refuses its requests at once, until a worker is back.",
+            _SECONDS,
+        ),
+    ] = 5.0
+
     # ── logs ─────────────────────────────────────────────────────────────────────────────────────
     log_format: Annotated[
         str,

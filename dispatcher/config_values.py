@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytriton.ipc import sizes
+
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b?)", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 @dataclass(frozen=True)
@@ -111,22 +109,7 @@ def number(low: float) -> Kind:
 
 def size() -> Kind:
     """Return the kind of byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
-
-    def read(raw: object) -> int:
-        if isinstance(_no_bool(raw), int):
-            count = int(raw)  # type: ignore[call-overload]
-        else:
-            match = _SIZE.fullmatch(str(raw).strip())
-            if match is None:
-                raise ValueError
-            unit = match.group(2).lower().rstrip("b")
-            base = 1024 if unit.endswith("i") else 1000
-            count = round(float(match.group(1)) * base ** _POWERS[unit.rstrip("i")])
-        if count < 0:
-            raise ValueError
-        return int(count)
-
-    return _kind("a number of bytes, such as 1048576, 64MiB or 1.5GB", read)
+    return _kind(sizes.ALLOWED, sizes.parse_size)
 
 
 def choice(*names: str) -> Kind:

@@ -39,6 +39,14 @@ async def unregister(
     return messages.Done()
 
 
+async def scale(
+    daemon: Daemon, peer: Peer, message: messages.Scale, payloads: Payloads
+) -> messages.AnyMessage:
+    """Serve a model with another number of instances, reporting progress."""
+    registration = await daemon.registry.scale(message.name, message.instances, peer.reply)
+    return messages.Registered(daemon.model_info(registration))
+
+
 async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -77,7 +85,7 @@ async def worker_hello(
     """Give a new worker its model."""
     _check_protocol(message.protocol, f"worker {message.worker}")
     registration, worker = daemon.registry.worker(message.worker)
-    await worker.hello(peer, registration.payload)
+    await worker.hello(peer, registration.payloads)
 
 
 async def worker_ready(
@@ -94,6 +102,13 @@ async def worker_failed(
     daemon.registry.worker(message.worker)[1].failed(message)
 
 
+async def worker_spent(
+    daemon: Daemon, peer: Peer, message: messages.WorkerSpent, payloads: Payloads
+) -> None:
+    """A worker has passed a limit and should be replaced."""
+    daemon.registry.worker(message.worker)[1].is_spent(message.text)
+
+
 async def worker_unrecoverable(
     daemon: Daemon, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
 ) -> None:
@@ -108,16 +123,23 @@ async def attach(
     """Tell a proxy which worker serves it."""
     _check_protocol(message.protocol, "the proxy")
     pool = daemon.registry.by_key(message.registration).pool
-    worker = await pool.route(message.instance, message.lost)
-    return messages.Attached(worker.name, str(worker.lane_path))
+    return await pool.route(message.instance, message.lost)
 
 
-async def explain_loss(
-    daemon: Daemon, peer: Peer, message: messages.ExplainLoss, payloads: Payloads
+async def lane_lost(
+    daemon: Daemon, peer: Peer, message: messages.LaneLost, payloads: Payloads
 ) -> messages.AnyMessage:
-    """Tell a proxy how the worker ended that it lost."""
+    """Tell a proxy what becomes of the batch whose worker it lost."""
     pool = daemon.registry.by_key(message.registration).pool
-    return messages.LossExplained(await pool.explain_loss(message.worker))
+    return await pool.judge_loss(message.worker, message.losses)
+
+
+async def batch_overdue(
+    daemon: Daemon, peer: Peer, message: messages.BatchOverdue, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy whether to wait on for its batch."""
+    pool = daemon.registry.by_key(message.registration).pool
+    return pool.judge_overdue(message.worker, taken=message.taken)
 
 
 async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
@@ -130,6 +152,7 @@ _HANDLERS: dict[
 ] = {
     messages.Register: register,
     messages.Unregister: unregister,
+    messages.Scale: scale,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,
@@ -137,9 +160,11 @@ _HANDLERS: dict[
     messages.WorkerHello: worker_hello,
     messages.WorkerReady: worker_ready,
     messages.WorkerFailed: worker_failed,
+    messages.WorkerSpent: worker_spent,
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.Attach: attach,
-    messages.ExplainLoss: explain_loss,
+    messages.LaneLost: lane_lost,
+    messages.BatchOverdue: batch_overdue,
     messages.Detach: detach,
 }
 

@@ -1,92 +1,52 @@
-"""The workers of one registration: started together, replaced one by one, and handed out to proxies."""
+"""The workers of one registration: started together, kept, scaled, and handed out to proxies."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
+from pytriton.dispatcher.keeper import Keeper, RestartPolicy, StartWorker
 from pytriton.dispatcher.routing import Routes
-from pytriton.dispatcher.states import InstanceState, StateMachine
+from pytriton.dispatcher.states import InstanceState
 from pytriton.dispatcher.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.messages import Verdict
 
 _log = structlog.get_logger(__name__)
 
-#: A worker that served this long was not part of a crash loop.
-_HEALTHY_S = 60.0
 #: Ended workers whose end can still be explained to proxies.
 _ENDED_KEPT = 16
 #: How long a broken lane may run ahead of the news that its worker ended.
 _END_NEWS_S = 2.0
+#: A batch that has ended so many workers is not given to another one.
+_POISON = 2
 
 ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
-class StartWorker(Protocol):
-    """Starts the worker of one instance."""
-
-    def __call__(self, instance: int) -> Awaitable[WorkerProcess]: ...
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """How long a worker may take to say hello; how often in a row, and how soon, one that ended is replaced.
-
-    The first replacement comes at once.
-    """
-
-    start_timeout_s: float
-    limit: int
-    first_delay_s: float
-    longest_delay_s: float
-
-    def delay_s(self, failures: int) -> float | None:
-        """Return how long to wait after so many failures in a row; None to give up."""
-        if failures > self.limit:
-            return None
-        if failures <= 1:
-            return 0.0
-        return min(self.longest_delay_s, self.first_delay_s * 2.0 ** (failures - 2))
-
-
-@dataclass
-class Instance:
-    """One instance: the worker it has now and what happened to those before."""
-
-    index: int
-    machine: StateMachine[InstanceState] = field(
-        default_factory=lambda: StateMachine(InstanceState.STARTING)
-    )
-    worker: WorkerProcess | None = None
-    restarts: int = 0
-    last_exit: str | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self.machine.state is InstanceState.READY
-
-
 class Pool:
-    """The instances of one registration."""
+    """The workers of one registration: one for each instance, and the spares.
+
+    Spares are not set apart: there are just more workers than proxies, and a proxy that lost its
+    worker gets one that has none.
+    """
 
     def __init__(
         self, spec: messages.ModelSpec, start_worker: StartWorker, policy: RestartPolicy
     ) -> None:
-        self.instances = [Instance(index) for index in range(spec.instances)]
         self._spec = spec
         self._start_worker = start_worker
         self._policy = policy
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers: list[Keeper] = []
         self._workers: dict[str, WorkerProcess] = {}
         self._routes = Routes()
         self._changed = asyncio.Condition()
         self._stopping = False
+        self._aside: set[asyncio.Task[None]] = set()
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -96,15 +56,46 @@ class Pool:
         Raises:
             RemoteFailure: the first that could not be loaded; the caller stops the pool then.
         """
-        firsts = []
-        for instance in self.instances:
-            first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            firsts.append(first)
-            keeper = asyncio.create_task(self._keep(instance, first))
-            keeper.add_done_callback(functools.partial(_report_fault, first))
-            self._keepers.append(keeper)
-        total = len(firsts)
+        await self._grow(self._spec, report)
+
+    async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        """Start the workers that `spec` has more than there are; return when they are ready.
+
+        Raises:
+            RemoteFailure: one could not be loaded; the pool is as it was.
+        """
+        count = len(self._keepers)
+        try:
+            await self._grow(spec, report)
+        except BaseException:
+            await self._stop_keepers(self._keepers[count:], 0)
+            del self._keepers[count:]
+            raise
+        self._spec = spec
+
+    async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
+        """End the workers that `spec` does not have any more; their proxies go to those that stay."""
+        self._spec = spec
+        leaving = self._keepers[spec.instances + spec.spares :]
+        await self._stop_keepers(leaving, grace_s)
+        self._keepers = [keeper for keeper in self._keepers if keeper not in leaving]
+        await self._tell(None)
+
+    async def stop(self, grace_s: float) -> None:
+        """End all workers. Returns when they are gone."""
+        self._stopping = True
+        await self._tell(None)
+        await self._stop_keepers(self._keepers, grace_s)
+
+    async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        new = [
+            Keeper(index, spec, self._start, self._policy, self._tell)
+            for index in range(len(self._keepers), spec.instances + spec.spares)
+        ]
+        self._keepers.extend(new)
+        total = len(new)
         await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
+        firsts = [keeper.first for keeper in new]
         for done, first in enumerate(asyncio.as_completed(firsts), start=1):
             try:
                 await first
@@ -116,23 +107,12 @@ class Pool:
                 messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
             )
 
-    async def stop(self, grace_s: float) -> None:
-        """End all workers. Returns when they are gone."""
-        async with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        for instance in self.instances:
-            self._change(instance, InstanceState.STOPPING)
-        await asyncio.gather(*(worker.stop(grace_s) for worker in self._workers.values()))
-        for instance in self.instances:
-            self._change(instance, InstanceState.STOPPED)
+    async def _stop_keepers(self, keepers: Sequence[Keeper], grace_s: float) -> None:
+        await asyncio.gather(*(keeper.stop(grace_s) for keeper in keepers))
 
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
-    async def route(self, proxy: str, lost: str | None) -> WorkerProcess:
+    async def route(self, proxy: str, lost: str | None) -> messages.Attached:
         """Return the worker that serves `proxy` from now on; waits for one to be ready.
 
         Raises:
@@ -143,12 +123,50 @@ class Pool:
             while True:
                 ready = [name for name in self._ready_workers() if name != lost]
                 if ready:
-                    return self._workers[self._routes.assign(proxy, ready)]
-                if self._stopping or all(
-                    i.machine.state is InstanceState.FAILED for i in self.instances
-                ):
-                    raise RemoteFailure(ErrorKind.UNAVAILABLE, self._why_nobody())
+                    worker = self._workers[self._routes.assign(proxy, ready)]
+                    return messages.Attached(
+                        worker.name, str(worker.lane_path), self._spec.execution_timeout_s
+                    )
+                if self._stopping or self.given_up:
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody())
                 await self._changed.wait()
+
+    async def judge_loss(self, name: str, losses: int) -> Verdict:
+        """Decide about a batch whose worker was lost after it had taken it; `losses` with this one."""
+        if self._spec.on_crash == "retry" and losses < _POISON and not self._stopping:
+            _log.info("batch is tried again", model=self._spec.name, lost_worker=name)
+            return Verdict("retry")
+        text = f"model {self._spec.name}: {await self._explain_loss(name)} while it ran this batch"
+        if losses >= _POISON:
+            text += (
+                f"; so did {losses - 1} more before, so this batch is taken to be what ends them and is "
+                "not tried again"
+            )
+        return Verdict("fail", f"{text}; its log: pytriton-daemon logs {self._spec.name}")
+
+    def judge_overdue(self, name: str, *, taken: bool) -> Verdict:
+        """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
+        limit_s = self._spec.execution_timeout_s
+        worker = self._workers.get(name)
+        if limit_s is None or worker is None or not worker.alive:
+            return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
+        busy_s = worker.gauge.read().busy_s
+        if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
+            return Verdict("wait", wait_s=limit_s - busy_s)
+        what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
+        if busy_s is None:
+            what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
+        _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
+        ending = asyncio.get_running_loop().create_task(worker.end_hung(what))
+        self._aside.add(ending)
+        ending.add_done_callback(self._aside.discard)
+        if not taken:
+            return Verdict("retry")
+        return Verdict(
+            "fail",
+            f"model {self._spec.name}: {what} in worker {name} (pid {worker.child.pid}), which is being "
+            f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}",
+        )
 
     def detach(self, proxy: str) -> None:
         """A proxy is gone."""
@@ -163,176 +181,88 @@ class Pool:
         """How many proxies are attached."""
         return len(self._routes)
 
-    async def explain_loss(self, name: str) -> str:
-        """Say how a worker ended whose lane broke in the middle of a batch."""
-        worker = self._workers.get(name)
-        advice = f"; its log: pytriton-daemon logs {self._spec.name}"
-        if worker is None:
-            return f"model {self._spec.name}: the worker of this batch ended{advice}"
-        await asyncio.wait([worker.child.exited], timeout=_END_NEWS_S)
-        end = (
-            worker.describe_end()
-            if worker.child.exited.done()
-            else f"worker {name} closed its lane"
-        )
-        return f"model {self._spec.name}: {end} while it ran this batch{advice}"
+    # ── what others ask ──────────────────────────────────────────────────────────────────────────
 
     def worker(self, name: str) -> WorkerProcess | None:
         """Return a worker by its name."""
         return self._workers.get(name)
 
+    @property
+    def can_serve(self) -> bool:
+        """Whether a worker is ready."""
+        return bool(self._ready_workers())
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no worker will come any more by itself."""
+        return all(keeper.state is InstanceState.FAILED for keeper in self._keepers)
+
+    async def changed(self) -> None:
+        """Wait until a worker came or went, or `wake` was called."""
+        async with self._changed:
+            await self._changed.wait()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait until a condition about the workers holds, at most `timeout_s` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
+
+    async def wake(self) -> None:
+        """Have everybody who waits look again."""
+        await self._tell(None)
+
     def infos(self) -> list[messages.InstanceInfo]:
         """Return what status shows."""
-        return [self._info(instance) for instance in self.instances]
-
-    # ── one instance ─────────────────────────────────────────────────────────────────────────────
-
-    async def _keep(self, instance: Instance, first: asyncio.Future[None]) -> None:
-        """Keep an instance supplied with a worker until the pool stops or it has failed too often."""
-        failures = 0
-        while True:
-            try:
-                worker = await self._load(instance)
-                if not first.done():
-                    first.set_result(None)
-                since = asyncio.get_running_loop().time()
-                await self._serve(instance, worker)
-                if asyncio.get_running_loop().time() - since > _HEALTHY_S:
-                    failures = 0
-            except RemoteFailure as failure:
-                instance.last_exit = failure.text
-                if not first.done():
-                    first.set_exception(failure)
-                    self._change(instance, InstanceState.FAILED)
-                    return
-            failures += 1
-            delay_s = self._policy.delay_s(failures)
-            if delay_s is None:
-                self._change(instance, InstanceState.FAILED)
-                await self._tell()
-                return
-            self._change(instance, InstanceState.BACKOFF)
-            await asyncio.sleep(delay_s)
-            instance.restarts += 1
-            self._change(instance, InstanceState.STARTING)
-
-    async def _load(self, instance: Instance) -> WorkerProcess:
-        """Start a worker and return it when it is ready; end it when it does not become so."""
-        worker = await self._start_worker(instance.index)
-        instance.worker = worker
-        self._remember(worker)
-        try:
-            await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
-            if worker.greeted.done() and not worker.ready.done():
-                self._change(instance, InstanceState.LOADING)
-                await _wait_any(worker.ready, timeout_s=self._spec.load_timeout_s)
-            self._check_loaded(worker)
-        except RemoteFailure:
-            await self._discard(worker)
-            raise
-        self._change(instance, InstanceState.READY)
-        await self._tell()
-        return worker
-
-    def _check_loaded(self, worker: WorkerProcess) -> None:
-        """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
-        if worker.ready.done():
-            worker.ready.result()
-            return
-        if worker.greeted.done():
-            what = (
-                f"did not load its callable within {self._spec.load_timeout_s:g} s (load_timeout_s)"
+        return [
+            keeper.info(
+                self._routes.lanes_of(keeper.worker.name) if keeper.worker is not None else 0,
+                spare=keeper.index >= self._spec.instances,
             )
-        else:
-            what = (
-                f"did not start within {self._policy.start_timeout_s:g} s (worker_start_timeout_s)"
-            )
-        raise RemoteFailure(
-            ErrorKind.LOAD_FAILED,
-            f"model {self._spec.name}: worker {worker.name} {what}",
-            worker.child.last_lines() or None,
-        )
+            for keeper in self._keepers
+        ]
 
-    async def _serve(self, instance: Instance, worker: WorkerProcess) -> None:
-        """Wait until a ready worker ends; on the way give it a proxy that another one has too many."""
-        giver = self._routes.too_many_for(worker.name)
-        if giver is not None:
-            await self._workers[giver].withdraw_lane()
-        await asyncio.shield(worker.child.exited)
-        await worker.child.drained()
-        instance.last_exit = worker.describe_end()
-        _log.warning(
-            "worker ended", model=self._spec.name, instance=instance.index, how=instance.last_exit
-        )
-        await self._discard(worker)
-
-    def _remember(self, worker: WorkerProcess) -> None:
-        """Know a worker by its name; of those that ended, the newest are kept, to be asked about."""
-        ended = [name for name, one in self._workers.items() if one.child.exited.done()]
-        for name in ended[:-_ENDED_KEPT]:
-            del self._workers[name]
-        self._workers[worker.name] = worker
-
-    async def _discard(self, worker: WorkerProcess) -> None:
-        await worker.stop(0)
-        await self._tell()
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    def _change(self, instance: Instance, new: InstanceState) -> None:
-        old = instance.machine.change(new)
-        pid = instance.worker.child.pid if instance.worker else None
-        _log.debug(
-            "instance state",
-            model=self._spec.name,
-            instance=instance.index,
-            worker_pid=pid,
-            old=old.value,
-            new=new.value,
-        )
-
-    def _ready_workers(self) -> list[str]:
-        workers = [i.worker for i in self.instances if i.ready and i.worker is not None]
-        return [worker.name for worker in workers if not worker.child.exited.done()]
-
-    def _why_nobody(self) -> str:
+    def why_nobody(self) -> str:
+        """Say why no worker will come any more."""
         if self._stopping:
             return f"model {self._spec.name} is being stopped"
-        ends = "; ".join(sorted({i.last_exit for i in self.instances if i.last_exit}))
+        ends = "; ".join(sorted({k.last_exit for k in self._keepers if k.last_exit}))
         return (
             f"model {self._spec.name}: no worker is left, each was replaced {self._policy.limit} times and "
             f"ended again ({ends}). See pytriton-daemon logs {self._spec.name}; mend it and register it again."
         )
 
-    def _info(self, instance: Instance) -> messages.InstanceInfo:
-        worker = instance.worker
-        running = worker is not None and not worker.child.exited.done()
-        return messages.InstanceInfo(
-            index=instance.index,
-            state=instance.machine.state.value,
-            pid=worker.child.pid if worker is not None and running else None,
-            device=self._spec.devices[instance.index] if self._spec.devices else None,
-            lanes=self._routes.lanes_of(worker.name) if worker is not None else 0,
-            restarts=instance.restarts,
-            last_exit=instance.last_exit,
-        )
+    async def _explain_loss(self, name: str) -> str:
+        """Say how a worker ended whose lane broke in the middle of a batch."""
+        worker = self._workers.get(name)
+        if worker is None:
+            return "the worker of this batch ended"
+        await asyncio.wait([worker.child.exited], timeout=_END_NEWS_S)
+        if worker.child.exited.done():
+            return worker.describe_end()
+        return f"worker {name} closed its lane"
 
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
-def _report_fault(first: asyncio.Future[None], keeper: asyncio.Task[None]) -> None:
-    """A keeper ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
-    if keeper.cancelled() or keeper.exception() is None:
-        return
-    _log.error("instance keeper failed", exc_info=keeper.exception())
-    if not first.done():
-        first.set_exception(
-            RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {keeper.exception()}")
-        )
+    async def _start(self, instance: int) -> WorkerProcess:
+        """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
+        worker = await self._start_worker(instance)
+        ended = [name for name, one in self._workers.items() if not one.alive]
+        for name in ended[:-_ENDED_KEPT]:
+            self._workers.pop(name).gauge.close()
+        self._workers[worker.name] = worker
+        return worker
 
+    async def _tell(self, ready: str | None) -> None:
+        """Wake who waits for a worker; one that is ready gets a proxy that another has too many."""
+        async with self._changed:
+            self._changed.notify_all()
+        giver = self._routes.too_many_for(ready) if ready is not None else None
+        if giver is not None:
+            await self._workers[giver].withdraw_lane()
 
-async def _wait_any(*futures: asyncio.Future[None], timeout_s: float) -> None:
-    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    def _ready_workers(self) -> list[str]:
+        return [keeper.serving.name for keeper in self._keepers if keeper.serving is not None]
 
 
 def _workers(count: int) -> str:
@@ -347,9 +277,16 @@ def check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
     """
     if spec.instances < 1:
         raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
-    if len(payloads) not in (1, spec.instances):
+    callables = len(payloads) - spec.check
+    if callables not in (1, spec.instances):
         raise RemoteFailure(
-            ErrorKind.INVALID, f"{len(payloads)} callables were sent for {spec.instances} instances"
+            ErrorKind.INVALID, f"{callables} callables were sent for {spec.instances} instances"
+        )
+    if spec.spares and callables > 1:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"spares={spec.spares} with a list of callables: a spare worker stands in for any instance, so "
+            "all have to serve the same callable",
         )
     if spec.devices and len(spec.devices) != spec.instances:
         raise RemoteFailure(

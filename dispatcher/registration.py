@@ -1,6 +1,7 @@
 """One registration: a model's declaration, its payloads, its pool of workers, and its way into and out of Triton.
 
     workers load ──▶ folder ──▶ Triton loads the proxies ──▶ proxies attach ──▶ READY
+    no worker for a while ──▶ Triton unloads: UNREADY ──▶ a worker is back ──▶ Triton loads: READY
     STOPPING: Triton unloads ──▶ proxies answer what is under way and detach ──▶ workers end ──▶ folder goes
 
 Two registrations of one name live side by side while one replaces the other: Triton keeps serving
@@ -11,16 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher import repository
-from pytriton.dispatcher.pool import Pool, ReportProgress, RestartPolicy, StartWorker
+from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
+from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.states import ModelState, StateMachine
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
@@ -44,17 +49,31 @@ class Registration:
         self.key = key
         self.spec = spec
         self.pool = Pool(spec, start_worker, policy)
-        self.triton_config = repository.triton_config(spec, endpoint, key)
+        self._endpoint = endpoint
         self._payloads = payloads
         self._machine = StateMachine(ModelState.STARTING)
         self._registered_at = time.time()
-        self._proxies_gone = asyncio.Event()
+        self._detached = asyncio.Event()
+        #: Held while Triton loads or unloads the model.
+        self._triton = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
 
-    def payload(self, instance: int) -> bytes:
-        """Return the pickled callable of an instance."""
-        return self._payloads[instance if len(self._payloads) > 1 else 0]
+    @property
+    def triton_config(self) -> dict[str, Any]:
+        """The configuration that Triton loads the model with."""
+        return repository.triton_config(self.spec, self._endpoint, self.key)
 
-    async def start(self, server: TritonServer, models: Path, report: ReportProgress) -> None:
+    def payloads(self, instance: int) -> list[bytes]:
+        """Return the pickled callable of an instance, and its check if there is one."""
+        callables = self._payloads[: len(self._payloads) - self.spec.check]
+        own = callables[instance if len(callables) > 1 else 0]
+        return [own, *self._payloads[len(callables) :]]
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(
+        self, server: TritonServer, models: Path, report: ReportProgress, unready_after_s: float
+    ) -> None:
         """Load the workers, then the model in Triton; it serves when this returns.
 
         Raises:
@@ -65,24 +84,66 @@ class Registration:
         repository.make_folder(models, self.spec)
         await server.load(self.spec.name, self.triton_config)
         self._machine.change(ModelState.READY)
+        following = self._follow_workers(server, unready_after_s)
+        self._following = asyncio.get_running_loop().create_task(following)
+        self._following.add_done_callback(_report_fault)
+
+    async def scale(
+        self, instances: int, server: TritonServer, report: ReportProgress, grace_s: float
+    ) -> None:
+        """Serve with another number of instances; no request fails on the way.
+
+        Raises:
+            RemoteFailure: not possible, or a new worker or Triton failed; all is as it was then.
+        """
+        old, new = self.spec, self._scaled(instances)
+        await self.pool.grow(new, report)
+        async with self._triton:
+            self.spec = new
+            try:
+                if self.ready:
+                    await report(messages.Progress("serving", "tritonserver loads the model"))
+                    await server.load(new.name, self.triton_config)
+            except BaseException:
+                self.spec = old
+                await self.pool.shrink(old, grace_s)
+                raise
+        await self.pool.shrink(new, grace_s)
+
+    async def load_again(self, server: TritonServer) -> None:
+        """tritonserver was started again: load the model, unless no worker could serve it."""
+        if self.ready:
+            await self._in_triton(server.load, self.spec.name, self.triton_config)
+        await self.pool.wake()
+
+    async def unload(self, server: TritonServer) -> None:
+        """On the way out: have Triton begin to end the proxies.
+
+        Raises:
+            RemoteFailure: tritonserver refused.
+        """
+        async with self._triton:
+            if server.ready:  # else its proxies are gone already
+                await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
         """From now on the registration is on its way out."""
+        if self._following is not None:
+            self._following.cancel()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float) -> None:
         """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers."""
         deadline = asyncio.get_running_loop().time() + grace_s
-        if self.pool.proxies:
-            try:
-                await asyncio.wait_for(self._proxies_gone.wait(), grace_s)
-            except asyncio.TimeoutError:
-                _log.warning(
-                    "batches still run after the grace period",
-                    model=self.spec.name,
-                    grace_s=grace_s,
-                    proxies=self.pool.proxies,
-                )
+        try:
+            await asyncio.wait_for(self._until_detached(), grace_s)
+        except asyncio.TimeoutError:
+            _log.warning(
+                "batches still run after the grace period",
+                model=self.spec.name,
+                grace_s=grace_s,
+                proxies=self.pool.proxies,
+            )
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s))
         self._machine.change(ModelState.STOPPED)
@@ -90,13 +151,62 @@ class Registration:
     def detach(self, proxy: str) -> None:
         """A proxy has ended in order."""
         self.pool.detach(proxy)
-        if not self.pool.proxies:
-            self._proxies_gone.set()
+        self._detached.set()
 
     def forget_proxies(self) -> None:
         """tritonserver has ended, and all proxies with it."""
         self.pool.forget_proxies()
-        self._proxies_gone.set()
+        self._detached.set()
+
+    async def _until_detached(self) -> None:
+        while self.pool.proxies:
+            self._detached.clear()
+            await self._detached.wait()
+
+    async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
+        """Keep the model in Triton while workers can serve it, and out of it while none can."""
+        while True:
+            await self.pool.until(lambda: not self.pool.can_serve)
+            await self.pool.until(
+                lambda: self.pool.can_serve or self.pool.given_up, timeout_s=unready_after_s
+            )
+            if self.pool.can_serve:
+                continue
+            self._machine.change(ModelState.UNREADY)
+            _log.error("model is not ready: it has no worker", model=self.spec.name)
+            await self._in_triton(server.unload, self.spec.name)
+            loaded = False
+            while not loaded:
+                await self.pool.until(lambda: server.ready and self.pool.can_serve)
+                loaded = await self._in_triton(server.load, self.spec.name, self.triton_config)
+                if not loaded:
+                    await self.pool.changed()
+            self._machine.change(ModelState.READY)
+            _log.info("model is ready again", model=self.spec.name)
+
+    async def _in_triton(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+        try:
+            async with self._triton:
+                await act(*arguments)
+        except RemoteFailure as failure:
+            _log.error("tritonserver refused", model=self.spec.name, why=failure.text)
+            return False
+        return True
+
+    def _scaled(self, instances: int) -> messages.ModelSpec:
+        """Return the declaration with another number of instances; devices are used in turn."""
+        spec = self.spec
+        callables = len(self._payloads) - spec.check
+        if instances < 1:
+            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: it takes at least 1")
+        if 1 < callables < instances:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"model {spec.name} was registered with a list of {callables} callables, one for each instance: "
+                f"it cannot have {instances}. Register it with one callable, or with a longer list and replace=True.",
+            )
+        devices = [spec.devices[i % len(spec.devices)] for i in range(instances) if spec.devices]
+        return msgspec.structs.replace(spec, instances=instances, devices=devices)
 
     @property
     def ready(self) -> bool:
@@ -116,3 +226,8 @@ class Registration:
             registered_at=self._registered_at,
             log_file=str(log_file),
         )
+
+
+def _report_fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("readiness is not followed any more", exc_info=task.exception())

@@ -11,8 +11,9 @@ import structlog
 
 from pytriton.dispatcher import repository
 from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
-from pytriton.dispatcher.pool import ReportProgress, RestartPolicy, check_payloads
+from pytriton.dispatcher.pool import ReportProgress, check_payloads
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.dispatcher.worker_process import WorkerProcess
@@ -129,8 +130,7 @@ class Registry:
         with self._reserved(name):
             registration.begin_stop()
             try:
-                if self._server.ready:  # else its proxies are gone already
-                    await self._server.unload(name)
+                await registration.unload(self._server)
             finally:
                 await self._retire(registration)
                 del self._by_name[name]
@@ -138,16 +138,23 @@ class Registry:
                 close_model_log(name)
         _log.info("model unregistered", model=name)
 
+    async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
+        """Serve a model with another number of instances; no request fails on the way.
+
+        Raises:
+            RemoteFailure: no such model, not possible, or a new worker failed; all is as it was then.
+        """
+        registration = self.by_name(name)
+        self._check_open(name)
+        with self._reserved(name):
+            await registration.scale(instances, self._server, report, self._config.grace_period_s)
+        _log.info("model scaled", model=name, instances=instances)
+        return registration
+
     async def load_again(self) -> None:
         """After tritonserver was started again: load all models; their workers have kept theirs."""
         for registration in list(self):
-            if not registration.ready:
-                continue
-            name = registration.spec.name
-            try:
-                await self._server.load(name, registration.triton_config)
-            except RemoteFailure as failure:
-                _log.error("model was not loaded again", model=name, reason=failure.text)
+            await registration.load_again(self._server)
 
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
@@ -176,7 +183,9 @@ class Registry:
     ) -> Registration:
         registration = self._new(spec, payloads)
         try:
-            await registration.start(self._server, self._rundir.models, report)
+            await registration.start(
+                self._server, self._rundir.models, report, self._config.unready_after_s
+            )
         except BaseException:
             registration.begin_stop()
             await self._undo(registration, former)

@@ -5,7 +5,9 @@ instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row
 
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
-               └──────────────────▲          (a registration that fails goes the same way)
+               │         ▲ ▼        ▲        (a registration that fails goes the same way)
+               │       UNREADY ─────┤        (no worker can serve: out of Triton until one can)
+               └────────────────────┘
 
 server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲          │
@@ -35,6 +37,7 @@ class ModelState(enum.Enum):
 
     STARTING = "starting"
     READY = "ready"
+    UNREADY = "unready"
     STOPPING = "stopping"
     STOPPED = "stopped"
 
@@ -58,7 +61,8 @@ CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
     _I.STOPPING: (_I.STOPPED,),
     _I.STOPPED: (),
     _M.STARTING: (_M.READY, _M.STOPPING),
-    _M.READY: (_M.STOPPING,),
+    _M.READY: (_M.UNREADY, _M.STOPPING),
+    _M.UNREADY: (_M.READY, _M.STOPPING),
     _M.STOPPING: (_M.STOPPED,),
     _M.STOPPED: (),
     _S.STARTING: (_S.READY, _S.STOPPING, _S.STOPPED),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytriton.daemon import connect as connect
     from pytriton.declaration import declare as declare
     from pytriton.decorators import batch as batch
+    from pytriton.limits import Limits as Limits
     from pytriton.model_config import DynamicBatcher as DynamicBatcher
     from pytriton.model_config import ModelConfig as ModelConfig
     from pytriton.model_config import QueuePolicy as QueuePolicy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 #: Public name -> the module that defines it.
 _NAMES = {
     "DynamicBatcher": "pytriton.model_config",
+    "Limits": "pytriton.limits",
     "ModelConfig": "pytriton.model_config",
     "QueuePolicy": "pytriton.model_config",
     "Tensor": "pytriton.model_config",
@@ -39,11 +41,12 @@ _NAMES = {
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
-_MODULES = ("daemon", "decorators", "declaration", "exceptions", "model_config")
+_MODULES = ("daemon", "decorators", "declaration", "exceptions", "limits", "model_config")
 
 #: Resolved by __getattr__ below.
 __all__ = [
     "DynamicBatcher",
+    "Limits",
     "ModelConfig",
     "QueuePolicy",
     "Tensor",

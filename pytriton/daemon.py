@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton._clash import clashing_distribution
 from pytriton.connection import Connection, exception_of
@@ -35,6 +35,7 @@ from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
 
 if TYPE_CHECKING:
+    from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.registration import Device, Target
     from pytriton.world import Env, StrPath
@@ -143,6 +144,10 @@ class Model:
         )
         return f"{instances}. See `pytriton-daemon logs {self.name}`."
 
+    def scale(self, instances: int) -> None:
+        """Serve the model with another number of instances; see `DaemonClient.scale`."""
+        self._client.scale(self.name, instances)
+
     def unregister(self) -> None:
         """Stop serving the model: requests under way are answered, then its workers end."""
         self._client.unregister(self.name)
@@ -181,6 +186,12 @@ class DaemonClient:
         replace: bool | None = None,
         progress: bool | Report | None = None,
         load_timeout_s: float | None = None,
+        on_crash: str | None = None,
+        spares: int | None = None,
+        execution_timeout_s: float | None = None,
+        max_batches: int | None = None,
+        limits: Limits | None = None,
+        check: Callable[[Any], Any] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -210,6 +221,16 @@ class DaemonClient:
             progress: None shows a bar on a terminal, False nothing; a callable gets every
                 `messages.Progress`
             load_timeout_s: seconds a worker may take to load the callable (600)
+            on_crash: what becomes of the batch that a worker was running when it ended: "retry" runs
+                it once more, in another worker; "fail" answers it with an error, for callables that
+                must not run twice ("retry")
+            spares: workers beyond `instances`, loaded and idle, that take over at once (0)
+            execution_timeout_s: seconds a batch may run; one over it is answered with an error and
+                its worker is replaced (no limit)
+            max_batches: batches after which a worker is replaced, for models that leak (no limit)
+            limits: memory, files, processes and CPUs of a worker (``Limits()``: none)
+            check: is called in each worker with the loaded callable before it serves; what it raises
+                fails the registration, or with `replace`, leaves the old model serving
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -227,6 +248,8 @@ class DaemonClient:
             "instances": instances, "devices": devices, "factory": factory, "python": python,
             "env": env, "cwd": cwd, "sys_path": sys_path, "strict": strict,
             "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
+            "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
+            "max_batches": max_batches, "limits": limits, "check": check,
         }  # fmt: skip
         message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
         name = message.spec.name
@@ -280,6 +303,26 @@ class DaemonClient:
         """
         self._ask(messages.Unregister(name), messages.Done, model=name)
 
+    def scale(self, name: str, instances: int, progress: bool | Report | None = None) -> Model:
+        """Serve a model with another number of instances; returns when they serve.
+
+        New workers load beside the old ones; those that go finish their batch first. No request fails.
+
+        Args:
+            name: a registered model
+            instances: how many, from 1; devices are used in turn
+            progress: as for `register`
+
+        Raises:
+            ModelNotFoundError: it is not served.
+            RegistrationError: a new worker could not be loaded, or the number is not possible; all is
+                as it was then.
+        """
+        with reporter(progress, name) as report:
+            message = messages.Scale(name, instances)
+            answer = self._ask(message, messages.Registered, (), report, model=name)
+        return Model(self, answer.model)
+
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
 
@@ -325,7 +368,7 @@ class DaemonClient:
                 message, payloads, silence_s=silence_s, on_progress=report
             )
         except RemoteFailure as failure:
-            registering = isinstance(message, messages.Register)
+            registering = isinstance(message, (messages.Register, messages.Scale))
             raise exception_of(failure, model_name=model, registering=registering) from None
         if not isinstance(answer, answer_type):
             raise PyTritonDaemonError(

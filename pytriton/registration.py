@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 from pytriton.declaration import Declaration, declaration_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
+from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
 from pytriton.worker_imports import WorkerImports
@@ -40,6 +42,33 @@ class Options:
     model_version: int = 1
     replace: bool = False
     load_timeout_s: float = 600.0
+    on_crash: Literal["retry", "fail"] = "retry"
+    spares: int = 0
+    execution_timeout_s: float | None = None
+    max_batches: int | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    check: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises PyTritonValidationError: a value is unusable."""
+        _check_seconds("load_timeout_s", self.load_timeout_s)
+        if self.execution_timeout_s is not None:
+            _check_seconds("execution_timeout_s", self.execution_timeout_s)
+        if self.on_crash not in ("retry", "fail"):
+            raise PyTritonValidationError(
+                f"on_crash has to be 'retry' or 'fail', got {self.on_crash!r}."
+            )
+        _check_whole("spares", self.spares, 0)
+        if self.max_batches is not None:
+            _check_whole("max_batches", self.max_batches, 1)
+        if not isinstance(self.limits, Limits):
+            raise PyTritonValidationError(
+                f"limits has to be pytriton.Limits(...), got {self.limits!r}."
+            )
+        if self.check is not None and not callable(self.check):
+            raise PyTritonValidationError(
+                f"check has to be a function that takes the loaded callable, got {self.check!r}."
+            )
 
 
 def prepare(
@@ -89,11 +118,18 @@ def prepare(
         factory=options.factory,
         strict=options.strict,
         load_timeout_s=options.load_timeout_s,
+        on_crash=options.on_crash,
+        spares=options.spares,
+        execution_timeout_s=options.execution_timeout_s,
+        max_batches=options.max_batches,
+        limits=options.limits.to_message(),
+        check=options.check is not None,
     )
     message = messages.Register(spec, options.replace)
     _check_sendable(message)
     with WorkerImports(spec.world, own_interpreter=options.python is None) as imports:
-        payloads = [pack_callable(target, imports, name) for target in targets]
+        checks = [] if options.check is None else [options.check]
+        payloads = [pack_callable(target, imports, name) for target in [*targets, *checks]]
     return message, payloads
 
 
@@ -122,12 +158,21 @@ def merge_options(
         # How many instances is one decision: said here, it is not mixed with the declared one.
         declared.pop("instances", None)
         declared.pop("devices", None)
-    options = Options(**{**declared, **said})
-    if not isinstance(options.load_timeout_s, (int, float)) or not options.load_timeout_s > 0:
+    return Options(**{**declared, **said})
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(
-            f"load_timeout_s has to be a number of seconds above 0, got {options.load_timeout_s!r}."
+            f"{name} has to be a number of seconds above 0, got {value!r}."
         )
-    return options
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PyTritonValidationError(
+            f"{name} has to be a whole number from {least}, got {value!r}."
+        )
 
 
 def default_model_name(target: Target) -> str:
@@ -196,12 +241,8 @@ def count_instances(
     Raises:
         PyTritonValidationError: they contradict each other
     """
-    if instances is not None and (
-        isinstance(instances, bool) or not isinstance(instances, int) or instances < 1
-    ):
-        raise PyTritonValidationError(
-            f"instances has to be a whole number from 1, got {instances!r}."
-        )
+    if instances is not None:
+        _check_whole("instances", instances, 1)
     said = {
         "instances": instances,
         "the number of devices": len(devices) or None,

@@ -1,6 +1,6 @@
 """First file a worker's interpreter runs: puts this version of pytriton on its path, then becomes the worker.
 
-Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID
+Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID GAUGE_FD
 
 The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed:
 LIBRARY is a folder of the daemon that holds nothing but `pytriton`, so the worker always speaks the
@@ -17,7 +17,7 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 
 
 def main() -> int:
-    library, endpoint, worker, parent_pid = sys.argv[1:5]
+    library, endpoint, worker, parent_pid, gauge_fd = sys.argv[1:6]
     if sys.version_info < (3, 9):  # noqa: UP036 (somebody's python= may be any)
         version = sys.version.split()[0]
         print(f"{sys.executable} is Python {version}: a worker needs 3.9 or newer", file=sys.stderr)
@@ -33,7 +33,7 @@ def main() -> int:
         return 1
     from pytriton.worker.process import run
 
-    return run(endpoint, worker, int(parent_pid))
+    return run(endpoint, worker, int(parent_pid), int(gauge_fd))
 
 
 def _importable(module: str) -> bool:

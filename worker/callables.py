@@ -29,6 +29,28 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
         LoadError: another Python version pickled it by value, or it is not callable.
         Exception: whatever unpickling or the factory raises.
     """
+    loaded = _unpickled(payload, spec)
+    if spec.factory or inspect.isclass(loaded):
+        loaded = loaded()
+    if not callable(loaded):
+        raise LoadError(
+            f"model {spec.name}: what was registered gave a {type(loaded).__name__}, which is not callable"
+        )
+    return loaded  # type: ignore[no-any-return]
+
+
+def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
+    """Call the registrant's check with the loaded callable.
+
+    Raises:
+        LoadError: it returned False.
+        Exception: whatever the check raises: then the callable must not serve.
+    """
+    if _unpickled(payload, spec)(infer) is False:
+        raise LoadError(f"model {spec.name}: check= returned False")
+
+
+def _unpickled(payload: bytes, spec: messages.ModelSpec) -> Any:
     header, pickled = unpack(payload)
     ours = platform.python_version_tuple()[:2]
     theirs = header.python_version
@@ -38,14 +60,7 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
             f"{'.'.join(ours)}: code that travels by value needs the same minor version. Put the callable "
             "into a module that the worker can import, or let python= name an interpreter of that version."
         )
-    loaded = cloudpickle.loads(pickled)
-    if spec.factory or inspect.isclass(loaded):
-        loaded = loaded()
-    if not callable(loaded):
-        raise LoadError(
-            f"model {spec.name}: what was registered gave a {type(loaded).__name__}, which is not callable"
-        )
-    return loaded  # type: ignore[no-any-return]
+    return cloudpickle.loads(pickled)
 
 
 def synchronous(infer: Infer) -> Infer:

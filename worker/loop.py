@@ -3,9 +3,8 @@
     new lane ──▶ _accept        control message ──▶ _control_messages
     batch    ──▶ _serve         SIGTERM         ──▶ _signalled
 
-Retiring: every batch that comes is sent back as Withdrawn, and the worker ends when its last lane
-    is closed. SIGTERM ends
-it after the batch at hand.
+SIGTERM ends it after the batch at hand. Closing a lane between batches is always safe: a batch that
+comes at that moment stays unread, and its proxy takes it elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from collections.abc import Callable
 from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lane import Batch, BatchFailed, Lane, LaneClosed, LaneError, Withdrawn
+from pytriton.ipc.gauge import Gauge
+from pytriton.ipc.lane import Batch, BatchFailed, Lane, LaneClosed, LaneError
+from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model, Unrecoverable
 
 
@@ -31,15 +32,23 @@ class Loop:
     when the callable asked for the whole daemon to stop.
     """
 
-    def __init__(self, model: Model, control: ControlClient, worker: str, lane_path: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        allowance: Allowance,
+        gauge: Gauge,
+        control: ControlClient,
+        worker: str,
+        lane_path: str,
+    ) -> None:
         self.unrecoverable = False
         self._model = model
+        self._allowance = allowance
+        self._gauge = gauge
         self._control = control
         self._worker = worker
-        self._retiring = False
         self._stopping = False
         self._lanes: dict[int, Lane] = {}
-        self._withdraw = 0
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,7 +58,7 @@ class Loop:
         os.register_at_fork(after_in_child=self._let_go)
 
     def run(self) -> None:
-        """Serve until SIGTERM, until retired, or until the callable is unrecoverable."""
+        """Serve until SIGTERM, or until the callable is unrecoverable."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._watch(_signal_pipe(signal.SIGTERM), self._signalled)
@@ -57,12 +66,12 @@ class Loop:
         while not self._finished():
             for fd, _ in self._poll.poll():
                 handler = self._handlers.get(fd)
-                if handler is not None:
+                if handler is not None and not self._finished():
                     handler()
         self._close()
 
     def _finished(self) -> bool:
-        return self._stopping or self.unrecoverable or (self._retiring and not self._lanes)
+        return self._stopping or self.unrecoverable
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
@@ -80,11 +89,15 @@ class Loop:
             batch = lane.receive()
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
-            if self._retiring or self._stopping or self._withdraw > 0:
-                self._withdraw = max(0, self._withdraw - 1)
-                lane.send(Withdrawn(batch.id))
-            else:
+            self._gauge.begin(len(batch.requests))
+            try:
                 self._answer(batch, lane)
+            except Exception:  # not SystemExit: then the worker ends in its batch
+                self._gauge.end()
+                raise
+            spent = self._allowance.spent(self._gauge.end())
+            if spent is not None:
+                self._control.send(messages.WorkerSpent(self._worker, spent))
         except LaneClosed:
             self._drop(lane)
         except (LaneError, ArenaError) as error:
@@ -112,10 +125,8 @@ class Loop:
 
     def _control_messages(self) -> None:
         while (received := self._control.receive(0)) is not None:
-            if isinstance(received[1], messages.RetireWorker):
-                self._retiring = True
-            elif isinstance(received[1], messages.WithdrawLane):
-                self._withdraw += 1
+            if isinstance(received[1], messages.WithdrawLane) and self._lanes:
+                self._drop(next(iter(self._lanes.values())))
 
     def _signalled(self) -> None:
         self._stopping = True

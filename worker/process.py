@@ -6,12 +6,16 @@ import faulthandler
 import importlib
 import os
 import platform
+import signal
 import sys
 import traceback
+from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
-from pytriton.worker.callables import load_callable
+from pytriton.ipc.gauge import Gauge
+from pytriton.worker import limits
+from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
 
@@ -21,10 +25,15 @@ EXIT_LOAD_FAILED = 3
 EXIT_UNRECOVERABLE = 4
 
 
-def run(endpoint: str, worker: str, parent_pid: int) -> int:
-    """Be the worker named `worker` of the dispatcher at `endpoint`; return the exit code."""
+def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
+    """Be the worker named `worker` of the dispatcher at `endpoint`; return the exit code.
+
+    SIGQUIT prints the stacks of all threads, also while native code hangs.
+    """
     linux.die_with_parent(parent_pid)
+    gauge = Gauge(gauge_fd)
     faulthandler.enable()
+    faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
     with ControlClient(endpoint) as control:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
@@ -34,23 +43,28 @@ def run(endpoint: str, worker: str, parent_pid: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
         try:
-            model = _load(load, payloads[0])
+            model = _load(load, payloads)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             text = f"{type(error).__name__}: {error}"
             traceback.print_exc()
             control.send(messages.WorkerFailed(worker, text, traceback.format_exc()))
             control.flush()
             return EXIT_LOAD_FAILED
-        loop = Loop(model, control, worker, load.lane_path)
+        allowance = limits.Allowance(load.spec)
+        loop = Loop(model, allowance, gauge, control, worker, load.lane_path)
         control.send(messages.WorkerReady(worker))
         loop.run()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 
-def _load(load: messages.LoadModel, payload: bytes) -> Model:
+def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
+    limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    return Model(load.spec, load_callable(payload, load.spec))
+    infer = load_callable(payloads[0], load.spec)
+    if load.spec.check:
+        run_check(payloads[1], load.spec, infer)
+    return Model(load.spec, infer)
 
 
 def _enter(world: messages.World) -> None:

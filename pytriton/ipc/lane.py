@@ -11,8 +11,11 @@ other. Tensor bytes lie in shared memory; the lane carries only where they lie::
       │────────────────────────────────────────────────────────▶│
       │        Announce(memory)      + read-only descriptor     │   once per memory
       │◀────────────────────────────────────────────────────────│
-      │        BatchDone(id, …) | BatchFailed(id, …) | Withdrawn(id)
+      │        BatchDone(id, …) | BatchFailed(id, …)
       │◀────────────────────────────────────────────────────────│
+
+A worker may close a lane at any moment between batches. A batch that it had not read by then was
+not begun, which the kernel tells: `LaneClosed.unread`.
 
 One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1
 arrives: the proxy sends it only after Triton has copied the responses of batch n. A message too
@@ -23,8 +26,11 @@ MessagePack arrays (msgspec), tagged by type.
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections.abc import Sequence
 from typing import Optional, Union
 
@@ -108,12 +114,6 @@ class BatchFailed(_LaneMessage, frozen=True):
     text: str
 
 
-class Withdrawn(_LaneMessage, frozen=True):
-    """worker → proxy: the batch was not begun and this worker takes no more: attach elsewhere, send it again."""
-
-    id: int
-
-
 class Spilled(_LaneMessage, frozen=True):
     """The message itself lies in the sender's arena."""
 
@@ -121,14 +121,27 @@ class Spilled(_LaneMessage, frozen=True):
     nbytes: int
 
 
-LaneMessage = Union[Announce, Batch, BatchDone, BatchFailed, Withdrawn, Spilled]
+LaneMessage = Union[Announce, Batch, BatchDone, BatchFailed, Spilled]
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LaneMessage)
 
 
 class LaneClosed(Exception):
-    """The process at the other end of the lane is gone, or has closed it."""
+    """The process at the other end of the lane is gone, or has closed it.
+
+    `unread`: the last message sent to it was not read, so nothing was done about it. Linux answers
+    ECONNRESET instead of end-of-file when a unix socket is closed with unread messages
+    (`unix_release_sock`), and EPIPE to who sends afterwards.
+    """
+
+    def __init__(self, text: str, *, unread: bool = False) -> None:
+        super().__init__(text)
+        self.unread = unread
+
+
+class LaneSilent(Exception):
+    """Nothing came within the time that `Lane.set_patience` allows."""
 
 
 class LaneError(Exception):
@@ -162,12 +175,24 @@ class Lane:
             connection.connect(path)
         except OSError as error:
             connection.close()
-            raise LaneClosed(f"nobody listens at {path}: {error}") from error
+            raise LaneClosed(f"nobody listens at {path}: {error}", unread=True) from error
         return cls(connection, peer_trusted=peer_trusted)
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll."""
         return self._socket.fileno()
+
+    def set_patience(self, seconds: float | None) -> None:
+        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        micros = 0 if seconds is None else max(1, round(seconds * 1e6))
+        timeval = struct.pack("@ll", *divmod(micros, 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+    def all_read(self) -> bool:
+        """Whether the peer has read all that was sent to it (SIOCOUTQ, unix(7))."""
+        left = array.array("i", [0])
+        fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, left)
+        return left[0] == 0
 
     def send(self, message: LaneMessage) -> None:
         """Send one message; the arena's descriptor goes first if the peer has not got it.
@@ -195,11 +220,12 @@ class Lane:
         finally:
             os.close(fd)
 
-    def receive(self) -> Batch | BatchDone | BatchFailed | Withdrawn:
+    def receive(self) -> Batch | BatchDone | BatchFailed:
         """Return the next message that is not about memory; waits for it.
 
         Raises:
             LaneClosed: the peer is gone.
+            LaneSilent: it said nothing for as long as `set_patience` allows.
             LaneError: the peer sent something else than a message of this protocol.
         """
         while True:
@@ -247,13 +273,15 @@ class Lane:
         try:
             self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError) as error:
-            raise LaneClosed(str(error)) from error
+            raise LaneClosed(str(error), unread=True) from error
 
     def _receive(self) -> tuple[memoryview, list[int]]:
         try:
             count, ancillary, flags, _ = self._socket.recvmsg_into([self._received], _ANCILLARY)
+        except BlockingIOError:
+            raise LaneSilent from None
         except ConnectionError as error:
-            raise LaneClosed(str(error)) from error
+            raise LaneClosed(str(error), unread=True) from error
         fds = array.array("i")
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -82,6 +82,12 @@ def _left_to_control_groups() -> Iterator[int]:
             yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since it started (proc(5))."""
+    with open("/proc/vmstat", encoding="ascii") as vmstat:
+        return next((int(line.split()[1]) for line in vmstat if line.startswith("oom_kill ")), 0)
+
+
 def pidfd_open(pid: int) -> int:
     """Return a descriptor that becomes readable when process `pid` ends (pidfd_open(2), Linux 5.3)."""
     if hasattr(os, "pidfd_open"):

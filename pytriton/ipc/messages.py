@@ -2,12 +2,12 @@
 
 Who talks to whom (each arrow is one frozen type below)::
 
-    client ── Register, Unregister, ListModels, GetStatus, GetLogs, Shutdown ──▶ dispatcher
+    client ── Register, Unregister, Scale, ListModels, GetStatus, GetLogs, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
-    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerUnrecoverable ──▶ dispatcher
-    worker ◀─ LoadModel, WithdrawLane, RetireWorker ── dispatcher
-    proxy  ── Attach, ExplainLoss, Detach ──▶ dispatcher
-    proxy  ◀─ Attached, LossExplained, Failure ── dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable ──▶ dispatcher
+    worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, Detach ──▶ dispatcher
+    proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
 user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
@@ -17,7 +17,7 @@ every hello.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union
 
 import msgspec
 
@@ -46,6 +46,23 @@ class World(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """What one worker may use; None: no limit. Sizes are bytes.
+
+    `memory` is what its own memory (resident, not shared) may grow to before it is replaced, after
+    the batch at hand. `memory_hard` is what it cannot pass: allocations fail, and with all that it
+    started it is ended. `processes` counts what it starts. `cpus` are the CPUs it runs on (empty:
+    all), `nice` is added to the daemon's niceness.
+    """
+
+    memory: Optional[int] = None
+    memory_hard: Optional[int] = None
+    open_files: Optional[int] = None
+    processes: Optional[int] = None
+    cpus: list[int] = []
+    nice: int = 0
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -67,6 +84,19 @@ class ModelSpec(msgspec.Struct, frozen=True):
     strict: bool = False
     #: Seconds a worker may take to load its callable.
     load_timeout_s: float = 600.0
+    #: What becomes of the batch that a worker had when it ended: "retry" (once, in another worker)
+    #: or "fail".
+    on_crash: Literal["retry", "fail"] = "retry"
+    #: Workers beyond `instances`, loaded and idle.
+    spares: int = 0
+    #: Seconds a batch may run; a worker over it is replaced.
+    execution_timeout_s: Optional[float] = None
+    #: Batches after which a worker is replaced.
+    max_batches: Optional[int] = None
+    limits: Limits = Limits()
+    #: The last payload is a function that is called with the loaded callable and raises when that
+    #: must not serve.
+    check: bool = False
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
@@ -84,6 +114,13 @@ class Unregister(Message, frozen=True):
     """Stop serving a model and end its workers."""
 
     name: str
+
+
+class Scale(Message, frozen=True):
+    """Serve a model with another number of instances."""
+
+    name: str
+    instances: int
 
 
 class ListModels(Message, frozen=True):
@@ -117,8 +154,31 @@ class Progress(Message, frozen=True):
     total: int = 0
 
 
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """How one worker ended that was not told to.
+
+    `at` is seconds since the epoch, `peak_memory` bytes, `lines` what it printed last: the traces
+    of Python's faulthandler among them.
+    """
+
+    at: float
+    worker: str
+    pid: int
+    how: str
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    peak_memory: int = 0
+    batches: int = 0
+    in_batch: bool = False
+    lines: list[str] = []
+
+
 class InstanceInfo(msgspec.Struct, frozen=True):
-    """One instance of a model. `lanes` counts the proxies attached; `restarts` the workers replaced."""
+    """One instance of a model, or one of its spare workers.
+
+    `lanes` counts the proxies attached; `restarts` the workers replaced; `batches` what the present
+    worker has answered; `busy_s` how long its batch at hand has been running.
+    """
 
     index: int
     state: str
@@ -128,6 +188,12 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     restarts: int = 0
     #: Why the last worker ended, when it did not end on request.
     last_exit: Optional[str] = None
+    #: A worker beyond the model's instances, kept to take over.
+    spare: bool = False
+    batches: int = 0
+    busy_s: Optional[float] = None
+    #: The newest ends, oldest first.
+    ends: list[WorkerEnd] = []
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -215,7 +281,7 @@ class WorkerHello(Message, frozen=True):
 
 
 class LoadModel(Message, frozen=True):
-    """The model of this worker. Payload frame: the pickled callable."""
+    """The model of this worker. Payload frames: the pickled callable, and its check if it has one."""
 
     spec: ModelSpec
     instance: int
@@ -244,12 +310,15 @@ class WorkerUnrecoverable(Message, frozen=True):
     text: str
 
 
+class WorkerSpent(Message, frozen=True):
+    """A worker serves on, but should be replaced: it has passed a limit of its model."""
+
+    worker: str
+    text: str
+
+
 class WithdrawLane(Message, frozen=True):
-    """Send the proxy of one lane elsewhere: another worker has none."""
-
-
-class RetireWorker(Message, frozen=True):
-    """Finish the batches at hand, send proxies elsewhere, then end."""
+    """Close one lane between batches: its proxy shall go to another worker, which has none."""
 
 
 # ── proxy ↔ dispatcher ───────────────────────────────────────────────────────────────────────────
@@ -269,17 +338,33 @@ class Attach(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """Connect to the worker that listens at `lane_path`."""
+    """Connect to the worker that listens at `lane_path`.
+
+    `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    """
 
     worker: str
     lane_path: str
+    execution_timeout_s: Optional[float] = None
 
 
-class ExplainLoss(Message, frozen=True):
-    """The lane of a worker broke in the middle of a batch: how did the worker end?"""
+class LaneLost(Message, frozen=True):
+    """The lane of a worker broke after the worker had taken a batch: what shall become of the batch?
+
+    `losses` counts the workers that were lost with this batch.
+    """
 
     registration: str
     worker: str
+    losses: int
+
+
+class BatchOverdue(Message, frozen=True):
+    """A batch was not answered in time; `taken`: the worker has read it from the lane."""
+
+    registration: str
+    worker: str
+    taken: bool
 
 
 class Detach(Message, frozen=True):
@@ -289,15 +374,23 @@ class Detach(Message, frozen=True):
     instance: str
 
 
-class LossExplained(Message, frozen=True):
-    """Answer to ExplainLoss: one sentence for the clients whose batch was lost."""
+#: What a proxy does with a batch that was lost or is overdue: send it to another worker, answer it
+#: with the verdict's text, or go on waiting.
+Action = Literal["retry", "fail", "wait"]
 
-    text: str
+
+class Verdict(Message, frozen=True):
+    """Answer to LaneLost and BatchOverdue. `text` is for the clients, `wait_s` for how long to wait."""
+
+    action: Action
+    text: str = ""
+    wait_s: float = 0.0
 
 
 AnyMessage = Union[
     Register,
     Unregister,
+    Scale,
     ListModels,
     GetStatus,
     GetLogs,
@@ -314,13 +407,14 @@ AnyMessage = Union[
     WorkerReady,
     WorkerFailed,
     WorkerUnrecoverable,
-    RetireWorker,
+    WorkerSpent,
     WithdrawLane,
     Attach,
     Attached,
-    ExplainLoss,
+    LaneLost,
+    BatchOverdue,
     Detach,
-    LossExplained,
+    Verdict,
 ]
 
 _encoder = msgspec.msgpack.Encoder()

@@ -321,7 +321,7 @@ def test_a_crash_fails_its_batch_and_nothing_else(
 ) -> None:
     """The client learns how the worker ended; another one takes its place; server and neighbour go on."""
     serve(_function, "neighbour")
-    model = serve(_crash)
+    model = serve(_crash, on_crash="fail")
     server = daemon.client.status().server.pid
     neighbour = daemon.client.model("neighbour").instances[0].pid
     first = model.instances[0].pid
@@ -363,11 +363,12 @@ def test_a_crash_loop_ends(serve: Callable[..., Model], tmp_path: Any) -> None:
     with RunningDaemon.start(worker_restart_limit=2, worker_backoff_s=0.01) as daemon:
         model = daemon.client.register(factory, "once", X, Y, factory=True, progress=False)
         inference = Inference("grpc", daemon.grpc)
-        with pytest.raises(InferenceServerException, match="SIGKILL"):
+        with pytest.raises(InferenceServerException, match="no second time"):
             inference.infer("once", {"x": np.full((1, 2), 9, np.float32)})
         eventually(lambda: model.instances[0].state == "failed", lambda: str(model.instances))
-        with pytest.raises(InferenceServerException, match="no second time"):
-            inference.infer("once", {"x": ONES})
+        ends = model.instances[0].ends
+        assert (ends[0].signal, ends[0].in_batch) == ("SIGKILL", True)
+        assert "no second time" in (model.instances[0].last_exit or "")
         inference.close()
 
 

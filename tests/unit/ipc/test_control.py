@@ -143,7 +143,7 @@ def test_answers_to_a_question_given_up_are_ignored(short_dir: Path) -> None:
         if len(kept) == 2:
             yield control.frames(kept[0], messages.Progress("late", ""))
             yield control.frames(kept[0], messages.Failure("internal", "late"))
-            yield control.frames(UNASKED, messages.RetireWorker())
+            yield control.frames(UNASKED, messages.WithdrawLane())
             yield control.frames(kept[1], messages.Done())
 
     seen: list[messages.Progress] = []

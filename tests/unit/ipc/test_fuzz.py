@@ -100,10 +100,9 @@ WELL_FORMED = st.one_of(
     st.tuples(st.just("Batch"), INTEGERS, st.lists(REQUESTS, max_size=2)),
     st.tuples(st.just("BatchDone"), INTEGERS, st.lists(RESPONSES, max_size=2)),
     st.tuples(st.just("BatchFailed"), INTEGERS, TEXTS),
-    st.tuples(st.just("Withdrawn"), INTEGERS),
     st.tuples(st.just("Spilled"), INTEGERS, INTEGERS),
 )
-TAGS = st.sampled_from(["Announce", "Batch", "BatchDone", "BatchFailed", "Withdrawn", "Spilled"])
+TAGS = st.sampled_from(["Announce", "Batch", "BatchDone", "BatchFailed", "Spilled"])
 #: Messages with the right tag and anything behind it.
 TAGGED = st.builds(lambda tag, values: (tag, *values), TAGS, st.lists(VALUES, max_size=4))
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -26,11 +27,11 @@ from pytriton.ipc.lane import (
     Lane,
     LaneClosed,
     LaneError,
+    LaneSilent,
     RequestRef,
     ResponseRef,
     Spilled,
     TensorRef,
-    Withdrawn,
 )
 
 TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
@@ -44,12 +45,12 @@ BATCH_BYTES = (
     b"\xa2{}\x91\xa1y\xa2id"
 )
 
-MESSAGES: list[Batch | BatchDone | BatchFailed | Withdrawn] = [
+MESSAGES: list[Batch | BatchDone | BatchFailed] = [
     BATCH,
     Batch(0, []),
     BatchDone(1, [ResponseRef([TENSOR, TENSOR]), ResponseRef([], "no such row")]),
     BatchFailed(2, "ValueError: é\0"),
-    Withdrawn(1 << 40),
+    BatchFailed(1 << 40, ""),
 ]
 
 
@@ -83,7 +84,7 @@ def descriptors() -> int:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_message_arrives_as_it_was_sent(
-    lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchFailed | Withdrawn
+    lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchFailed
 ) -> None:
     for sender, receiver in (lanes, lanes[::-1]):
         sender.send(message)
@@ -190,11 +191,44 @@ def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lan
             lane.send(BATCH)
 
 
+def test_an_end_tells_whether_the_last_message_was_read() -> None:
+    """Then something may have been done about it; else nothing has."""
+    for read in (False, True):
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with closing(Lane(ends[0], peer_trusted=False)) as lane:
+            peer = Lane(ends[1], peer_trusted=True)
+            lane.send(BATCH)
+            assert not lane.all_read()
+            if read:
+                peer.receive()
+                assert lane.all_read()
+            peer.close()
+            with pytest.raises(LaneClosed) as end:
+                lane.receive()
+            assert end.value.unread is not read
+            with pytest.raises(LaneClosed) as end:
+                lane.send(BATCH)
+            assert end.value.unread
+
+
+def test_patience(lanes: tuple[Lane, Lane]) -> None:
+    """Waiting ends when nothing came in time, and only then."""
+    lane, peer = lanes
+    lane.set_patience(0.05)
+    with pytest.raises(LaneSilent):
+        lane.receive()
+    peer.send(BATCH)
+    assert lane.receive() == BATCH
+    lane.set_patience(None)
+    threading.Timer(0.2, peer.send, [BATCH]).start()
+    assert lane.receive() == BATCH
+
+
 _PEER = """
 import socket, sys
-from pytriton.ipc.lane import Lane, Withdrawn
+from pytriton.ipc.lane import BatchFailed, Lane
 lane = Lane(socket.socket(fileno=int(sys.argv[1])), peer_trusted=True)
-lane.send(Withdrawn(1))
+lane.send(BatchFailed(1, ""))
 lane.receive()
 """
 
@@ -208,7 +242,7 @@ def test_killed_peer_is_an_immediate_end_of_file(
     )
     peer.close()
     try:
-        assert lane.receive() == Withdrawn(1)
+        assert lane.receive() == BatchFailed(1, "")
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(LaneClosed):  # blocks, and fails by pytest's time-out, if it is not seen
             lane.receive()

@@ -40,6 +40,8 @@ def instances(annotation: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Union:
         return st.one_of(*(instances(argument) for argument in arguments))
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
     if origin is list:
         return st.lists(instances(arguments[0]), max_size=2)
     if origin is dict:

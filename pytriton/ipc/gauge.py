@@ -1,0 +1,73 @@
+"""What a worker is doing, in a page of memory that the dispatcher reads without asking.
+
+The dispatcher makes the page (a memfd) and hands it to the worker when it starts it. The worker
+writes it around every batch, four stores; so the dispatcher can tell a busy worker from a hung or a
+stopped one, also when it does not answer any more, and what it had done when it ended::
+
+    [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ]     8 bytes each
+
+Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from typing import NamedTuple
+
+from pytriton.ipc import linux
+
+_BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT = range(4)
+
+
+class Reading(NamedTuple):
+    """What the gauge shows. `busy_s` is how long the batch at hand has been running; None when idle."""
+
+    begun: int
+    answered: int
+    requests: int
+    busy_s: float | None
+
+
+class Gauge:
+    """One end of the page: `begin` and `end` are for the worker, `read` for the dispatcher."""
+
+    def __init__(self, fd: int) -> None:
+        """Take over a descriptor of the page."""
+        self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        self._words = memoryview(self._map).cast("Q")
+        os.close(fd)
+
+    @classmethod
+    def create(cls) -> tuple[Gauge, int]:
+        """Return a new gauge and a descriptor of it for the other process, to be closed here."""
+        fd = linux.memfd_create("pytriton-gauge")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        linux.seal_against_shrinking(fd)
+        return cls(os.dup(fd)), fd
+
+    def begin(self, requests: int) -> None:
+        """A batch begins."""
+        words = self._words
+        words[_REQUESTS] += requests
+        words[_BEGUN_AT] = time.monotonic_ns()
+        words[_BEGUN] += 1
+
+    def end(self) -> int:
+        """It has been answered; return how many have."""
+        words = self._words
+        words[_ANSWERED] += 1
+        words[_BEGUN_AT] = 0
+        return words[_ANSWERED]
+
+    def read(self) -> Reading:
+        """Return what the worker has done and does."""
+        begun_at = self._words[_BEGUN_AT]
+        busy_s = (time.monotonic_ns() - begun_at) / 1e9 if begun_at else None
+        return Reading(self._words[_BEGUN], self._words[_ANSWERED], self._words[_REQUESTS], busy_s)
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._words.release()
+        self._map.close()

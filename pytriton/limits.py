@@ -1,0 +1,99 @@
+"""What one worker of a model may use of the machine."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import messages, sizes
+
+__all__ = ["Limits"]
+
+#: Bytes as a number, or as text with a unit: "500MB", "2GiB".
+Size = Union[int, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one worker may use; None is no limit.
+
+    Args:
+        memory: bytes of memory of its own after which a worker is replaced, between two batches and
+            without a failed request: for models that leak. Default: 90 % of `memory_hard`
+        memory_hard: bytes that a worker cannot pass: an allocation beyond fails (MemoryError), and
+            the worker is ended when it and what it started use more
+        open_files: file descriptors that it may have open
+        processes: processes that it may start; with more of them, it is ended with all of them
+        cpus: numbers of the CPUs that it may run on (all)
+        nice: added to its niceness: 10 makes way for others; below 0 takes root
+
+    Raises:
+        PyTritonValidationError: a value is unusable
+
+    Example:
+        >>> Limits(memory="2GiB", memory_hard="4GiB", cpus=[0, 1]).memory
+        '2GiB'
+    """
+
+    memory: Size | None = None
+    memory_hard: Size | None = None
+    open_files: int | None = None
+    processes: int | None = None
+    cpus: Sequence[int] = ()
+    nice: int = 0
+
+    def __post_init__(self) -> None:
+        self.to_message()
+
+    def to_message(self) -> messages.Limits:
+        """Return the form that is sent to the daemon: sizes in bytes."""
+        memory, hard = _size("memory", self.memory), _size("memory_hard", self.memory_hard)
+        if memory is not None and hard is not None and memory > hard:
+            raise PyTritonValidationError(
+                f"Limits: memory={self.memory!r} is more than memory_hard={self.memory_hard!r}: a worker "
+                "would be ended before it could be replaced."
+            )
+        cpus = self.cpus
+        if isinstance(cpus, str) or not isinstance(cpus, Sequence):
+            raise PyTritonValidationError(
+                f"Limits: cpus has to be a list of numbers, got {cpus!r}."
+            )
+        return messages.Limits(
+            memory=memory,
+            memory_hard=hard,
+            open_files=_count("open_files", self.open_files, 16),
+            processes=_count("processes", self.processes, 0),
+            cpus=[_number("cpus", cpu, 0) for cpu in cpus],
+            nice=_number("nice", self.nice, -20),
+        )
+
+
+def _size(name: str, value: Size | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        count = sizes.parse_size(value)
+    except ValueError:
+        count = 0
+    if count == 0:
+        raise PyTritonValidationError(f"Limits: {name}={value!r} is not {sizes.ALLOWED}.")
+    return count
+
+
+def _count(name: str, value: int | None, least: int) -> int | None:
+    return None if value is None else _number(name, value, least)
+
+
+def _number(name: str, value: Any, least: int) -> int:
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise PyTritonValidationError(
+            f"Limits: {name} takes whole numbers from {least}, got {value!r}."
+        )
+    return number

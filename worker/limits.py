@@ -1,0 +1,100 @@
+"""What a worker may use: set before the callable is loaded, looked at after every batch."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import resource
+from pathlib import Path
+
+from pytriton.ipc import messages
+
+#: Where memory ends, the kernel shall end workers before tritonserver and the dispatcher (proc(5),
+#: oom_score_adj: -1000 never … 1000 first).
+_OOM_SCORE_ADJ = 500
+#: Without a soft limit, a worker with a hard one is replaced when it has come this near to it.
+_NEAR = 0.9
+
+
+class LimitError(Exception):
+    """A limit cannot be set here; the text names it."""
+
+
+def apply(limits: messages.Limits) -> None:
+    """Set this process's limits; what it starts inherits them.
+
+    Memory: RLIMIT_DATA, which counts private writable memory since Linux 4.7; unlike RLIMIT_AS it
+    does not count the address space that CUDA reserves.
+
+    Raises:
+        LimitError: the system refuses one.
+    """
+    with contextlib.suppress(OSError):  # some sandboxes lack it
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ), encoding="ascii")
+    if limits.memory_hard is not None:
+        _set("memory_hard", resource.RLIMIT_DATA, limits.memory_hard)
+    if limits.open_files is not None:
+        _set("open_files", resource.RLIMIT_NOFILE, limits.open_files)
+    if limits.cpus:
+        try:
+            os.sched_setaffinity(0, limits.cpus)
+        except OSError as error:
+            there = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+            raise LimitError(
+                f"limits: cpus={limits.cpus} cannot be used ({error.strerror}); this process may use: {there}"
+            ) from error
+    if limits.nice:
+        try:
+            os.nice(limits.nice)
+        except OSError as error:
+            raise LimitError(
+                f"limits: nice={limits.nice} was refused ({error.strerror}); only root may go below 0"
+            ) from error
+
+
+def _set(name: str, which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY and value > hard:
+        raise LimitError(f"limits: {name}={value} is more than this system allows: {hard}")
+    resource.setrlimit(which, (value, value))
+
+
+class Allowance:
+    """Tells when a worker has served long enough: too many batches, or too much memory."""
+
+    def __init__(self, spec: messages.ModelSpec) -> None:
+        limits = spec.limits
+        self._max_batches = spec.max_batches
+        self._memory = limits.memory
+        if self._memory is None and limits.memory_hard is not None:
+            self._memory = round(limits.memory_hard * _NEAR)
+        self._told = self._memory is None and self._max_batches is None
+
+    def spent(self, answered: int) -> str | None:
+        """Return why this worker should be replaced now, once; None as long as it need not be."""
+        if self._told:
+            return None
+        why = self._why(answered)
+        self._told = why is not None
+        return why
+
+    def _why(self, answered: int) -> str | None:
+        if self._max_batches is not None and answered >= self._max_batches:
+            return f"it has answered {answered} batches (max_batches={self._max_batches})"
+        if self._memory is not None:
+            used = own_memory()
+            if used > self._memory:
+                return f"it uses {_mib(used)} of memory, more than {_mib(self._memory)} (limits)"
+        return None
+
+
+def own_memory() -> int:
+    """Return the bytes of resident memory that this process shares with no other (proc(5), statm)."""
+    with open("/proc/self/statm", "rb") as statm:
+        _, resident, shared, *_ = statm.read().split()
+    return (int(resident) - int(shared)) * mmap.PAGESIZE
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"
