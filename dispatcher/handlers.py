@@ -122,8 +122,9 @@ async def attach(
 ) -> messages.AnyMessage:
     """Tell a proxy which worker serves it."""
     _check_protocol(message.protocol, "the proxy")
-    pool = daemon.registry.by_key(message.registration).pool
-    return await pool.route(message.instance, message.lost)
+    registration = daemon.registry.by_key(message.registration)
+    registration.proxies.seen(message.instance, message.pid)
+    return await registration.pool.route(message.instance, message.lost)
 
 
 async def lane_lost(

@@ -22,6 +22,7 @@ import structlog
 from pytriton.dispatcher import repository
 from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
 from pytriton.dispatcher.pool import Pool, ReportProgress
+from pytriton.dispatcher.proxies import Proxies
 from pytriton.dispatcher.states import ModelState, StateMachine
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
@@ -49,6 +50,7 @@ class Registration:
         self.key = key
         self.spec = spec
         self.pool = Pool(spec, start_worker, policy)
+        self.proxies = Proxies(self._proxy_ended)
         self._endpoint = endpoint
         self._payloads = payloads
         self._machine = StateMachine(ModelState.STARTING)
@@ -56,12 +58,14 @@ class Registration:
         self._detached = asyncio.Event()
         #: Held while Triton loads or unloads the model.
         self._triton = asyncio.Lock()
-        self._following: asyncio.Task[None] | None = None
+        self._broken = asyncio.Event()
+        self._mended = 0
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def triton_config(self) -> dict[str, Any]:
         """The configuration that Triton loads the model with."""
-        return repository.triton_config(self.spec, self._endpoint, self.key)
+        return repository.triton_config(self.spec, self._endpoint, self.key, self._mended)
 
     def payloads(self, instance: int) -> list[bytes]:
         """Return the pickled callable of an instance, and its check if there is one."""
@@ -84,9 +88,10 @@ class Registration:
         repository.make_folder(models, self.spec)
         await server.load(self.spec.name, self.triton_config)
         self._machine.change(ModelState.READY)
-        following = self._follow_workers(server, unready_after_s)
-        self._following = asyncio.get_running_loop().create_task(following)
-        self._following.add_done_callback(_report_fault)
+        for duty in (self._follow_workers(server, unready_after_s), self._mend_proxies(server)):
+            task = asyncio.get_running_loop().create_task(duty)
+            task.add_done_callback(_report_fault)
+            self._tasks.append(task)
 
     async def scale(
         self, instances: int, server: TritonServer, report: ReportProgress, grace_s: float
@@ -128,8 +133,8 @@ class Registration:
 
     def begin_stop(self) -> None:
         """From now on the registration is on its way out."""
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float) -> None:
@@ -144,19 +149,33 @@ class Registration:
                 grace_s=grace_s,
                 proxies=self.pool.proxies,
             )
+        self.proxies.clear()
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s))
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:
-        """A proxy has ended in order."""
+        """A proxy has ended."""
+        self.proxies.forget(proxy)
         self.pool.detach(proxy)
         self._detached.set()
 
     def forget_proxies(self) -> None:
         """tritonserver has ended, and all proxies with it."""
+        self.proxies.clear()
         self.pool.forget_proxies()
         self._detached.set()
+
+    def _proxy_ended(self, proxy: str) -> None:
+        """A proxy ended without a word: Triton does not start it again, so the model is loaded anew."""
+        self.detach(proxy)
+        if self.ready:
+            _log.error(
+                "a proxy ended by itself, the model is loaded anew",
+                model=self.spec.name,
+                proxy=proxy,
+            )
+            self._broken.set()
 
     async def _until_detached(self) -> None:
         while self.pool.proxies:
@@ -183,6 +202,14 @@ class Registration:
                     await self.pool.changed()
             self._machine.change(ModelState.READY)
             _log.info("model is ready again", model=self.spec.name)
+
+    async def _mend_proxies(self, server: TritonServer) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            self._mended += 1
+            if self.ready and server.ready:  # else it is loaded anew in any case
+                await self._in_triton(server.load, self.spec.name, self.triton_config)
 
     async def _in_triton(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         try:
@@ -230,4 +257,4 @@ class Registration:
 
 def _report_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("readiness is not followed any more", exc_info=task.exception())
+        _log.error("a registration is not looked after any more", exc_info=task.exception())

@@ -16,6 +16,8 @@ BACKEND = "pytriton"
 #: Parameters that the proxy reads; see proxy_backend/model.py.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: Read by nobody: it makes one configuration differ from another.
+MENDED_PARAMETER = "pytriton_mended"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
@@ -29,14 +31,20 @@ def remove_folder(models: Path, name: str) -> None:
     shutil.rmtree(models / name, ignore_errors=True)
 
 
-def triton_config(spec: messages.ModelSpec, endpoint: str, registration: str) -> dict[str, Any]:
+def triton_config(
+    spec: messages.ModelSpec, endpoint: str, registration: str, mended: int = 0
+) -> dict[str, Any]:
     """Return the configuration to load a model with: the user's, plus what makes it ours.
 
-    One proxy instance per worker, on the CPU: devices are the workers' business.
+    One proxy instance per worker, on the CPU: devices are the workers' business. Triton keeps the
+    instances that it has when nothing but their number differs, so a model whose proxies have to be
+    started anew is loaded with another number in `mended`.
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
     parameters[REGISTRATION_PARAMETER] = {"string_value": registration}
+    if mended:
+        parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
     return {
         **spec.config,
         "name": spec.name,

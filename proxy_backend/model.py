@@ -56,7 +56,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         _guard_against_orphanhood()
         self._name = args["model_name"]
-        self._instance = args["model_instance_name"]
+        # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
+        self._instance = f"{args['model_instance_name']}:{os.getpid()}"
         self._translator = translate.Translator(
             {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
         )
@@ -180,7 +181,7 @@ class TritonPythonModel:
         return self._lane
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
-        ask = messages.Attach(self._registration, self._instance, lost)
+        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost)
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
         # one, and when the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)

@@ -333,6 +333,7 @@ class Attach(Message, frozen=True):
 
     registration: str
     instance: str
+    pid: int
     lost: Optional[str] = None
     protocol: int = PROTOCOL
 

@@ -243,6 +243,31 @@ def test_a_client_that_goes_away_does_not_touch_its_batch_mates(
         asked[1].result()
 
 
+def test_a_proxy_that_is_killed(daemon: RunningDaemon, inference: Inference) -> None:
+    """Triton would leave it dead; another one is started, the worker stays; nobody waits for a farewell."""
+    model = daemon.client.register(
+        lambda requests: [{"y": request["x"]} for request in requests],
+        "model",
+        X,
+        Y,
+        progress=False,
+    )
+    worker = model.instances[0].pid
+    for _ in range(2):
+        _stub(daemon).kill()
+        eventually(lambda: _error_of(inference) is None, "another proxy has been started")
+    assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
+    _stub(daemon).kill()
+    model.unregister()
+    assert "batches still run after the grace period" not in daemon.said()
+
+
+def _stub(daemon: RunningDaemon) -> psutil.Process:
+    """The newest proxy's process."""
+    stubs = [child for child in daemon.children() if "stub" in child.name()]
+    return max(stubs, key=lambda stub: stub.create_time())
+
+
 # ── spares ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -215,7 +215,7 @@ CONTROL: list[dict[str, object]] = [
     {"type": "LoadModel", "spec": _SPEC, "instance": 1, "lane_path": "/l"},
     {"type": "Failure", "kind": "internal", "text": "é", "traceback": None},
     {"type": "LogLines", "lines": ["a", "b"]},
-    {"type": "Attach", "registration": "r", "instance": "i"},
+    {"type": "Attach", "registration": "r", "instance": "i", "pid": 1},
     {"type": "Progress", "stage": "s", "text": "t", "done": 1, "total": 2},
 ]
 CONTROL_ENCODED = st.sampled_from(CONTROL).map(msgspec.msgpack.encode)

@@ -1,0 +1,50 @@
+"""The proxies of one registration: who they are, and that one is gone that could not say so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from pytriton.ipc import linux
+
+
+class Proxies:
+    """Watches the processes of the attached proxies; calls `gone` with the name of one that has ended.
+
+    A proxy says Detach when Triton unloads its model. One that was killed does not, and Triton does
+    not start it again: every batch that it gives to that instance fails.
+    """
+
+    def __init__(self, gone: Callable[[str], None]) -> None:
+        self._gone = gone
+        self._watched: dict[str, tuple[int, int]] = {}
+
+    def seen(self, proxy: str, pid: int) -> None:
+        """A proxy asks for a worker."""
+        known = self._watched.get(proxy)
+        if known is not None and known[0] == pid:
+            return
+        self.forget(proxy)
+        try:
+            pidfd = linux.pidfd_open(pid)
+        except OSError:  # it has ended by now, or the number was made up
+            return
+        self._watched[proxy] = pid, pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
+
+    def forget(self, proxy: str) -> None:
+        """It has said that it ends."""
+        known = self._watched.pop(proxy, None)
+        if known is not None:
+            asyncio.get_running_loop().remove_reader(known[1])
+            os.close(known[1])
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        for proxy in list(self._watched):
+            self.forget(proxy)
+
+    def _ended(self, proxy: str) -> None:
+        self.forget(proxy)
+        self._gone(proxy)
