@@ -180,6 +180,22 @@ def unregister(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None
 
 @app.command()
 @command
+def scale(
+    model: ModelArgument,
+    instances: Annotated[int, typer.Argument(metavar="INSTANCES", min=1)],
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Serve a model with another number of instances; no request fails."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    message = messages.Scale(model, instances)
+    link.ask(link.runtime_dir(runtime_dir), message, timeout_s=None)
+    typer.echo(f"{model} has {instances} instance{'s' if instances > 1 else ''}")
+
+
+@app.command()
+@command
 def logs(
     model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,

@@ -15,7 +15,7 @@ from pytriton.ipc import messages
 if TYPE_CHECKING:
     from pytriton.dispatcher.doctor_check import Check
 
-_GOOD = {"ready", "ok", "serving", "running"}
+_GOOD = {"ready", "spare", "ok", "serving", "running"}
 _BAD = {"failed", "problem", "given up", "lost"}
 #: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
 _PIPE_WIDTH = 200
@@ -38,17 +38,25 @@ def print_status(status: messages.Status) -> None:
         console.print("no models; register one with `pytriton-daemon register MODULE:ATTRIBUTE`")
         return
     table = _table(
-        "model", "instance", "state", "worker pid", "device", "lanes", "restarts", "last end"
+        "model",
+        "instance",
+        "state",
+        "worker pid",
+        "device",
+        "lanes",
+        "batches",
+        "restarts",
+        "last end",
     )
     for model in status.models:
         for one in model.instances:
             table.add_row(
-                Text(model.name), str(one.index), _state(one.state), _or_dash(one.pid),
-                _or_dash(one.device), str(one.lanes), str(one.restarts),
+                Text(model.name), str(one.index), _instance_state(model, one), _or_dash(one.pid),
+                _or_dash(one.device), str(one.lanes), str(one.batches), str(one.restarts),
                 Text(one.last_exit or "-"),
             )  # fmt: skip
         if not model.instances:
-            table.add_row(Text(model.name), "-", _state(model.state), *["-"] * 5)
+            table.add_row(Text(model.name), "-", _state(model.state), *["-"] * 6)
     console.print(table)
 
 
@@ -104,6 +112,17 @@ def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
 def _state(state: str) -> Text:
     style = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
     return Text(state, style=style)
+
+
+def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
+    """Return the instance's state; what concerns the model as a whole comes before that."""
+    if model.state == "unready":
+        return _state(f"{instance.state}, model unready")
+    return _state(
+        "spare"
+        if instance.spare and instance.lanes == 0 and instance.state == "ready"
+        else instance.state
+    )
 
 
 def _or_dash(value: object) -> str:
