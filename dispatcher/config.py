@@ -202,7 +202,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         try:
             return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
+        # Of invalid UTF-8 and of bottomless nesting, msgspec lets Python's errors through.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"the daemon got settings that it cannot read: {error}") from error
 
 

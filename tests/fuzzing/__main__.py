@@ -1,0 +1,30 @@
+"""The command behind `scripts/fuzz`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fuzzing.runner import NAMES, fuzz, table
+
+
+def main() -> int:
+    """Run what the command line says; 1 when there is a finding."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=1_000_000, help="in all (default: 1000000)")
+    parser.add_argument("--seed", type=int, default=1, help="of every case (default: 1)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first case (default: 0)"
+    )
+    parser.add_argument("--only", action="append", choices=NAMES, default=[], help="this target")
+    given = parser.parse_args()
+    rows = fuzz(given.seed, given.cases, given.only, given.first)
+    print(table(rows))
+    for row in rows:
+        if row.finding:
+            print(row.finding, file=sys.stderr)
+    return 1 if any(row.finding for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The target that is a hostile proxy: it connects to the lane socket of a real worker."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+
+from fuzzing.ground import Ground
+from fuzzing.lanes import packets, send
+from fuzzing.target import Finding, Tally, Target
+from fuzzing.values import Maker
+
+#: Connections that are open at once.
+_ABREAST = 16
+_ANSWER_S = 30.0
+_PACKET_BYTES = 1 << 17
+
+
+class WorkerLane(Target):
+    """A worker's end of the lane: whatever comes, it drops that lane and serves the others."""
+
+    name = "worker"
+    share = 0.2
+    block = 2_000
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
+        """Hold as many conversations as there are cases, some at a time."""
+        for start in range(0, len(cases), _ABREAST):
+            self._converse(seed, cases[start : start + _ABREAST], tally)
+
+    def check(self) -> None:
+        """See that worker and model are as before."""
+        self._ground.check()
+
+    def _converse(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
+        peers = [self._begin(Maker(seed, self.name, case)) for case in cases]
+        for case, peer in zip(cases, peers):
+            with peer:
+                try:
+                    tally.add(_answered(peer))
+                except socket.timeout:
+                    text = f"the worker neither answered nor dropped a lane for {_ANSWER_S:g} s"
+                    raise Finding(text, [case]) from None
+
+    def _begin(self, maker: Maker) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.settimeout(_ANSWER_S)
+        try:
+            peer.connect(self._ground.lane_path)
+        except OSError as error:
+            raise Finding(f"the worker does not listen any more: {error}") from error
+        said = packets(maker)
+        for place, (data, fds) in enumerate(said):
+            try:
+                send(peer, data, fds)
+            except ConnectionError:  # dropped already
+                for _, unsent in said[place + 1 :]:
+                    for fd in unsent:
+                        os.close(fd)
+                return peer
+        peer.shutdown(socket.SHUT_WR)
+        return peer
+
+
+def _answered(peer: socket.socket) -> bool:
+    """Read until the worker closes the lane; whether it answered something."""
+    answered = False
+    rights_bytes = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+    while True:
+        try:
+            data, ancillary, _, _ = peer.recvmsg(_PACKET_BYTES, rights_bytes)
+        except ConnectionError:
+            return answered
+        for _, _, rights in ancillary:
+            for fd in array.array("i", rights):
+                os.close(fd)
+        if not data:
+            return answered
+        answered = True
