@@ -38,6 +38,9 @@ class Option:
 
 _PORT = values.integer(0, 65535)
 _SECONDS = values.number(0)
+#: What Triton can ask a token for; the first five change the server or tell about its users.
+_ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
+_ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
 _OPTIONS = Kind("options of tritonserver", read_options)
 
 
@@ -118,6 +121,25 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = {}
 
+    # ── access ───────────────────────────────────────────────────────────────────────────────────
+    restricted_endpoints: Annotated[
+        tuple[str, ...],
+        Option(
+            "Endpoints of Triton that ask for the access token, over HTTP and gRPC; see "
+            "docs/security.md.",
+            values.names(*_ALL_ENDPOINTS),
+        ),
+    ] = _ENDPOINTS
+    access_token: Annotated[
+        Optional[str],
+        Option(
+            "What the restricted endpoints ask for. Default: a random one for each start; "
+            "`pytriton-daemon token` and `DaemonClient.access_token` tell it. Better set by "
+            "variable or file than by flag: other users can see a command line.",
+            values.optional(values.secret()),
+        ),
+    ] = None
+
     # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
     server_start_timeout_s: Annotated[
         float, Option("Seconds tritonserver may take to start.", _SECONDS)
@@ -174,6 +196,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         problems = _contradictions(self)
         if problems:
             raise ValueError("; ".join(problems))
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={'***' if option.kind.is_secret else repr(getattr(self, name))}"
+            for name, option in options().items()
+        )
+        return f"DaemonConfig({', '.join(shown)})"
 
     @property
     def rundir(self) -> RuntimeDir:

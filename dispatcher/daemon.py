@@ -29,7 +29,7 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import handlers, logs
+from pytriton.dispatcher import access, handlers, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.ports import PortError
@@ -160,6 +160,7 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("told to stop again: ending at once", signal=name)
             self._server.kill()
+            self.rundir.access_token_file.unlink(missing_ok=True)
             os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request_stop(name)
 
@@ -238,9 +239,10 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
     `on_ready` is called with the status once models can be registered.
     """
     rundir = RuntimeDir(Path(config.runtime_dir))
+    config = access.with_token(config)
     try:
         rundir.create()
-        with _locked(rundir):
+        with _locked(rundir), access.published(config, rundir):
             logs.configure(config, rundir.logs)
             choice = ServerChoice(
                 tritonserver=_path(config.tritonserver),

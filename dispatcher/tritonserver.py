@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import secrets
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from pytriton.dispatcher import access
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
+from pytriton.dispatcher.triton_admin import AdminClient, reachable
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -56,7 +58,7 @@ class TritonServer:
         self._on_line = on_line
         self._machine = StateMachine(ServerState.STARTING)
         self._child: Child | None = None
-        self._client: Any = None
+        self._client: AdminClient | None = None
         self._shm_prefix = f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
@@ -92,9 +94,10 @@ class TritonServer:
         # proxy.
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
-        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._on_line, umask=0o077)
-        self._client = _admin_client(self._config, self.http_port, self.grpc_port)
+        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._say, umask=0o077)
+        self._client = AdminClient(self._config, self.http_port, self.grpc_port)
         await self._wait_ready(self._child)
+        access.blank_out(self._child.pid, self._config.access_token)
         self._machine.change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
 
@@ -117,7 +120,7 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver refused it (it says why) or is not up.
         """
-        await self._ask("load", self._client.load_model, name, config=json.dumps(config))
+        await self._ask("load", name, lambda client: client.load(name, json.dumps(config)))
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
@@ -125,7 +128,7 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver refused or is not up.
         """
-        await self._ask("unload", self._client.unload_model, name)
+        await self._ask("unload", name, lambda client: client.unload(name))
 
     async def stop(self) -> None:
         """End the process; its models should be unloaded by now."""
@@ -161,9 +164,9 @@ class TritonServer:
 
     def _urls(self) -> dict[str, str]:
         config = self._config
-        http = _reachable(config.http_address)
-        grpc = _reachable(config.grpc_address)
-        metrics = _reachable(config.metrics_address)
+        http = reachable(config.http_address)
+        grpc = reachable(config.grpc_address)
+        metrics = reachable(config.metrics_address)
         return {
             "http_url": f"http://{http}:{self.http_port}" if config.allow_http else "",
             "grpc_url": f"grpc://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
@@ -183,6 +186,7 @@ class TritonServer:
             "disable-auto-complete-config": "",
             "backend-config": [f"python,shm-region-prefix-name={self._shm_prefix}"],
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
+            **access.restrictions(config),
         }
         for name in ("http", "grpc", "metrics"):
             allowed = getattr(config, f"allow_{name}")
@@ -211,30 +215,41 @@ class TritonServer:
                 await child.drained()
                 end = describe_exit(child.exited.result())
                 raise ServerStartError(
-                    f"tritonserver {end} while starting. It said:\n{child.last_lines()}"
+                    f"tritonserver {end} while starting. It said:\n{self._last_lines(child)}"
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartError(
                     f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
-                    f"(server_start_timeout_s). It said:\n{child.last_lines()}"
+                    f"(server_start_timeout_s). It said:\n{self._last_lines(child)}"
                 )
             await asyncio.wait([child.exited], timeout=_READY_INTERVAL_S)
 
     async def _answers(self) -> bool:
+        assert self._client is not None  # `start` made it
         try:
-            return bool(await self._client.is_server_live())
+            return await self._client.is_live()
         except Exception as error:  # each of its transports has connection errors of its own
             _log.debug("tritonserver does not answer yet", error=f"{type(error).__name__}: {error}")
             return False
 
-    async def _ask(self, verb: str, call: Any, name: str, **arguments: Any) -> None:
-        if not self.ready:
+    def _say(self, pid: int, line: bytes) -> None:
+        token = self._config.access_token
+        self._on_line(pid, line if token is None else line.replace(token.encode(), b"***"))
+
+    def _last_lines(self, child: Child) -> str:
+        return access.hide(child.last_lines(), self._config.access_token)
+
+    async def _ask(
+        self, verb: str, name: str, call: Callable[[AdminClient], Awaitable[None]]
+    ) -> None:
+        client = self._client
+        if not self.ready or client is None:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
                 f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}",
             )
         try:
-            await call(name, **arguments)
+            await call(client)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # InferenceServerException, or its transport's own
@@ -252,21 +267,3 @@ class TritonServer:
     def _sweep_shared_memory(self) -> None:
         for left in _SHM.glob(f"{self._shm_prefix}*"):
             left.unlink(missing_ok=True)
-
-
-def _admin_client(config: DaemonConfig, http_port: int, grpc_port: int) -> Any:
-    """Return an asynchronous tritonclient for the endpoint that is switched on, HTTP if both are."""
-    if config.allow_http:
-        module = importlib.import_module("tritonclient.http.aio")
-        return module.InferenceServerClient(f"{_reachable(config.http_address)}:{http_port}")
-    module = importlib.import_module("tritonclient.grpc.aio")
-    return module.InferenceServerClient(f"{_reachable(config.grpc_address)}:{grpc_port}")
-
-
-def _reachable(address: str) -> str:
-    """Return an address to connect to from this machine for one to listen on."""
-    if address in ("0.0.0.0", ""):
-        return "127.0.0.1"
-    if address == "::":
-        return "[::1]"
-    return f"[{address}]" if ":" in address else address
