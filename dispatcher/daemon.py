@@ -107,7 +107,9 @@ class Daemon:
             await self._stop.wait()
             self._state = "stopping"
             watching.cancel()
+            forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
+            forgetting.cancel()
         await self._server.stop()
         serving.cancel()
         await self._control.close()
@@ -201,6 +203,12 @@ class Daemon:
                 break
         self._exit_code = ExitCode.NO_SERVER
         self.request_stop("tritonserver does not stay up")
+
+    async def _forget_proxies_of_ended_server(self) -> None:
+        """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""
+        end = await self._server.ended()
+        _log.error("tritonserver ended before its models were unloaded", how=end)
+        self.registry.forget_proxies()
 
     def _log_server_line(self, pid: int, line: bytes) -> None:
         logs.log_child_line(logs.child_logger(source="tritonserver", pid=pid), line)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher import access
+from pytriton.dispatcher import access, grpc_tls, liveness
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
@@ -59,6 +59,9 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self._child: Child | None = None
         self._client: AdminClient | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._hung = ""  #: how the process was found to hang, if it was
+        self._silence = ""  #: why it was not reached last
         self._shm_prefix = f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
@@ -95,9 +98,11 @@ class TritonServer:
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
         self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._say, umask=0o077)
-        self._client = AdminClient(self._config, self.http_port, self.grpc_port)
-        await self._wait_ready(self._child)
+        self._client = self._connect()
+        await self._wait_ready(self._child, self._client)
         access.blank_out(self._child.pid, self._config.access_token)
+        self._hung = ""
+        self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
         self._machine.change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
 
@@ -106,7 +111,7 @@ class TritonServer:
         assert self._child is not None
         code = await asyncio.shield(self._child.exited)
         await self._child.drained()
-        return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}"
+        return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}{self._hung}"
 
     async def clean_up(self) -> None:
         """After the process ended by itself: give back what it left behind. It may be started again then."""
@@ -166,10 +171,11 @@ class TritonServer:
         config = self._config
         http = reachable(config.http_address)
         grpc = reachable(config.grpc_address)
+        scheme = "grpcs" if grpc_tls.uses_tls(config) else "grpc"
         metrics = reachable(config.metrics_address)
         return {
             "http_url": f"http://{http}:{self.http_port}" if config.allow_http else "",
-            "grpc_url": f"grpc://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
+            "grpc_url": f"{scheme}://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
             "metrics_url": (
                 f"http://{metrics}:{self.metrics_port}/metrics" if config.allow_metrics else ""
             ),
@@ -208,9 +214,26 @@ class TritonServer:
             for value in (values if isinstance(values, list) else [values])
         ]
 
-    async def _wait_ready(self, child: Child) -> None:
+    def _connect(self) -> AdminClient:
+        return AdminClient(self._config, self.http_port, self.grpc_port)
+
+    async def _kill_when_hung(self, child: Child, client: AdminClient) -> None:
+        """Make a process that hangs one that ended; the daemon knows how to go on from there."""
+        config = self._config
+        interval_s, timeout_s = config.server_probe_interval_s, config.server_probe_timeout_s
+        if not interval_s or not await liveness.wait_hung(
+            child, client, self._connect, interval_s=interval_s, timeout_s=timeout_s
+        ):
+            return
+        self._hung = (
+            f": the daemon killed it, because it had given no sign of life for {timeout_s:g} s "
+            f"(server_probe_timeout_s); its state was {liveness.process_state(child.pid)}"
+        )
+        child.signal_group(signal.SIGKILL)
+
+    async def _wait_ready(self, child: Child, client: AdminClient) -> None:
         deadline = asyncio.get_running_loop().time() + self._config.server_start_timeout_s
-        while not await self._answers():
+        while not await self._answers(client):
             if child.exited.done():
                 await child.drained()
                 end = describe_exit(child.exited.result())
@@ -220,16 +243,17 @@ class TritonServer:
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartError(
                     f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
-                    f"(server_start_timeout_s). It said:\n{self._last_lines(child)}"
+                    f"(server_start_timeout_s). Asking it failed with: {self._silence}. "
+                    f"It said:\n{self._last_lines(child)}"
                 )
             await asyncio.wait([child.exited], timeout=_READY_INTERVAL_S)
 
-    async def _answers(self) -> bool:
-        assert self._client is not None  # `start` made it
+    async def _answers(self, client: AdminClient) -> bool:
         try:
-            return await self._client.is_live()
+            return await client.is_live()
         except Exception as error:  # each of its transports has connection errors of its own
-            _log.debug("tritonserver does not answer yet", error=f"{type(error).__name__}: {error}")
+            self._silence = f"{type(error).__name__}: {error}"
+            _log.debug("tritonserver does not answer yet", error=self._silence)
             return False
 
     def _say(self, pid: int, line: bytes) -> None:
@@ -260,6 +284,10 @@ class TritonServer:
             ) from error
 
     async def _close_client(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+            self._watch = None
         if self._client is not None:
             await self._client.close()
             self._client = None

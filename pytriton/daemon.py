@@ -92,7 +92,10 @@ class Model:
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off."""
+        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off.
+
+        With TLS it begins with `grpcs://`.
+        """
         return self._client.status().server.grpc_url
 
     @property

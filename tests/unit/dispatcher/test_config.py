@@ -309,6 +309,42 @@ def test_the_runtime_directory_alone_is_found_in_spite_of_other_mistakes(tmp_pat
         find_runtime_dir(None, EMPTY_ENV, tmp_path)
 
 
+# ── what contradicts what: TLS and the probe ─────────────────────────────────────────────────────
+
+CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"tritonserver_options": {"grpc-use-ssl": True}}, "gRPC with TLS needs grpc-server-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl": 1, **CERTS, "grpc-server-key": "k.pem"}},
+         "grpc-server-key in tritonserver_options is 'k.pem': tritonserver runs in a folder"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": True, **CERTS}}, "needs grpc-root-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": "True", **CERTS, "grpc-root-cert": "/r"},
+          "allow_http": False}, "set grpc_client_cert and grpc_client_key"),
+        ({"grpc_client_cert": "/c.pem"}, "grpc_client_cert and grpc_client_key go together"),
+        ({"server_probe_timeout_s": 0}, "to switch the probe off, set server_probe_interval_s to 0"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_tls_and_probe(flags: Any, told: str, tmp_path: Path) -> None:
+    assert told in error_of(tmp_path, flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"tritonserver_options": {"grpc-use-ssl": False}},
+        {"tritonserver_options": {"grpc-use-ssl": True}, "allow_grpc": False},
+        {"tritonserver_options": {"grpc-use-ssl": True, **CERTS}, "allow_http": False},
+        {"tritonserver_options": {"grpc-use-ssl-mutual": 1, **CERTS, "grpc-root-cert": "/r"}},
+        {"server_probe_timeout_s": 0, "server_probe_interval_s": 0},
+    ],
+)
+def test_what_is_enough_for_tls_and_probe(flags: Any, tmp_path: Path) -> None:
+    assert load({**flags}, EMPTY_ENV, tmp_path)
+
+
 # ── access ───────────────────────────────────────────────────────────────────────────────────────
 
 TOKEN = "not-to-be-shown-anywhere"
