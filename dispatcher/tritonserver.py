@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ _READY_INTERVAL_S = 0.02
 #: connections.
 _EXIT_GRACE_S = 2.0
 _SHM = Path("/dev/shm")
+#: Starts a program whose shared memory is for this user alone.
+_PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 
 
 class ServerStartError(Exception):
@@ -91,7 +94,7 @@ class TritonServer:
         """
         if self._machine.state is not ServerState.STARTING:
             self._machine.change(ServerState.STARTING)
-        argv = bound_to_us([str(self._runtime.binary), *self._arguments()])
+        argv = bound_to_us([*_PRIVATELY, str(self._runtime.binary), *self._arguments()])
         env = server_environment(self._runtime, os.environ)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
         # proxy.
