@@ -16,6 +16,7 @@ from typing import Annotated, Any, Optional
 import msgspec
 
 from pytriton.dispatcher import config_values as values
+from pytriton.dispatcher import grpc_tls
 from pytriton.dispatcher.config_values import Kind
 from pytriton.dispatcher.tritonserver_options import Options, read_options
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
@@ -38,6 +39,9 @@ class Option:
 
 _PORT = values.integer(0, 65535)
 _SECONDS = values.number(0)
+#: What Triton can ask a token for; the first five change the server or tell about its users.
+_ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
+_ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
 _OPTIONS = Kind("options of tritonserver", read_options)
 
 
@@ -118,10 +122,57 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = {}
 
+    # ── access ───────────────────────────────────────────────────────────────────────────────────
+    restricted_endpoints: Annotated[
+        tuple[str, ...],
+        Option(
+            "Endpoints of Triton that ask for the access token, over HTTP and gRPC; see "
+            "docs/security.md.",
+            values.names(*_ALL_ENDPOINTS),
+        ),
+    ] = _ENDPOINTS
+    access_token: Annotated[
+        Optional[str],
+        Option(
+            "What the restricted endpoints ask for. Default: a random one for each start; "
+            "`pytriton-daemon token` and `DaemonClient.access_token` tell it. Better set by "
+            "variable or file than by flag: other users can see a command line.",
+            values.optional(values.secret()),
+        ),
+    ] = None
+
+    grpc_client_cert: Annotated[
+        Optional[str],
+        Option(
+            "Certificate (PEM) that the daemon shows to its own tritonserver. Needed only when "
+            "grpc-use-ssl-mutual is on and allow_http is off.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    grpc_client_key: Annotated[
+        Optional[str],
+        Option("The key (PEM) of grpc_client_cert.", values.optional(values.path())),
+    ] = None
+
     # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
     server_start_timeout_s: Annotated[
         float, Option("Seconds tritonserver may take to start.", _SECONDS)
     ] = 60.0
+    server_probe_interval_s: Annotated[
+        float,
+        Option(
+            "Seconds from one look whether tritonserver still answers to the next; 0: never.",
+            _SECONDS,
+        ),
+    ] = 5.0
+    server_probe_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds that tritonserver may leave every such question unanswered before it counts "
+            "as hung, and is killed and started again.",
+            _SECONDS,
+        ),
+    ] = 10.0
     worker_start_timeout_s: Annotated[
         float, Option("Seconds a worker may take to start, before it loads its model.", _SECONDS)
     ] = 60.0
@@ -183,6 +234,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         problems = _contradictions(self)
         if problems:
             raise ValueError("; ".join(problems))
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={'***' if option.kind.is_secret else repr(getattr(self, name))}"
+            for name, option in options().items()
+        )
+        return f"DaemonConfig({', '.join(shown)})"
 
     @property
     def rundir(self) -> RuntimeDir:
@@ -246,6 +304,14 @@ def _contradictions(config: DaemonConfig) -> list[str]:
             f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "
             f"({config.worker_backoff_s:g})"
         )
+    if config.server_probe_interval_s and not config.server_probe_timeout_s:
+        problems.append(
+            "server_probe_timeout_s is 0, so tritonserver would always count as hung; to switch "
+            "the probe off, set server_probe_interval_s to 0"
+        )
+    if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
+        problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
+    problems += grpc_tls.problems(config)
     taken: dict[int, str] = {}
     for endpoint in ("http", "grpc", "metrics"):
         port = getattr(config, f"{endpoint}_port")

@@ -26,7 +26,7 @@ from pytriton.dispatcher.config import (
     flag_name,
     options,
 )
-from pytriton.dispatcher.tritonserver_options import nearest
+from pytriton.dispatcher.config_values import nearest
 from pytriton.ipc.rundir import default_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"

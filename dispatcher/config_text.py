@@ -32,6 +32,8 @@ def config_as_toml(loaded: Loaded) -> str:
 def _line(key: str, value: Any, source: str) -> str:
     if value is None:
         return f"# {key} is not set  # {source}"
+    if key in options() and options()[key].kind.is_secret:
+        return f"# {key} is set, and not shown here  # {source}"
     return f"{key} = {_toml(value)}  # {source}"
 
 

@@ -6,9 +6,11 @@ that completes "http_port = 'x': ...". Reading a value that was read before retu
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +18,14 @@ from pytriton.ipc import sizes
 
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
+
+_SECRET = re.compile(r"[A-Za-z0-9._~-]{16,512}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
+    close = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,8 @@ class Kind:
     is_path: bool = False
     #: True or false, for which a flag needs no value.
     is_switch: bool = False
+    #: Never shown, neither by errors nor by --print-config.
+    is_secret: bool = False
 
     def read(self, raw: object) -> Any:
         """Return the value that `raw` (text, or a value of TOML) stands for.
@@ -39,10 +51,11 @@ class Kind:
 
     def refusal(self, raw: object) -> ValueError:
         """Return the error that says what is allowed instead of `raw`."""
-        return ValueError(f"{raw!r} is not {self.allowed}")
+        given = "the value (not shown)" if self.is_secret else repr(raw)
+        return ValueError(f"{given} is not {self.allowed}")
 
 
-def _kind(allowed: str, read: Callable[[object], Any]) -> Kind:
+def _kind(allowed: str, read: Callable[[object], Any], *, is_secret: bool = False) -> Kind:
     """Make a Kind of a function that raises ValueError, TypeError or OverflowError on a misfit."""
 
     def checked(raw: object) -> Any:
@@ -51,7 +64,7 @@ def _kind(allowed: str, read: Callable[[object], Any]) -> Kind:
         except (ValueError, TypeError, OverflowError):
             raise kind.refusal(raw) from None
 
-    kind = Kind(allowed, checked)
+    kind = Kind(allowed, checked, is_secret=is_secret)
     return kind
 
 
@@ -135,6 +148,35 @@ def text() -> Kind:
     return _kind("a word without white space", read)
 
 
+def secret() -> Kind:
+    """Return the kind of tokens: long enough not to be guessed, and safe in headers and URLs."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not _SECRET.fullmatch(raw):
+            raise ValueError
+        return raw
+
+    return _kind("16 to 512 letters, digits, `-`, `_`, `.` or `~`", read, is_secret=True)
+
+
+def names(*known: str) -> Kind:
+    """Return the kind of lists of known names; as text they stand with commas or spaces between."""
+
+    def read(raw: object) -> tuple[str, ...]:
+        words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
+        if not isinstance(words, (list, tuple)):
+            raise kind.refusal(raw)
+        if list(words) == ["none"]:
+            return ()
+        for word in words:
+            if word not in known:
+                raise ValueError(f"{word!r} is none of {', '.join(known)}{nearest(word, known)}")
+        return tuple(dict.fromkeys(words))
+
+    kind = Kind(f"a list of {', '.join(known)}; `[]`, as text `none`, is none of them", read)
+    return kind
+
+
 def path() -> Kind:
     """Return the kind of paths; `~` stands for the home folder."""
 
@@ -148,4 +190,4 @@ def path() -> Kind:
 
 def optional(kind: Kind) -> Kind:
     """Return the kind that also allows None: not set."""
-    return Kind(kind.allowed, lambda raw: None if raw is None else kind.read(raw), kind.is_path)
+    return replace(kind, _read=lambda raw: None if raw is None else kind.read(raw))

@@ -29,7 +29,7 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import handlers, logs
+from pytriton.dispatcher import access, handlers, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.ports import PortError
@@ -107,7 +107,9 @@ class Daemon:
             await self._stop.wait()
             self._state = "stopping"
             watching.cancel()
+            forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
+            forgetting.cancel()
         await self._server.stop()
         serving.cancel()
         await self._control.close()
@@ -160,6 +162,7 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("told to stop again: ending at once", signal=name)
             self._server.kill()
+            self.rundir.access_token_file.unlink(missing_ok=True)
             os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request_stop(name)
 
@@ -201,6 +204,12 @@ class Daemon:
         self._exit_code = ExitCode.NO_SERVER
         self.request_stop("tritonserver does not stay up")
 
+    async def _forget_proxies_of_ended_server(self) -> None:
+        """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""
+        end = await self._server.ended()
+        _log.error("tritonserver ended before its models were unloaded", how=end)
+        self.registry.forget_proxies()
+
     def _log_server_line(self, pid: int, line: bytes) -> None:
         logs.log_child_line(logs.child_logger(source="tritonserver", pid=pid), line)
 
@@ -238,9 +247,10 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
     `on_ready` is called with the status once models can be registered.
     """
     rundir = RuntimeDir(Path(config.runtime_dir))
+    config = access.with_token(config)
     try:
         rundir.create()
-        with _locked(rundir):
+        with _locked(rundir), access.published(config, rundir):
             logs.configure(config, rundir.logs)
             choice = ServerChoice(
                 tritonserver=_path(config.tritonserver),

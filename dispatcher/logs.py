@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import re
 import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,6 +57,18 @@ class _File(logging.handlers.RotatingFileHandler):
         )
         self._failed = False
         self._told = False
+
+    def _open(self) -> TextIOWrapper:
+        # 0600: logs hold what models print, which may be what clients sent.
+        stream = open(  # noqa: SIM115, closed by the handler
+            self.baseFilename,
+            self.mode,
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=lambda path, flags: os.open(path, flags, 0o600),
+        )
+        assert isinstance(stream, TextIOWrapper)  # as text files are
+        return stream
 
     def write(self, line: str) -> None:
         """Append one line."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import secrets
 import signal
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from pytriton.dispatcher import access, grpc_tls, liveness
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
+from pytriton.dispatcher.triton_admin import AdminClient, reachable
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -31,6 +34,8 @@ _READY_INTERVAL_S = 0.02
 #: connections.
 _EXIT_GRACE_S = 2.0
 _SHM = Path("/dev/shm")
+#: Starts a program whose shared memory is for this user alone.
+_PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 
 
 class ServerStartError(Exception):
@@ -56,7 +61,10 @@ class TritonServer:
         self._on_line = on_line
         self._machine = StateMachine(ServerState.STARTING)
         self._child: Child | None = None
-        self._client: Any = None
+        self._client: AdminClient | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._hung = ""  #: how the process was found to hang, if it was
+        self._silence = ""  #: why it was not reached last
         self._shm_prefix = f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
@@ -86,15 +94,18 @@ class TritonServer:
         """
         if self._machine.state is not ServerState.STARTING:
             self._machine.change(ServerState.STARTING)
-        argv = bound_to_us([str(self._runtime.binary), *self._arguments()])
+        argv = bound_to_us([*_PRIVATELY, str(self._runtime.binary), *self._arguments()])
         env = server_environment(self._runtime, os.environ)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
         # proxy.
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
-        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._on_line, umask=0o077)
-        self._client = _admin_client(self._config, self.http_port, self.grpc_port)
-        await self._wait_ready(self._child)
+        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._say, umask=0o077)
+        self._client = self._connect()
+        await self._wait_ready(self._child, self._client)
+        access.blank_out(self._child.pid, self._config.access_token)
+        self._hung = ""
+        self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
         self._machine.change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
 
@@ -103,7 +114,7 @@ class TritonServer:
         assert self._child is not None
         code = await asyncio.shield(self._child.exited)
         await self._child.drained()
-        return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}"
+        return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}{self._hung}"
 
     async def clean_up(self) -> None:
         """After the process ended by itself: give back what it left behind. It may be started again then."""
@@ -117,7 +128,7 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver refused it (it says why) or is not up.
         """
-        await self._ask("load", self._client.load_model, name, config=json.dumps(config))
+        await self._ask("load", name, lambda client: client.load(name, json.dumps(config)))
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
@@ -125,7 +136,7 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver refused or is not up.
         """
-        await self._ask("unload", self._client.unload_model, name)
+        await self._ask("unload", name, lambda client: client.unload(name))
 
     async def stop(self) -> None:
         """End the process; its models should be unloaded by now."""
@@ -161,12 +172,13 @@ class TritonServer:
 
     def _urls(self) -> dict[str, str]:
         config = self._config
-        http = _reachable(config.http_address)
-        grpc = _reachable(config.grpc_address)
-        metrics = _reachable(config.metrics_address)
+        http = reachable(config.http_address)
+        grpc = reachable(config.grpc_address)
+        scheme = "grpcs" if grpc_tls.uses_tls(config) else "grpc"
+        metrics = reachable(config.metrics_address)
         return {
             "http_url": f"http://{http}:{self.http_port}" if config.allow_http else "",
-            "grpc_url": f"grpc://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
+            "grpc_url": f"{scheme}://{grpc}:{self.grpc_port}" if config.allow_grpc else "",
             "metrics_url": (
                 f"http://{metrics}:{self.metrics_port}/metrics" if config.allow_metrics else ""
             ),
@@ -183,6 +195,7 @@ class TritonServer:
             "disable-auto-complete-config": "",
             "backend-config": [f"python,shm-region-prefix-name={self._shm_prefix}"],
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
+            **access.restrictions(config),
         }
         for name in ("http", "grpc", "metrics"):
             allowed = getattr(config, f"allow_{name}")
@@ -204,37 +217,66 @@ class TritonServer:
             for value in (values if isinstance(values, list) else [values])
         ]
 
-    async def _wait_ready(self, child: Child) -> None:
+    def _connect(self) -> AdminClient:
+        return AdminClient(self._config, self.http_port, self.grpc_port)
+
+    async def _kill_when_hung(self, child: Child, client: AdminClient) -> None:
+        """Make a process that hangs one that ended; the daemon knows how to go on from there."""
+        config = self._config
+        interval_s, timeout_s = config.server_probe_interval_s, config.server_probe_timeout_s
+        if not interval_s or not await liveness.wait_hung(
+            child, client, self._connect, interval_s=interval_s, timeout_s=timeout_s
+        ):
+            return
+        self._hung = (
+            f": the daemon killed it, because it had given no sign of life for {timeout_s:g} s "
+            f"(server_probe_timeout_s); its state was {liveness.process_state(child.pid)}"
+        )
+        child.signal_group(signal.SIGKILL)
+
+    async def _wait_ready(self, child: Child, client: AdminClient) -> None:
         deadline = asyncio.get_running_loop().time() + self._config.server_start_timeout_s
-        while not await self._answers():
+        while not await self._answers(client):
             if child.exited.done():
                 await child.drained()
                 end = describe_exit(child.exited.result())
                 raise ServerStartError(
-                    f"tritonserver {end} while starting. It said:\n{child.last_lines()}"
+                    f"tritonserver {end} while starting. It said:\n{self._last_lines(child)}"
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartError(
                     f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
-                    f"(server_start_timeout_s). It said:\n{child.last_lines()}"
+                    f"(server_start_timeout_s). Asking it failed with: {self._silence}. "
+                    f"It said:\n{self._last_lines(child)}"
                 )
             await asyncio.wait([child.exited], timeout=_READY_INTERVAL_S)
 
-    async def _answers(self) -> bool:
+    async def _answers(self, client: AdminClient) -> bool:
         try:
-            return bool(await self._client.is_server_live())
+            return await client.is_live()
         except Exception as error:  # each of its transports has connection errors of its own
-            _log.debug("tritonserver does not answer yet", error=f"{type(error).__name__}: {error}")
+            self._silence = f"{type(error).__name__}: {error}"
+            _log.debug("tritonserver does not answer yet", error=self._silence)
             return False
 
-    async def _ask(self, verb: str, call: Any, name: str, **arguments: Any) -> None:
-        if not self.ready:
+    def _say(self, pid: int, line: bytes) -> None:
+        token = self._config.access_token
+        self._on_line(pid, line if token is None else line.replace(token.encode(), b"***"))
+
+    def _last_lines(self, child: Child) -> str:
+        return access.hide(child.last_lines(), self._config.access_token)
+
+    async def _ask(
+        self, verb: str, name: str, call: Callable[[AdminClient], Awaitable[None]]
+    ) -> None:
+        client = self._client
+        if not self.ready or client is None:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
                 f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}",
             )
         try:
-            await call(name, **arguments)
+            await call(client)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # InferenceServerException, or its transport's own
@@ -245,6 +287,10 @@ class TritonServer:
             ) from error
 
     async def _close_client(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+            self._watch = None
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -252,21 +298,3 @@ class TritonServer:
     def _sweep_shared_memory(self) -> None:
         for left in _SHM.glob(f"{self._shm_prefix}*"):
             left.unlink(missing_ok=True)
-
-
-def _admin_client(config: DaemonConfig, http_port: int, grpc_port: int) -> Any:
-    """Return an asynchronous tritonclient for the endpoint that is switched on, HTTP if both are."""
-    if config.allow_http:
-        module = importlib.import_module("tritonclient.http.aio")
-        return module.InferenceServerClient(f"{_reachable(config.http_address)}:{http_port}")
-    module = importlib.import_module("tritonclient.grpc.aio")
-    return module.InferenceServerClient(f"{_reachable(config.grpc_address)}:{grpc_port}")
-
-
-def _reachable(address: str) -> str:
-    """Return an address to connect to from this machine for one to listen on."""
-    if address in ("0.0.0.0", ""):
-        return "127.0.0.1"
-    if address == "::":
-        return "[::1]"
-    return f"[{address}]" if ":" in address else address

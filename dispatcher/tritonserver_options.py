@@ -6,10 +6,11 @@ Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose bin
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Union
+
+from pytriton.dispatcher.config_values import nearest
 
 #: Name without dashes -> its value, or its values where it may be given several times.
 Options = dict[str, Union[str, list[str]]]
@@ -31,7 +32,7 @@ _SINGLE = """
     trace-rate trace-count trace-log-frequency
 """
 _REPEATABLE = """
-    http-restricted-api grpc-restricted-protocol metrics-config trace-config trace-level
+    metrics-config trace-config trace-level
     backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
     cuda-virtual-address-size host-policy model-load-gpu-limit
 """
@@ -42,6 +43,7 @@ REPEATABLE = frozenset(_REPEATABLE.split())
 
 _SETTING = "use the setting {}"
 _MODELS = "models come from registrations only: use `pytriton-daemon register` or DaemonClient"
+_RESTRICTED = "use the settings restricted_endpoints and access_token"
 _COMPLETE = "what a registered model does not say has Triton's own default"
 #: Set by the daemon itself -> what to do instead.
 OURS: Mapping[str, str] = {
@@ -54,6 +56,8 @@ OURS: Mapping[str, str] = {
     "grpc-port": _SETTING.format("grpc_port"),
     "metrics-address": _SETTING.format("metrics_address"),
     "metrics-port": _SETTING.format("metrics_port"),
+    "http-restricted-api": _RESTRICTED,
+    "grpc-restricted-protocol": _RESTRICTED,
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
     "cache-directory": "it comes with the tritonserver that the setting tritonserver chooses",
@@ -93,12 +97,6 @@ def read_options(raw: object) -> Options:
         else:
             raise ValueError(f"{known} is given twice, but tritonserver takes it once")
     return options
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean X?)` for the known name most like `name`, or nothing."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _pairs(raw: object) -> Iterable[tuple[str, object]]:

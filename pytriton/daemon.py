@@ -30,6 +30,7 @@ from pytriton._clash import clashing_distribution
 from pytriton.connection import Connection, exception_of
 from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.ipc import messages
+from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
@@ -92,7 +93,10 @@ class Model:
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off."""
+        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off.
+
+        With TLS it begins with `grpcs://`.
+        """
         return self._client.status().server.grpc_url
 
     @property
@@ -165,6 +169,41 @@ class DaemonClient:
     def __init__(self, rundir: RuntimeDir, timeout_s: float) -> None:
         self._connection = Connection(rundir)
         self._timeout_s = timeout_s
+
+    @property
+    def access_token(self) -> str | None:
+        """The token that Triton's restricted endpoints ask for; None when the daemon has none.
+
+        Raises:
+            DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
+            PyTritonDaemonError: the token belongs to another user.
+        """
+        self._connection.daemon_pid()  # a token of a daemon that was killed helps nobody
+        rundir = self._connection.rundir
+        try:
+            return rundir.access_token()
+        except OSError as error:
+            raise PyTritonDaemonError(
+                f"Cannot read the access token {rundir.access_token_file}: {error.strerror}. Only "
+                "the user who runs the daemon may; ask for it, or have the setting access_token "
+                "set to one that is known to you."
+            ) from error
+
+    def access_headers(self, grpc: bool = False) -> dict[str, str]:
+        """Return what a request to a restricted endpoint of Triton has to carry.
+
+        Args:
+            grpc: metadata of gRPC instead of headers of HTTP
+
+        Raises:
+            DaemonNotRunningError, PyTritonDaemonError: as `access_token`.
+
+        Example:
+            >>> statistics = tritonclient.http.InferenceServerClient(
+            ...     "127.0.0.1:8000"
+            ... ).get_inference_statistics(headers=client.access_headers())  # doctest: +SKIP
+        """
+        return access_headers(self.access_token, grpc=grpc)
 
     def register(
         self,

@@ -116,6 +116,15 @@ def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
 
 @app.command()
 @command
+def token(runtime_dir: RuntimeDirFlag = None) -> None:
+    """Print the access token of Triton's restricted endpoints."""
+    from pytriton.cli import link
+
+    typer.echo(link.access_token(link.runtime_dir(runtime_dir)))
+
+
+@app.command()
+@command
 def models(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> None:
     """List the registered models."""
     from pytriton.cli import link

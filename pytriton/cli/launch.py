@@ -73,7 +73,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
     """Start the process; an interruption while it becomes ready stops it again."""
     # What it says goes to its log files; standard error is for what happens before it has a log.
     quiet = msgspec.structs.replace(config, log_format="none")
-    with open(_startup_log(rundir), "wb") as output:
+    with open(_startup_log(rundir), "wb", opener=_private) as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
             stdin=subprocess.PIPE,
@@ -132,6 +132,10 @@ def _failure(code: int, words: _Words) -> CliError:
     return CliError(
         exit_code, f"the daemon did not start; it ended {ended}. Its last words:\n{last}"
     )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _startup_log(rundir: RuntimeDir) -> Path:

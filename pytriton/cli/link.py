@@ -7,7 +7,7 @@ import select
 import signal
 from pathlib import Path
 
-from pytriton.cli.errors import CliError
+from pytriton.cli.errors import CliError, say
 from pytriton.ipc import control, linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
@@ -97,6 +97,27 @@ def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
     models = ask(rundir, messages.ListModels())
     assert isinstance(models, messages.Models)  # what answers ListModels, see ipc/messages.py
     return models.models
+
+
+def access_token(rundir: RuntimeDir) -> str:
+    """Return the daemon's access token, "" when it has none.
+
+    Raises:
+        CliError: no daemon runs, or the token is another user's.
+    """
+    try:
+        if rundir.running_pid() is None:
+            raise no_daemon(rundir)
+        token = rundir.access_token()
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"cannot read the access token in {rundir.path}: {error.strerror}. Only the user who "
+            "runs the daemon may.",
+        ) from None
+    if token is None:
+        say("this daemon has no access token: restricted_endpoints is empty")
+    return token or ""
 
 
 def stop(rundir: RuntimeDir, timeout_s: float) -> int:

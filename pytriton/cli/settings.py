@@ -48,7 +48,10 @@ class Given:
         kept = self._absolute()
         content = {"flags": kept.flags, "config": kept.config, "cwd": str(Path.cwd() / kept.cwd)}
         try:
-            (rundir.path / _KEPT).write_text(json.dumps(content))
+            path = rundir.path / _KEPT
+            # The access token may be among the flags: nobody else's business from the start.
+            path.touch(mode=0o600)
+            path.write_text(json.dumps(content))
         except OSError as error:
             say(f"pytriton-daemon: `restart` will not know these flags: {error}")
 
@@ -79,7 +82,13 @@ def kept(rundir: RuntimeDir) -> Given:
 
 
 def private(config: DaemonConfig) -> RuntimeDir:
-    """Return the runtime directory, made and private; or end the command."""
+    """Return the runtime directory, made and private; or end the command.
+
+    An access token among the flags is removed from this process's command line.
+    """
+    from pytriton.dispatcher.access import blank_out
+
+    blank_out(os.getpid(), config.access_token)
     try:
         config.rundir.create()
     except RuntimeDirError as error:

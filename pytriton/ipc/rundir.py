@@ -6,6 +6,7 @@ bytes)::
     <runtime directory>/
       control.sock       ZeroMQ ROUTER of the dispatcher
       daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
+      access_token       0600: what Triton's restricted endpoints ask for (ipc/access.py)
       l/<worker>.sock    the lane listener of one worker
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy
@@ -68,6 +69,10 @@ class RuntimeDir:
         return self.path / "daemon.lock"
 
     @property
+    def access_token_file(self) -> Path:
+        return self.path / "access_token"
+
+    @property
     def lanes(self) -> Path:
         return self.path / "l"
 
@@ -126,6 +131,13 @@ class RuntimeDir:
             )
         if stat.S_IMODE(info.st_mode) & 0o077:
             os.chmod(self.path, 0o700)
+
+    def access_token(self) -> str | None:
+        """Return the running daemon's token for Triton's restricted endpoints; None when it has none."""
+        try:
+            return self.access_token_file.read_text()
+        except FileNotFoundError:
+            return None
 
     def running_pid(self) -> int | None:
         """Return the pid of the daemon that holds this directory, or None when none runs.

@@ -77,7 +77,7 @@ def test_the_numbers_never_change() -> None:
     "arguments",
     [
         ("status",), ("status", "--json"), ("models",), ("stop",), ("unregister", "m"), ("logs",),
-        ("logs", "m"),
+        ("logs", "m"), ("token",),
     ],
 )  # fmt: skip
 def test_without_a_daemon_the_directory_and_the_mend_are_told(

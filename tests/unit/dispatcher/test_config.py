@@ -61,6 +61,10 @@ def error_of(cwd: Path, flags: Any = None, env: Any = None) -> str:
         ("response_cache_size", "2k", 2000),
         ("response_cache_size", "3b", 3),
         ("log_level", "WARNING", "warning"),
+        ("restricted_endpoints", "trace, health  trace", ("trace", "health")),
+        ("restricted_endpoints", ["metadata"], ("metadata",)),
+        ("restricted_endpoints", "none", ()),
+        ("access_token", "0123456789abcdef", "0123456789abcdef"),
         ("tritonserver_options", "log-verbose=1 http-thread-count=8",
          {"log-verbose": "1", "http-thread-count": "8"}),
         ("tritonserver_options", "'host-policy=a,b=c d'", {"host-policy": ["a,b=c d"]}),
@@ -303,6 +307,90 @@ def test_the_runtime_directory_alone_is_found_in_spite_of_other_mistakes(tmp_pat
     write(tmp_path, "runtime_dir = 1\n")
     with pytest.raises(ConfigError, match="key runtime_dir: 1 is not a path"):
         find_runtime_dir(None, EMPTY_ENV, tmp_path)
+
+
+# ── what contradicts what: TLS and the probe ─────────────────────────────────────────────────────
+
+CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"tritonserver_options": {"grpc-use-ssl": True}}, "gRPC with TLS needs grpc-server-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl": 1, **CERTS, "grpc-server-key": "k.pem"}},
+         "grpc-server-key in tritonserver_options is 'k.pem': tritonserver runs in a folder"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": True, **CERTS}}, "needs grpc-root-cert"),
+        ({"tritonserver_options": {"grpc-use-ssl-mutual": "True", **CERTS, "grpc-root-cert": "/r"},
+          "allow_http": False}, "set grpc_client_cert and grpc_client_key"),
+        ({"grpc_client_cert": "/c.pem"}, "grpc_client_cert and grpc_client_key go together"),
+        ({"server_probe_timeout_s": 0}, "to switch the probe off, set server_probe_interval_s to 0"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_tls_and_probe(flags: Any, told: str, tmp_path: Path) -> None:
+    assert told in error_of(tmp_path, flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"tritonserver_options": {"grpc-use-ssl": False}},
+        {"tritonserver_options": {"grpc-use-ssl": True}, "allow_grpc": False},
+        {"tritonserver_options": {"grpc-use-ssl": True, **CERTS}, "allow_http": False},
+        {"tritonserver_options": {"grpc-use-ssl-mutual": 1, **CERTS, "grpc-root-cert": "/r"}},
+        {"server_probe_timeout_s": 0, "server_probe_interval_s": 0},
+    ],
+)
+def test_what_is_enough_for_tls_and_probe(flags: Any, tmp_path: Path) -> None:
+    assert load({**flags}, EMPTY_ENV, tmp_path)
+
+
+# ── access ───────────────────────────────────────────────────────────────────────────────────────
+
+TOKEN = "not-to-be-shown-anywhere"
+
+
+def test_no_restriction_in_the_settings_file(tmp_path: Path) -> None:
+    write(tmp_path, "restricted_endpoints = []\n")
+    assert load_config({}, EMPTY_ENV, tmp_path).restricted_endpoints == ()
+
+
+@pytest.mark.parametrize("raw", ["trace,model-repo", ["trace", "model-repo"]])
+def test_an_unknown_endpoint_is_told_with_the_nearest(raw: object, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {"restricted_endpoints": raw})
+    assert "flag --restricted-endpoints: 'model-repo' is none of model-repository," in text
+    assert "(did you mean model-repository?)" in text
+
+
+@pytest.mark.parametrize("raw", [7, [1], {"trace": 1}])
+def test_what_is_no_list_of_endpoints(raw: object, tmp_path: Path) -> None:
+    assert "model-repository, shared-memory" in error_of(tmp_path, {"restricted_endpoints": raw})
+
+
+@pytest.mark.parametrize(
+    "raw", ["short-secret", "white space in a secret", "colon:and=equals:in-it", 1]
+)
+def test_a_token_that_cannot_be_is_not_shown(raw: object, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {}, {"PYTRITON_DAEMON_ACCESS_TOKEN": str(raw)})
+    assert "PYTRITON_DAEMON_ACCESS_TOKEN: the value (not shown) is not 16 to 512 letters" in text
+    assert str(raw) not in text.replace("16 to 512", "")
+
+
+def test_the_token_is_neither_printed_nor_in_the_settings_repr(tmp_path: Path) -> None:
+    loaded = load({}, {**EMPTY_ENV, "PYTRITON_DAEMON_ACCESS_TOKEN": TOKEN}, tmp_path)
+    assert loaded.config.access_token == TOKEN
+    text = config_as_toml(loaded)
+    assert TOKEN not in text
+    assert "# access_token is set, and not shown here  # environment PYTRITON_DAEMON" in text
+    tomllib.loads(text)
+    assert TOKEN not in repr(loaded)
+    assert "http_port=8000" in repr(loaded)
+
+
+@pytest.mark.parametrize("name", ["http-restricted-api", "grpc-restricted-protocol"])
+def test_restrictions_of_tritonserver_are_settings_of_ours(name: str, tmp_path: Path) -> None:
+    text = error_of(tmp_path, {"tritonserver_options": [f"{name}=health:key=value"]})
+    assert "use the settings restricted_endpoints and access_token" in text
 
 
 # ── handing over, printing, documenting ──────────────────────────────────────────────────────────

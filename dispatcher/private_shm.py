@@ -1,0 +1,85 @@
+"""Become tritonserver such that its shared memory is made private: python private_shm.py PROGRAM ARGUMENT...
+
+The regions that it makes in /dev/shm hold every tensor on its way to a worker. The daemon gives it
+a umask of 077, but the library behind it (boost.interprocess) sets 0644 with fchmod right after,
+and the proxy's chmod to 0600 comes some hundred milliseconds later: whoever opened the region in
+between could read from it as long as it exists. So a filter of system calls (seccomp) lets
+fchmod(FD, 0644) do nothing but succeed, in this program and in what it starts.
+
+Where the kernel refuses the filter the program runs without it, and says so.
+Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs),
+linux/filter.h and linux/seccomp.h. Standard library only, and little of it: it runs before every
+start of tritonserver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_SET_MODE_FILTER = 1
+#: Do not switch off the processor's speculation, as older kernels do for filtered programs.
+_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1 << 2
+_RETURN_ALLOW, _RETURN_ZERO = 0x7FFF0000, 0x00050000
+#: Machine -> its number for audits, of the system calls fchmod and seccomp.
+_NUMBERS = {"x86_64": (0xC000003E, 91, 317), "aarch64": (0xC00000B7, 52, 277)}
+_WORLD_READABLE = 0o644
+# Of struct seccomp_data: the number of the call, the machine, the lower half of the 2nd argument.
+_CALL, _MACHINE, _ARGUMENT_2 = 0, 4, 24
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def filter_of(machine: int, fchmod: int) -> bytes:
+    """Return the filter; a test that fails jumps to its last line, which allows the call."""
+    lines = (
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUAL, 0, 5, machine),
+        (_LOAD, 0, 0, _CALL),
+        (_EQUAL, 0, 3, fchmod),
+        (_LOAD, 0, 0, _ARGUMENT_2),
+        (_EQUAL, 0, 1, _WORLD_READABLE),
+        (_RETURN, 0, 0, _RETURN_ZERO),
+        (_RETURN, 0, 0, _RETURN_ALLOW),
+    )
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
+
+def install() -> None:
+    """Filter the system calls of this process and of all that it starts.
+
+    Raises:
+        OSError: the kernel refuses, or this machine's numbers are not known here.
+    """
+    if platform.machine() not in _NUMBERS:
+        raise OSError(f"not known how to on {platform.machine()}")
+    machine, fchmod, seccomp = _NUMBERS[platform.machine()]
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = filter_of(machine, fchmod)
+    program = _Program(len(code) // 8, code)
+    one, zero = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, one, zero, zero, zero) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    flags = ctypes.c_ulong(_SECCOMP_FILTER_FLAG_SPEC_ALLOW)
+    operation = ctypes.c_ulong(_SECCOMP_SET_MODE_FILTER)
+    if libc.syscall(ctypes.c_long(seccomp), operation, flags, ctypes.byref(program)) != 0:
+        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    try:
+        install()
+    except OSError as error:
+        sys.stderr.write(
+            "tritonserver's shared memory is readable by other users until the proxy has made it "
+            f"private, a moment after it was made ({error}); see docs/security.md\n"
+        )
+        sys.stderr.flush()
+    os.execv(sys.argv[1], sys.argv[1:])

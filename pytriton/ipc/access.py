@@ -1,0 +1,28 @@
+"""How a request shows the access token of Triton's restricted endpoints, over HTTP and over gRPC.
+
+Source: tritonserver's options `http-restricted-api` and `grpc-restricted-protocol`, whose values
+are `ENDPOINT,ENDPOINT:KEY=VALUE`. Over HTTP the header is KEY, over gRPC the metadata's key is
+`triton-grpc-protocol-KEY` (Triton 2.51, tried).
+"""
+
+from __future__ import annotations
+
+#: KEY: the header of HTTP, whose value is the token.
+ACCESS_HEADER = "triton-access-token"
+_GRPC_PREFIX = "triton-grpc-protocol-"
+
+
+def access_headers(token: str | None, *, grpc: bool = False) -> dict[str, str]:
+    """Return what a request has to carry besides: headers of HTTP or metadata of gRPC.
+
+    Args:
+        token: the token, or None when no endpoint is restricted: nothing to carry then
+        grpc: the request goes over gRPC
+
+    Example:
+        >>> access_headers("secret", grpc=True)
+        {'triton-grpc-protocol-triton-access-token': 'secret'}
+    """
+    if token is None:
+        return {}
+    return {f"{_GRPC_PREFIX if grpc else ''}{ACCESS_HEADER}": token}
