@@ -48,7 +48,8 @@ class Given:
         kept = self._absolute()
         content = {"flags": kept.flags, "config": kept.config, "cwd": str(Path.cwd() / kept.cwd)}
         try:
-            (rundir.path / _KEPT).write_text(json.dumps(content))
+            with open(rundir.path / _KEPT, "w", opener=_for_the_owner) as file:
+                json.dump(content, file)
         except OSError as error:
             say(f"pytriton-daemon: `restart` will not know these flags: {error}")
 
@@ -60,6 +61,10 @@ class Given:
         }
         config = None if self.config is None else str(base / Path(self.config).expanduser())
         return Given(flags, config, self.cwd)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def kept(rundir: RuntimeDir) -> Given:
@@ -81,7 +86,7 @@ def kept(rundir: RuntimeDir) -> Given:
 def private(config: DaemonConfig) -> RuntimeDir:
     """Return the runtime directory, made and private; or end the command."""
     try:
-        config.rundir.create()
+        config.rundir.create(config.control_group)
     except RuntimeDirError as error:
         raise CliError(ExitCode.USAGE, str(error)) from None
     return config.rundir
