@@ -80,6 +80,23 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "127.0.0.1"
     metrics_port: Annotated[int, Option("Port of metrics; 0 takes a free one.", _PORT)] = 8002
 
+    # ── control ──────────────────────────────────────────────────────────────────────────────────
+    control_group: Annotated[
+        Optional[str],
+        Option(
+            "Name of a group whose members may control the daemon, too: whoever may register a "
+            "callable can do all that the daemon's user can. Default: only that user and root.",
+            values.optional(values.text()),
+        ),
+    ] = None
+    max_payload_size: Annotated[
+        int,
+        Option(
+            "The most bytes of one pickled callable; whoever sends more is disconnected.",
+            values.size(),
+        ),
+    ] = 4 << 30
+
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
     tritonserver: Annotated[
         Optional[str],

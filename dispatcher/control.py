@@ -1,21 +1,44 @@
-"""The dispatcher's end of the control socket: receives, parses, and hands every message to its handler."""
+"""The dispatcher's end of the control socket: admits, limits, parses, and hands every message to its handler.
+
+What becomes of a message::
+
+    frames ▶ who sent it may? ▶ small enough? ▶ a message? ▶ not too many under way? ▶ handler, in a task of its own
+               no: Refused       no: Refused     no: dropped    no: Refused
+
+What is refused is answered with a Failure and logged, at most once a minute for each sender.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Optional, Protocol
 
 import structlog
 import zmq
 import zmq.asyncio
 
+from pytriton.dispatcher.peers import LocalGuard, RefusalLog, Refused, Sender, message_sender
+from pytriton.dispatcher.requests import Requests
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.rundir import share
 
 _log = structlog.get_logger(__name__)
+
+#: Messages that wait for a peer who does not read them; the ROUTER drops what comes on top (ZMQ_SNDHWM). More than
+#: the reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
+_MOST_UNREAD = 256
+#: Messages that ZeroMQ receives ahead of us from each peer (ZMQ_RCVHWM).
+_MOST_AHEAD = 16
+#: The largest message frame (a model's declaration, its environment and search path), without payloads.
+MOST_MESSAGE_BYTES = 8 << 20
+#: Payload frames of one message: one for each instance of a model.
+MOST_PAYLOADS = 1024
+#: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
+_ABANDONABLE = (messages.Register,)
 
 Handler = Callable[
     ["Peer", messages.AnyMessage, Sequence[bytes]], Awaitable[Optional[messages.AnyMessage]]
@@ -29,6 +52,7 @@ class Peer:
     _socket: zmq.asyncio.Socket
     identity: bytes
     request_id: bytes
+    sender: Sender
 
     async def reply(self, message: messages.AnyMessage) -> None:
         """Answer the message, or report on the way to an answer."""
@@ -47,44 +71,120 @@ class Peer:
         )
 
 
-class ControlServer:
-    """The ROUTER socket. `handle` is awaited in a task of its own for every message."""
+class Guard(Protocol):
+    """Tells who sent a frame, or raises Refused."""
 
-    def __init__(self, endpoint: str, handle: Handler) -> None:
+    def admit(self, frame: zmq.Frame) -> Sender: ...
+
+
+@dataclass(frozen=True)
+class _Door:
+    """One ROUTER socket, who may come in through it, and what is under way."""
+
+    socket: zmq.asyncio.Socket
+    guard: Guard
+    requests: Requests = field(default_factory=Requests)
+
+
+class ControlServer:
+    """The ROUTER socket. `handle` is awaited in a task of its own for every message.
+
+    Args:
+        endpoint: where to listen, ipc://...
+        handle: is given every message that was admitted
+        group: name of the group whose members may connect, too
+        max_payload_size: bytes of one frame; ZeroMQ disconnects a peer that sends a larger one
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        handle: Handler,
+        *,
+        group: str | None = None,
+        max_payload_size: int = control.MAX_FRAME_BYTES,
+    ) -> None:
         self._endpoint = endpoint
         self._handle = handle
+        self._group = group
+        self._max_payload_size = max_payload_size
         self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._doors: list[_Door] = []
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._refusals = RefusalLog()
 
     def bind(self) -> None:
         """Listen; the socket's file is private because its directory is, and because of its own mode."""
-        self._socket.linger = 1000
-        self._socket.maxmsgsize = control.MAX_FRAME_BYTES
-        self._socket.bind(self._endpoint)
-        os.chmod(self._endpoint[len("ipc://") :], 0o600)
+        socket = self._router()
+        self._doors.append(_Door(socket, LocalGuard(self._group)))
+        socket.bind(self._endpoint)
+        share(Path(self._endpoint[len("ipc://") :]), self._group)
 
     async def serve(self) -> None:
         """Receive until cancelled."""
-        while True:
-            identity, *parts = await self._socket.recv_multipart()
-            try:
-                request_id, message, payloads = control.parse(parts)
-            except messages.MalformedMessage as error:
-                _log.warning("malformed control message dropped", error=str(error)[:200])
-                continue
-            peer = Peer(self._socket, identity, request_id)
-            task = asyncio.create_task(self._answer(peer, message, payloads))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        await asyncio.gather(*(self._serve(door) for door in self._doors))
 
     async def close(self) -> None:
         """Stop answering and close the socket."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
+        for door in self._doors:
+            await door.requests.end()
+        await asyncio.gather(*self._refusing, return_exceptions=True)
+        for door in self._doors:
+            door.socket.close()
         self._context.term()
+
+    def _router(self) -> zmq.asyncio.Socket:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 1000
+        socket.maxmsgsize = self._max_payload_size
+        socket.sndhwm = _MOST_UNREAD
+        socket.rcvhwm = _MOST_AHEAD
+        return socket
+
+    async def _serve(self, door: _Door) -> None:
+        while True:
+            identity, *frames = await door.socket.recv_multipart(copy=False)
+            try:
+                self._take(door, identity, frames)
+            except messages.MalformedMessage as error:
+                sender = message_sender(identity)
+                self._refusals.tell("malformed control message dropped", sender, str(error))
+
+    def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
+        """Begin to answer one message, or refuse it.
+
+        Raises:
+            MalformedMessage: it is none, and nobody can be told so.
+        """
+        if not frames or len(frames[0]) != len(control.UNASKED):
+            raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
+        sender = Sender(message_sender(identity))
+        peer = Peer(door.socket, identity.bytes, frames[0].bytes, sender)
+        try:
+            peer = replace(peer, sender=door.guard.admit(identity))
+            _check_sizes(frames)
+            _, message, payloads = control.parse([frame.bytes for frame in frames])
+            if isinstance(message, messages.Cancel):
+                door.requests.abandon(peer.identity, message.request_id, "its client gave it up")
+            else:
+                self._begin(door, peer, message, payloads)
+        except Refused as refusal:
+            self._refusals.tell("control message refused", peer.sender.name, str(refusal))
+            failure = messages.Failure(refusal.kind.value, str(refusal))
+            task = asyncio.create_task(peer.reply(failure))
+            self._refusing.add(task)
+            task.add_done_callback(self._refusing.discard)
+
+    def _begin(
+        self, door: _Door, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> None:
+        key = peer.identity, peer.request_id
+        door.requests.check(*key)
+        abandonable = isinstance(message, _ABANDONABLE)
+        answer = self._answer(peer, message, payloads)
+        door.requests.begin(*key, answer, abandonable=abandonable)
+        if abandonable and peer.sender.pid is not None:
+            door.requests.watch(*key, peer.sender.pid)
 
     async def _answer(
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
@@ -99,3 +199,15 @@ class ControlServer:
             reply = messages.Failure(ErrorKind.INTERNAL.value, text)
         if reply is not None:
             await peer.reply(reply)
+
+
+def _check_sizes(frames: Sequence[zmq.Frame]) -> None:
+    """Raise Refused unless the frames of a message are as many and as small as ours are."""
+    payloads = len(frames) - 2
+    if payloads > MOST_PAYLOADS:
+        raise Refused(f"{payloads} payloads in one message: at most {MOST_PAYLOADS} are taken")
+    if len(frames) > 1 and len(frames[1]) > MOST_MESSAGE_BYTES:
+        raise Refused(
+            f"a message of {len(frames[1])} bytes without its payloads: at most {MOST_MESSAGE_BYTES} are taken. "
+            "Large values belong into the callable, not into its declaration or environment"
+        )

@@ -46,7 +46,7 @@ from pytriton.dispatcher.tritonserver import ServerStartError, TritonServer
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
+from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
 
 _log = structlog.get_logger(__name__)
 
@@ -77,7 +77,12 @@ class Daemon:
             on_line=self._log_server_line,
         )
         self.registry = Registry(config, rundir, self._server, self._spawn)
-        self._control = ControlServer(rundir.control_endpoint, self._handle)
+        self._control = ControlServer(
+            rundir.control_endpoint,
+            self._handle,
+            group=config.control_group,
+            max_payload_size=config.max_payload_size,
+        )
         self._library = _lay_out_library(rundir)
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
@@ -249,8 +254,8 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
     rundir = RuntimeDir(Path(config.runtime_dir))
     config = access.with_token(config)
     try:
-        rundir.create()
-        with _locked(rundir), access.published(config, rundir):
+        rundir.create(config.control_group)
+        with _locked(rundir, config.control_group), access.published(config, rundir):
             logs.configure(config, rundir.logs)
             choice = ServerChoice(
                 tritonserver=_path(config.tritonserver),
@@ -281,9 +286,10 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def _locked(rundir: RuntimeDir) -> Iterator[None]:
+def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
     """Hold the runtime directory; the kernel lets go of it however this process ends."""
     with open(rundir.lock_file, "a+") as lock:
+        share(rundir.lock_file, group)
         if not _take(lock):
             pid = rundir.running_pid()
             raise AlreadyRunning(

@@ -186,7 +186,7 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     try:
         if backends.exists():  # of a former daemon in this runtime directory
             shutil.rmtree(backends)
-        backends.mkdir(parents=True)
+        backends.mkdir(0o700, parents=True)
         # Whole folders are linked: a link to a library in a real folder is refused by the server.
         (backends / "python").symlink_to(runtime.python_backend)
         _copy_proxy(backends / BACKEND_NAME)

@@ -48,10 +48,8 @@ class Given:
         kept = self._absolute()
         content = {"flags": kept.flags, "config": kept.config, "cwd": str(Path.cwd() / kept.cwd)}
         try:
-            path = rundir.path / _KEPT
-            # The access token may be among the flags: nobody else's business from the start.
-            path.touch(mode=0o600)
-            path.write_text(json.dumps(content))
+            with open(rundir.path / _KEPT, "w", opener=_for_the_owner) as file:
+                json.dump(content, file)
         except OSError as error:
             say(f"pytriton-daemon: `restart` will not know these flags: {error}")
 
@@ -63,6 +61,10 @@ class Given:
         }
         config = None if self.config is None else str(base / Path(self.config).expanduser())
         return Given(flags, config, self.cwd)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def kept(rundir: RuntimeDir) -> Given:
@@ -90,7 +92,7 @@ def private(config: DaemonConfig) -> RuntimeDir:
 
     blank_out(os.getpid(), config.access_token)
     try:
-        config.rundir.create()
+        config.rundir.create(config.control_group)
     except RuntimeDirError as error:
         raise CliError(ExitCode.USAGE, str(error)) from None
     return config.rundir

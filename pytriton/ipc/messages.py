@@ -2,7 +2,7 @@
 
 Who talks to whom (each arrow is one frozen type below)::
 
-    client ── Register, Unregister, Scale, ListModels, GetStatus, GetLogs, Shutdown ──▶ dispatcher
+    client ── Register, Unregister, Scale, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -136,6 +136,15 @@ class GetLogs(Message, frozen=True):
 
     model: Optional[str] = None
     lines: int = 100
+
+
+class Cancel(Message, frozen=True):
+    """Give up an earlier request of the same connection, which then has no answer.
+
+    Only Register can be given up: its workers end, and nothing of it is left. Otherwise it has no effect.
+    """
+
+    request_id: bytes
 
 
 class Shutdown(Message, frozen=True):
@@ -395,6 +404,7 @@ AnyMessage = Union[
     ListModels,
     GetStatus,
     GetLogs,
+    Cancel,
     Shutdown,
     Progress,
     Registered,

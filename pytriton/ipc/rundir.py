@@ -1,7 +1,6 @@
 """The runtime directory: where one daemon's sockets, logs, pid and settings lie, and how others find it.
 
-Layout (the directory is 0700; all its names are short because a unix socket's path has at most 107
-bytes)::
+Layout (all names are short because a unix socket's path has at most 107 bytes)::
 
     <runtime directory>/
       control.sock       ZeroMQ ROUTER of the dispatcher
@@ -12,11 +11,16 @@ bytes)::
       backends/          tritonserver's backend directory: the proxy
       lib/               holds `pytriton` only: what workers put first on their sys.path
       logs/              daemon.log and model-NAME.log: JSON lines, rotated
+
+The directory is 0700. When a group of users may control the daemon (`control_group`), it is 0750, control.sock
+0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. All else
+is for the owner alone always, folders 0700 and files 0600.
 """
 
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
 import stat
 import tempfile
@@ -47,6 +51,37 @@ def default_runtime_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/run/pytriton-daemon")
     return Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}"
+
+
+def share(path: Path, group: str | None) -> None:
+    """Make a folder, a socket or a file its owner's alone, or let the members of a group use it.
+
+    Using means to enter a folder, to connect to a socket, to read a file.
+
+    Raises:
+        RuntimeDirError: there is no such group, or this user may not give it the path.
+    """
+    mode = os.lstat(path).st_mode
+    own, shared = (
+        (0o700, 0o750) if stat.S_ISDIR(mode) else (0o600, 0o660 if stat.S_ISSOCK(mode) else 0o640)
+    )
+    if group is None:
+        os.chmod(path, own)
+        return
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid)
+        os.chmod(path, shared)
+    except KeyError:
+        raise RuntimeDirError(
+            f"control_group: there is no group {group!r} on this machine (`getent group` lists them). "
+            f"Make it with `groupadd {group}`, or name another."
+        ) from None
+    except PermissionError as error:
+        raise RuntimeDirError(
+            f"control_group: {path} cannot be given to the group {group!r}: {error.strerror}. The user that the "
+            f"daemon runs as ({os.geteuid()}) has to be a member of the group, since before it logged in or the "
+            "service was started."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -95,12 +130,15 @@ class RuntimeDir:
     def lane_socket(self, worker: str) -> Path:
         return self.lanes / f"{worker}.sock"
 
-    def create(self) -> None:
-        """Make the directory, private to its owner, and its folders.
+    def create(self, group: str | None = None) -> None:
+        """Make the directory, private to its owner, and its folders; one that a daemon holds is left alone.
+
+        Args:
+            group: name of a group whose members may find and control the daemon, too
 
         Raises:
-            RuntimeDirError: it is not ours, not private, not writable, or its path is too long for
-                a socket.
+            RuntimeDirError: it is not ours, not private, not writable, its path is too long for
+                a socket, or it cannot be given to the group.
         """
         longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
         if longest > MAX_SOCKET_PATH:
@@ -111,7 +149,10 @@ class RuntimeDir:
             )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_private()
+            self._check_ours()
+            if self.running_pid() is not None:
+                return  # its daemon has seen to all this, and would lose what is closed now
+            self._make_private()
             for folder in (self.lanes, self.models, self.backends, self.logs):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -119,8 +160,10 @@ class RuntimeDir:
                 f"cannot use the runtime directory {self.path}: {error}. Choose another one with "
                 f"--runtime-dir or {ENV_RUNTIME_DIR}."
             ) from error
+        if group is not None:  # last: nothing in it can be reached any more but what is meant to be
+            share(self.path, group)
 
-    def _check_private(self) -> None:
+    def _check_ours(self) -> None:
         info = os.lstat(self.path)
         if not stat.S_ISDIR(info.st_mode):
             raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
@@ -129,8 +172,15 @@ class RuntimeDir:
                 f"the runtime directory {self.path} belongs to user {info.st_uid}, not to this one "
                 f"({os.geteuid()}). Choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
             )
-        if stat.S_IMODE(info.st_mode) & 0o077:
+
+    def _make_private(self) -> None:
+        """Close the directory, then all that lies in it: files of an earlier start, or of a careless hand."""
+        if stat.S_IMODE(os.lstat(self.path).st_mode) & 0o077:
             os.chmod(self.path, 0o700)
+        for entry in os.scandir(self.path):
+            mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+            if mode & 0o077 and not entry.is_symlink():
+                os.chmod(entry.path, mode & 0o700)
 
     def access_token(self) -> str | None:
         """Return the running daemon's token for Triton's restricted endpoints; None when it has none."""

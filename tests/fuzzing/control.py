@@ -6,6 +6,7 @@ and ends it (`_may_name`), and a Register whose worker could start.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -171,8 +172,8 @@ class ControlSocket(Target):
                 messages.GetStatus(),
                 messages.ListModels(),
                 messages.GetLogs(None, 5),
-                messages.ExplainLoss(ground.registration, "w0"),
-                messages.Attach(ground.registration, "replayed"),
+                messages.LaneLost(ground.registration, "w0", 1),
+                messages.Attach(ground.registration, "replayed", os.getpid()),
             ):
                 answer = client.ask(question, timeout_s=_ANSWER_S)
                 captured += [[messages.encode(question)], [messages.encode(answer)]]

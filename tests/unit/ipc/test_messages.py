@@ -20,6 +20,7 @@ _SCALARS: dict[object, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 64) - 1),
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
+    bytes: st.binary(max_size=9),
     type(None): st.none(),
 }
 _JSON = st.recursive(
