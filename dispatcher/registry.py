@@ -15,6 +15,7 @@ from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.pool import ReportProgress, check_payloads
 from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.dispatcher.worker_process import WorkerProcess
 from pytriton.ipc import messages
@@ -188,12 +189,12 @@ class Registry:
             )
         except BaseException:
             registration.begin_stop()
-            await self._undo(registration, former)
+            await uninterrupted(self._undo(registration, former))
             raise
         self._by_name[spec.name] = registration
         if former is not None:
             former.begin_stop()
-            await self._retire(former)
+            await uninterrupted(self._retire(former))
         _log.info(
             "model registered",
             model=spec.name,
@@ -215,13 +216,24 @@ class Registry:
         return registration
 
     async def _undo(self, registration: Registration, former: Registration | None) -> None:
-        await self._retire(registration)
         name = registration.spec.name
         if former is not None:
             repository.make_folder(self._rundir.models, former.spec)
-        else:
+        if registration.pool.proxies and self._server.ready:
+            await self._take_out(name, former)  # given up after tritonserver had loaded it
+        await self._retire(registration)
+        if former is None:
             repository.remove_folder(self._rundir.models, name)
             close_model_log(name)
+
+    async def _take_out(self, name: str, former: Registration | None) -> None:
+        try:
+            if former is None:
+                await self._server.unload(name)
+            else:
+                await self._server.load(name, former.triton_config)
+        except RemoteFailure as failure:
+            _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
 
     async def _retire(self, registration: Registration) -> None:
         await registration.stop(self._config.grace_period_s)

@@ -21,6 +21,7 @@ from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
+from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.triton_admin import AdminClient, reachable
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -125,10 +126,14 @@ class TritonServer:
     async def load(self, name: str, config: dict[str, Any]) -> None:
         """Load a model, or load it anew with another configuration while the old one serves on until then.
 
+        tritonserver cannot be stopped in the middle: cancelled, this returns when it knows the outcome.
+
         Raises:
             RemoteFailure: tritonserver refused it (it says why) or is not up.
+            CancelledError: it was cancelled; the model may be loaded.
         """
-        await self._ask("load", name, lambda client: client.load(name, json.dumps(config)))
+        loading = self._ask("load", name, lambda client: client.load(name, json.dumps(config)))
+        await uninterrupted(loading, self._config.grace_period_s)
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.

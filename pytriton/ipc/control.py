@@ -25,6 +25,8 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 UNASKED = bytes(8)
 #: A frame larger than this is refused by the dispatcher (ZeroMQ drops the peer).
 MAX_FRAME_BYTES = 4 << 30
+#: What a Cancel gets to leave this process in.
+_CANCEL_S = 1.0
 
 
 class ControlTimeout(Exception):
@@ -123,7 +125,8 @@ class ControlClient:
         """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
 
         ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence,
-        `is_alive` is asked.
+        `is_alive` is asked. Interrupted by an exception (Ctrl-C), it tells the dispatcher that nobody
+        waits any more (Cancel).
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
@@ -131,6 +134,23 @@ class ControlClient:
             MalformedMessage: it speaks another protocol, so is of another version.
         """
         request_id = self.send(message, payloads)
+        try:
+            return self._await(request_id, timeout_s, on_progress, life_sign_s, is_alive)
+        except (RemoteFailure, ControlTimeout):
+            raise
+        except BaseException:  # Ctrl-C, or whatever `on_progress` raised
+            self.send(messages.Cancel(request_id))
+            self.flush(_CANCEL_S)
+            raise
+
+    def _await(
+        self,
+        request_id: bytes,
+        timeout_s: float | None,
+        on_progress: Callable[[messages.Progress], None] | None,
+        life_sign_s: float | None,
+        is_alive: Callable[[], bool],
+    ) -> messages.AnyMessage:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
