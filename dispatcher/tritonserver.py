@@ -257,8 +257,17 @@ class TritonServer:
             await asyncio.wait([child.exited], timeout=_READY_INTERVAL_S)
 
     async def _answers(self, client: AdminClient) -> bool:
+        """Whether it is live, and every endpoint listens: they come up one after another."""
         try:
-            return await client.is_live()
+            live = await client.is_live()
+            for name in ("http", "grpc", "metrics"):
+                if live and getattr(self._config, f"allow_{name}"):
+                    address = reachable(getattr(self._config, f"{name}_address")).strip("[]")
+                    _, writer = await asyncio.open_connection(
+                        address, getattr(self, f"{name}_port")
+                    )
+                    writer.close()
+            return live
         except Exception as error:  # each of its transports has connection errors of its own
             self._silence = f"{type(error).__name__}: {error}"
             _log.debug("tritonserver does not answer yet", error=self._silence)
