@@ -19,7 +19,7 @@ from pytriton.dispatcher import config_values as values
 from pytriton.dispatcher import grpc_tls
 from pytriton.dispatcher.config_values import Kind
 from pytriton.dispatcher.tritonserver_options import Options, read_options
-from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir, default_state_dir
 
 #: An environment variable is this and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"
@@ -61,6 +61,20 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.path(),
         ),
     ] = msgspec.field(default_factory=lambda: str(default_runtime_dir()))
+
+    state_dir: Annotated[
+        Optional[str],
+        Option(
+            "Folder where registrations are kept for the next start. Default: /var/lib/pytriton-daemon "
+            "for root, else pytriton-daemon in $XDG_STATE_HOME or ~/.local/state; `state` in the "
+            "runtime directory when that is not the default one.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    ephemeral: Annotated[
+        bool,
+        Option("Keep no registrations, and restore none at the start.", values.boolean()),
+    ] = False
 
     # ── endpoints ────────────────────────────────────────────────────────────────────────────────
     allow_http: Annotated[bool, Option("Serve HTTP.", values.boolean())] = True
@@ -263,6 +277,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def rundir(self) -> RuntimeDir:
         """The runtime directory with the paths inside."""
         return RuntimeDir(Path(self.runtime_dir))
+
+    @property
+    def state_path(self) -> Path:
+        """The state directory."""
+        if self.ephemeral:
+            return self.rundir.path / "ephemeral"
+        if self.state_dir is not None:
+            return Path(self.state_dir)
+        return default_state_dir(self.rundir.path)
 
     def to_json(self) -> bytes:
         """Return the settings as JSON, for `from_json` in another process."""

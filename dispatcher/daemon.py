@@ -18,6 +18,7 @@ import fcntl
 import importlib.util
 import itertools
 import os
+import shutil
 import signal
 import sys
 import time
@@ -42,6 +43,7 @@ from pytriton.dispatcher.server_runtime import (
     find_or_install_server,
     lay_out_backends,
 )
+from pytriton.dispatcher.store import Store, StoreError
 from pytriton.dispatcher.tritonserver import ServerStartError, TritonServer
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
@@ -65,7 +67,9 @@ OnReady = Callable[[messages.Status], None]
 class Daemon:
     """One dispatcher in one runtime directory."""
 
-    def __init__(self, config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime) -> None:
+    def __init__(
+        self, config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime, store: Store
+    ) -> None:
         self.rundir = rundir
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
@@ -76,7 +80,7 @@ class Daemon:
             backends=self._backends,
             on_line=self._log_server_line,
         )
-        self.registry = Registry(config, rundir, self._server, self._spawn)
+        self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self._control = ControlServer(
             rundir.control_endpoint,
             self._handle,
@@ -86,6 +90,7 @@ class Daemon:
         self._library = _lay_out_library(rundir)
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
+        self._server_up = asyncio.Event()
         self._exit_code = ExitCode.OK
         self._started_at = time.time()
         self._state = "starting"
@@ -108,10 +113,14 @@ class Daemon:
             self._state = "ready"
             if on_ready is not None:
                 on_ready(self.status())
-            watching = asyncio.create_task(self._watch_server())
+            duties = [
+                asyncio.create_task(duty)
+                for duty in (self._watch_server(), self._restore_when_up())
+            ]
             await self._stop.wait()
             self._state = "stopping"
-            watching.cancel()
+            for duty in duties:
+                duty.cancel()
             forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
             forgetting.cancel()
@@ -141,7 +150,8 @@ class Daemon:
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return all models in the order of registration."""
-        return [self.model_info(registration) for registration in self.registry]
+        served = [self.model_info(registration) for registration in self.registry]
+        return [*served, *self.registry.restoring.infos({info.name for info in served})]
 
     def status(self) -> messages.Status:
         """Return how everything is."""
@@ -154,7 +164,19 @@ class Daemon:
             started_at=self._started_at,
             server=self._server.info(),
             models=self.model_infos(),
+            state_dir="" if self._config.ephemeral else str(self._config.state_path),
+            problems=self.registry.restoring.problems,
         )
+
+    async def _restore_when_up(self) -> None:
+        """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""
+        while True:
+            self._server_up.clear()
+            try:
+                await self.registry.restore()
+            except Exception:
+                _log.exception("a fault of the daemon: models were not restored")
+            await self._server_up.wait()
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────
 
@@ -203,6 +225,7 @@ class Daemon:
             try:
                 await self._server.start()
                 await self.registry.load_again()
+                self._server_up.set()
             except Exception:
                 _log.exception("tritonserver could not be started again")
                 break
@@ -263,8 +286,9 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
                 cache_dir=_path(config.cache_dir),
             )
             runtime = find_or_install_server(choice, lambda line: _log.info(line))
-            return asyncio.run(_main(config, rundir, runtime, on_ready))
-    except RuntimeDirError as error:
+            with _store(config) as store:
+                return asyncio.run(_main(config, rundir, runtime, store, on_ready))
+    except (RuntimeDirError, StoreError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except AlreadyRunning as error:
@@ -276,9 +300,25 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
 
 
 async def _main(
-    config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime, on_ready: OnReady | None
+    config: DaemonConfig,
+    rundir: RuntimeDir,
+    runtime: ServerRuntime,
+    store: Store,
+    on_ready: OnReady | None,
 ) -> int:
-    return await Daemon(config, rundir, runtime).main(on_ready)
+    return await Daemon(config, rundir, runtime, store).main(on_ready)
+
+
+@contextmanager
+def _store(config: DaemonConfig) -> Iterator[Store]:
+    """Hold the state directory; one that shall not last begins empty."""
+    if config.ephemeral and config.state_path.exists():
+        shutil.rmtree(config.state_path)
+    store = Store(config.state_path)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 class AlreadyRunning(Exception):

@@ -47,6 +47,14 @@ async def scale(
     return messages.Registered(daemon.model_info(registration))
 
 
+async def rollback(
+    daemon: Daemon, peer: Peer, message: messages.Rollback, payloads: Payloads
+) -> messages.AnyMessage:
+    """Put back what a model was before it was replaced, reporting progress."""
+    registration = await daemon.registry.rollback(message.name, peer.reply)
+    return messages.Registered(daemon.model_info(registration))
+
+
 async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -154,6 +162,7 @@ _HANDLERS: dict[
     messages.Register: register,
     messages.Unregister: unregister,
     messages.Scale: scale,
+    messages.Rollback: rollback,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,

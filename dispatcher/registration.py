@@ -11,8 +11,7 @@ the old proxies, which know only the old workers, until the new ones are ready.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
 from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.proxies import Proxies
 from pytriton.dispatcher.states import ModelState, StateMachine
+from pytriton.dispatcher.store import Entry
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -41,20 +41,19 @@ class Registration:
     def __init__(
         self,
         key: str,
-        spec: messages.ModelSpec,
-        payloads: Sequence[bytes],
+        entry: Entry,
         start_worker: StartWorker,
         policy: RestartPolicy,
         endpoint: str,
     ) -> None:
         self.key = key
-        self.spec = spec
-        self.pool = Pool(spec, start_worker, policy)
+        self.spec = entry.spec
+        self.pool = Pool(entry.spec, start_worker, policy)
         self.proxies = Proxies(self._proxy_ended)
         self._endpoint = endpoint
-        self._payloads = payloads
+        self._payloads = entry.payloads
         self._machine = StateMachine(ModelState.STARTING)
-        self._registered_at = time.time()
+        self._registered_at = entry.registered_at
         self._detached = asyncio.Event()
         #: Held while Triton loads or unloads the model.
         self._triton = asyncio.Lock()
@@ -66,6 +65,10 @@ class Registration:
     def triton_config(self) -> dict[str, Any]:
         """The configuration that Triton loads the model with."""
         return repository.triton_config(self.spec, self._endpoint, self.key, self._mended)
+
+    def entry(self) -> Entry:
+        """Return what is kept of it, as it is now."""
+        return Entry(0, self._registered_at, self.spec, self._payloads)
 
     def payloads(self, instance: int) -> list[bytes]:
         """Return the pickled callable of an instance, and its check if there is one."""

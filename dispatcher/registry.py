@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
@@ -15,6 +17,8 @@ from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.pool import ReportProgress, check_payloads
 from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.restoring import Restoring
+from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.dispatcher.worker_process import WorkerProcess
@@ -35,12 +39,19 @@ class Registry:
     """All registrations, by name and by key."""
 
     def __init__(
-        self, config: DaemonConfig, rundir: RuntimeDir, server: TritonServer, spawn: SpawnWorker
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        server: TritonServer,
+        spawn: SpawnWorker,
+        store: Store,
     ) -> None:
         self._config = config
         self._rundir = rundir
         self._server = server
         self._spawn = spawn
+        self._store = store
+        self.restoring = Restoring(store.read())
         self._policy = RestartPolicy(
             start_timeout_s=config.worker_start_timeout_s,
             limit=config.worker_restart_limit,
@@ -114,19 +125,54 @@ class Registry:
                 f"a model named {spec.name!r} is registered already. Unregister it first, choose another name, or "
                 "say replace=True (--replace) to put this one in its place.",
             )
-        with self._reserved(spec.name) as task:
-            self._registering.add(task)
-            try:
-                return await self._register(spec, payloads, former, report)
-            finally:
-                self._registering.discard(task)
+        if self.restoring.waits(spec.name) and not request.replace:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {spec.name!r} was registered when the daemon last ran and is about to be served "
+                "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
+            )
+        return await self._register(Entry(0, time.time(), spec, list(payloads)), former, report)
+
+    async def rollback(self, name: str, report: ReportProgress) -> Registration:
+        """Put back what a model was before it was replaced; no request fails.
+
+        Raises:
+            RemoteFailure: no such model, nothing to go back to, or it failed: the model is as it was then.
+        """
+        former = self.by_name(name)
+        self._check_open(name)
+        previous = await asyncio.to_thread(self._store.previous, name)
+        if previous is None:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
+            )
+        return await self._register(previous, former, report)
+
+    async def restore(self) -> None:
+        """Register again what is kept, in order."""
+
+        async def register(entry: Entry) -> None:
+            await self._register(entry, None, _report_to_nobody, keep=False)
+
+        await self.restoring.run(register)
 
     async def unregister(self, name: str) -> None:
-        """Stop serving a model: requests under way are answered, then its workers end.
+        """Stop serving a model, and forget it: requests under way are answered, then its workers end.
 
         Raises:
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
+        self._reserved(name)  # refuses while it is being restored
+        if name in self._by_name:
+            await self._take_down(name)
+        elif not self.restoring.forget(name):
+            self.by_name(name)  # says which there are
+        with _as_failure():
+            await asyncio.to_thread(self._store.remove, name)
+        _log.info("model unregistered", model=name)
+
+    async def _take_down(self, name: str) -> None:
         registration = self.by_name(name)
         with self._reserved(name):
             registration.begin_stop()
@@ -137,7 +183,6 @@ class Registry:
                 del self._by_name[name]
                 repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
-        _log.info("model unregistered", model=name)
 
     async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
         """Serve a model with another number of instances; no request fails on the way.
@@ -149,6 +194,7 @@ class Registry:
         self._check_open(name)
         with self._reserved(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
+            (await self._write(registration.entry())).finish(keep_previous=False)
         _log.info("model scaled", model=name, instances=instances)
         return registration
 
@@ -163,13 +209,13 @@ class Registry:
             registration.forget_proxies()
 
     async def stop(self) -> None:
-        """End the registrations under way, then unregister everything, all at once."""
+        """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self._stopping = True
         for task in self._registering:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         results = await asyncio.gather(
-            *(self.unregister(name) for name in list(self._by_name)), return_exceptions=True
+            *(self._take_down(name) for name in list(self._by_name)), return_exceptions=True
         )
         for result in results:
             if isinstance(result, BaseException):
@@ -177,40 +223,71 @@ class Registry:
 
     async def _register(
         self,
-        spec: messages.ModelSpec,
-        payloads: Sequence[bytes],
+        entry: Entry,
         former: Registration | None,
         report: ReportProgress,
+        *,
+        keep: bool = True,
     ) -> Registration:
-        registration = self._new(spec, payloads)
+        """Serve a model, instead of `former` if there is one; `keep` it for the next start, unless it is kept."""
+        name = entry.spec.name
+        with self._reserved(name) as task:
+            self._registering.add(task)
+            try:
+                # Before anything is started: what cannot be kept is not served.
+                unfinished = await self._write(entry) if keep else None
+                try:
+                    registration = await self._serve(entry, former, report, unfinished)
+                finally:
+                    if unfinished is not None:
+                        unfinished.discard()
+            finally:
+                self._registering.discard(task)
+        if keep:
+            self.restoring.forget(name)
+        replaced = former is not None
+        _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
+        return registration
+
+    async def _serve(
+        self,
+        entry: Entry,
+        former: Registration | None,
+        report: ReportProgress,
+        unfinished: Unfinished | None,
+    ) -> Registration:
+        registration = self._new(entry)
         try:
             await registration.start(
                 self._server, self._rundir.models, report, self._config.unready_after_s
             )
+            if unfinished is not None:
+                with _as_failure():
+                    unfinished.finish(keep_previous=former is not None)
         except BaseException:
             registration.begin_stop()
             await uninterrupted(self._undo(registration, former))
             raise
-        self._by_name[spec.name] = registration
+        self._by_name[entry.spec.name] = registration
         if former is not None:
             former.begin_stop()
             await uninterrupted(self._retire(former))
-        _log.info(
-            "model registered",
-            model=spec.name,
-            instances=spec.instances,
-            replaced=former is not None,
-        )
         return registration
 
-    def _new(self, spec: messages.ModelSpec, payloads: Sequence[bytes]) -> Registration:
-        key = f"{spec.name}#{next(self._serial)}"
+    async def _write(self, entry: Entry) -> Unfinished:
+        with _as_failure():
+            return await asyncio.to_thread(
+                self._store.write, entry.spec, entry.payloads, entry.registered_at
+            )
+
+    def _new(self, entry: Entry) -> Registration:
+        key = f"{entry.spec.name}#{next(self._serial)}"
 
         def start_worker(instance: int) -> Awaitable[WorkerProcess]:
             return self._spawn(registration, instance)
 
         registration = Registration(
-            key, spec, payloads, start_worker, self._policy, self._rundir.control_endpoint
+            key, entry, start_worker, self._policy, self._rundir.control_endpoint
         )
         self._by_key[key] = registration
         return registration
@@ -284,3 +361,16 @@ def _check_name(name: str) -> None:
             f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
             f"at most {_LONGEST_NAME} of them",
         )
+
+
+@contextmanager
+def _as_failure() -> Iterator[None]:
+    """What the store cannot do is told to who asked for it."""
+    try:
+        yield
+    except StoreError as error:
+        raise RemoteFailure(ErrorKind.UNAVAILABLE, str(error)) from error
+
+
+async def _report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a registration that no client waits for."""

@@ -45,6 +45,7 @@ __all__ = ["DaemonClient", "Model", "connect"]
 
 #: States of an instance that do not become "ready" any more.
 _AT_AN_END = ("failed", "stopping", "stopped")
+_REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
 _MessageT = TypeVar("_MessageT", bound=messages.Message)
 
 
@@ -128,6 +129,7 @@ class Model:
             self._info = self._client.model_info(self.name, status.models)
             states = [instance.state for instance in self._info.instances]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
+            changing += [self._info.state] if self._info.state == "restoring" else []
             up = status.server.state == self._info.state == "ready"
             if up and not changing and "ready" in states:
                 return
@@ -146,11 +148,15 @@ class Model:
             + (f" ({one.last_exit})" if one.last_exit else "")
             for one in self._info.instances
         )
-        return f"{instances}. See `pytriton-daemon logs {self.name}`."
+        return f"{instances or self._info.error or self._info.state}. See `pytriton-daemon logs {self.name}`."
 
     def scale(self, instances: int) -> None:
         """Serve the model with another number of instances; see `DaemonClient.scale`."""
         self._client.scale(self.name, instances)
+
+    def rollback(self) -> None:
+        """Put back what the model was before it was last replaced; see `DaemonClient.rollback`."""
+        self._client.rollback(self.name)
 
     def unregister(self) -> None:
         """Stop serving the model: requests under way are answered, then its workers end."""
@@ -362,6 +368,20 @@ class DaemonClient:
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
 
+    def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
+        """Put back what a model was before it was last replaced; twice brings back the first again.
+
+        As with ``register(..., replace=True)``, the present one serves until the other is ready.
+
+        Raises:
+            ModelNotFoundError: it is not served.
+            RegistrationError: it was not replaced, or the former one cannot be loaded; all is as it was then.
+        """
+        with reporter(progress, name) as report:
+            message = messages.Rollback(name)
+            answer = self._ask(message, messages.Registered, (), report, model=name)
+        return Model(self, answer.model)
+
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
 
@@ -407,7 +427,7 @@ class DaemonClient:
                 message, payloads, silence_s=silence_s, on_progress=report
             )
         except RemoteFailure as failure:
-            registering = isinstance(message, (messages.Register, messages.Scale))
+            registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None
         if not isinstance(answer, answer_type):
             raise PyTritonDaemonError(

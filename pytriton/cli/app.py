@@ -205,6 +205,17 @@ def scale(
 
 @app.command()
 @command
+def rollback(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
+    """Put back what a model was before it was last replaced; no request fails."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    link.ask(link.runtime_dir(runtime_dir), messages.Rollback(model), timeout_s=None)
+    typer.echo(f"{model} is what it was before it was replaced")
+
+
+@app.command()
+@command
 def logs(
     model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,

@@ -33,7 +33,11 @@ def print_status(status: messages.Status) -> None:
     grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())
     for name, url in _endpoints(server):
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
+    if status.state_dir:
+        grid.add_row("state directory", "", Text(status.state_dir, overflow="fold"))
     console.print(grid)
+    for problem in status.problems:
+        console.print(Text(problem, style="red"))
     if not status.models:
         console.print("no models; register one with `pytriton-daemon register MODULE:ATTRIBUTE`")
         return
@@ -56,7 +60,10 @@ def print_status(status: messages.Status) -> None:
                 Text(one.last_exit or "-"),
             )  # fmt: skip
         if not model.instances:
-            table.add_row(Text(model.name), "-", _state(model.state), *["-"] * 6)
+            dashes = ["-"] * 5
+            table.add_row(
+                Text(model.name), "-", _state(model.state), *dashes, Text(model.error or "-")
+            )
     console.print(table)
 
 

@@ -2,7 +2,7 @@
 
 Who talks to whom (each arrow is one frozen type below)::
 
-    client ── Register, Unregister, Scale, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
+    client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -123,6 +123,12 @@ class Scale(Message, frozen=True):
     instances: int
 
 
+class Rollback(Message, frozen=True):
+    """Put back what a model was before it was replaced."""
+
+    name: str
+
+
 class ListModels(Message, frozen=True):
     """Ask for Models."""
 
@@ -219,6 +225,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     registered_at: float = 0.0
     #: The runtime directory's log file with this model's own lines.
     log_file: str = ""
+    #: Why it could not be restored after a start of the daemon (state "failed").
+    error: Optional[str] = None
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -260,6 +268,10 @@ class Status(Message, frozen=True):
     started_at: float
     server: ServerInfo
     models: list[ModelInfo]
+    #: The state directory; empty when nothing is kept.
+    state_dir: str = ""
+    #: What somebody should look at.
+    problems: list[str] = []
 
 
 class LogLines(Message, frozen=True):
@@ -401,6 +413,7 @@ AnyMessage = Union[
     Register,
     Unregister,
     Scale,
+    Rollback,
     ListModels,
     GetStatus,
     GetLogs,

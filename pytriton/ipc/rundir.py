@@ -43,8 +43,24 @@ def default_runtime_dir() -> Path:
     root, `<temp folder>/pytriton-daemon-<uid>`.
     """
     explicit = os.environ.get(ENV_RUNTIME_DIR)
-    if explicit:
-        return Path(explicit).expanduser().absolute()
+    return Path(explicit).expanduser().absolute() if explicit else _usual_runtime_dir()
+
+
+def default_state_dir(runtime_dir: Path) -> Path:
+    """Return where a daemon keeps its registrations: daemons with runtime directories of their own do not meet.
+
+    `/var/lib/pytriton-daemon` for root, else `pytriton-daemon` in `$XDG_STATE_HOME` or `~/.local/state`; with
+    another runtime directory than the usual one, `state` inside it.
+    """
+    if runtime_dir != _usual_runtime_dir():
+        return runtime_dir / "state"
+    if os.geteuid() == 0:
+        return Path("/var/lib/pytriton-daemon")
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "pytriton-daemon"
+
+
+def _usual_runtime_dir() -> Path:
     xdg = os.environ.get("XDG_RUNTIME_DIR")
     if xdg and os.path.isdir(xdg):
         return Path(xdg) / "pytriton-daemon"

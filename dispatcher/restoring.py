@@ -1,0 +1,81 @@
+"""After a start: the models that the daemon served when it last ran are registered again, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from pytriton.dispatcher.store import Content, Entry
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+Register = Callable[[Entry], Awaitable[object]]
+
+
+@dataclass
+class _Kept:
+    """A kept registration that is not served. `error`: why it could not be; None while it waits its turn."""
+
+    entry: Entry
+    error: str | None = None
+
+
+class Restoring:
+    """The kept registrations that are not served (yet), in order.
+
+    Attributes:
+        problems: a sentence about each file that could not be read.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self.problems = content.problems
+        self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
+        self._running = asyncio.Lock()
+        for problem in self.problems:
+            _log.error(problem)
+
+    async def run(self, register: Register) -> None:
+        """Register them in order. What cannot be registered stays here, with the reason, and can be run again."""
+        async with self._running:
+            for name in list(self._kept):
+                kept = self._kept.get(name)
+                if kept is not None:  # nobody has unregistered or replaced it meanwhile
+                    await self._restore(name, kept, register)
+
+    async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
+        try:
+            await register(kept.entry)
+        except RemoteFailure as failure:
+            kept.error = failure.text
+            _log.error("model was not restored", model=name, reason=failure.text)
+        else:
+            self._kept.pop(name, None)
+
+    def waits(self, name: str) -> bool:
+        """Whether a model is to be restored still."""
+        return name in self._kept and self._kept[name].error is None
+
+    def forget(self, name: str) -> bool:
+        """Do not restore a model; whether it was here."""
+        return self._kept.pop(name, None) is not None
+
+    def infos(self, without: set[str]) -> Iterator[messages.ModelInfo]:
+        """Yield what status shows of those that are not among `without`."""
+        for name, kept in self._kept.items():
+            if name in without:
+                continue
+            spec = kept.entry.spec
+            yield messages.ModelInfo(
+                name=name,
+                version=spec.version,
+                state="restoring" if kept.error is None else "failed",
+                instances=[],
+                python=spec.world.python,
+                registered_at=kept.entry.registered_at,
+                error=kept.error,
+            )

@@ -1,0 +1,240 @@
+"""The state directory: what is registered, kept for the next start of the daemon.
+
+Layout::
+
+    <state directory>/
+      lock                       locked (flock) by the daemon that uses it
+      models/NAME.registration   one file per model
+      models/NAME.previous       what NAME.registration held before it was replaced, for rollback
+      set-aside/                 files that could not be read, kept to be looked at
+
+A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, and then MessagePack
+(`_Content`). It is written beside its place, brought to the disk and renamed, so that a crash at any
+moment leaves the old one or the new one. Payloads are bytes to the daemon: they are opened in
+workers only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from pytriton.ipc import messages
+
+_FORMAT = b"pytriton-registration 1 "
+_PRESENT, _PREVIOUS, _UNFINISHED = ".registration", ".previous", ".unfinished"
+
+
+class StoreError(Exception):
+    """The state directory cannot be used, or something in it cannot be written; says what to do."""
+
+
+class DamagedEntry(Exception):
+    """A file holds no registration."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A registration as it is kept. `serial` orders them; `registered_at` is seconds since the epoch."""
+
+    serial: int
+    registered_at: float
+    spec: messages.ModelSpec
+    payloads: list[bytes]
+
+
+class Content(NamedTuple):
+    """What `Store.read` found: the registrations in order, and a sentence about each damaged file."""
+
+    entries: list[Entry]
+    problems: list[str]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Entry)
+
+
+def encode(entry: Entry) -> bytes:
+    """Return the content of an entry's file."""
+    content = _encoder.encode(entry)
+    return _FORMAT + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def decode(data: bytes) -> Entry:
+    """Return the entry in a file's content.
+
+    Raises:
+        DamagedEntry: it is not exactly what `encode` returns; says what is wrong.
+    """
+    head, newline, content = data.partition(b"\n")
+    if not head.startswith(_FORMAT) or not newline:
+        raise DamagedEntry(f"it begins with {head[:40]!r}, not with {_FORMAT.decode()!r}")
+    if hashlib.sha256(content).hexdigest().encode() != head[len(_FORMAT) :]:
+        raise DamagedEntry("its checksum is wrong: it was damaged or cut off")
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedEntry(f"it is of another version of pytriton-daemon ({error})") from error
+
+
+class Store:
+    """The registrations in one state directory, which no other daemon uses meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder, private to its owner, and lock it.
+
+        Raises:
+            StoreError: it cannot be made or written, or another daemon uses it.
+        """
+        self._models = folder / "models"
+        self._set_aside = folder / "set-aside"
+        self._serial = 0
+        try:
+            for path in (folder, self._models, self._set_aside):
+                path.mkdir(mode=0o700, parents=path is folder, exist_ok=True)
+            os.chmod(folder, 0o700)
+            self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"another daemon uses the state directory {folder}. Give this one its own with --state-dir."
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot use the state directory {folder}: {error}. Choose another one with --state-dir, or "
+                "keep nothing with --ephemeral."
+            ) from error
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        os.close(self._lock)
+
+    def read(self) -> Content:
+        """Return what is kept; damaged files are moved aside."""
+        entries: list[Entry] = []
+        problems: list[str] = []
+        for path in sorted(self._models.iterdir()):
+            if path.suffix == _UNFINISHED:
+                path.unlink()
+            elif path.suffix == _PRESENT:
+                entry = self._read(path, problems)
+                entries.extend([] if entry is None else [entry])
+        entries.sort(key=lambda entry: entry.serial)
+        self._serial = max((entry.serial for entry in entries), default=0)
+        return Content(entries, problems)
+
+    def previous(self, name: str) -> Entry | None:
+        """Return what a model was before it was replaced; None when that is not known."""
+        path = self._path(name, _PREVIOUS)
+        return self._read(path, []) if path.exists() else None
+
+    def write(
+        self, spec: messages.ModelSpec, payloads: Sequence[bytes], registered_at: float
+    ) -> Unfinished:
+        """Write a registration beside its place; nothing has changed until it is finished.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        present = self._path(spec.name, _PRESENT)
+        # A model that is replaced keeps its place in the order.
+        former = self._read(present, []) if present.exists() else None
+        serial = self._serial + 1 if former is None else former.serial
+        self._serial = max(self._serial, serial)
+        unfinished = self._models / f"{secrets.token_hex(8)}{_UNFINISHED}"
+        try:
+            with open(unfinished, "xb", opener=_private) as file:
+                file.write(encode(Entry(serial, registered_at, spec, list(payloads))))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise StoreError(
+                f"the registration of model {spec.name} cannot be kept: {unfinished}: {error.strerror}. Make "
+                "room or mend the state directory, or start the daemon with --ephemeral to keep nothing."
+            ) from error
+        return Unfinished(unfinished, present, self._path(spec.name, _PREVIOUS))
+
+    def remove(self, name: str) -> None:
+        """Forget a model.
+
+        Raises:
+            StoreError: its files cannot be removed.
+        """
+        try:
+            for suffix in (_PRESENT, _PREVIOUS):
+                self._path(name, suffix).unlink(missing_ok=True)
+            _sync_folder(self._models)
+        except OSError as error:
+            raise StoreError(
+                f"model {name} is not served any more, but will be again after the next start of the daemon: its "
+                f"file cannot be removed: {error}"
+            ) from error
+
+    def _path(self, name: str, suffix: str) -> Path:
+        return self._models / f"{name}{suffix}"
+
+    def _read(self, path: Path, problems: list[str]) -> Entry | None:
+        try:
+            entry = decode(path.read_bytes())
+            if entry.spec.name != path.name[: -len(path.suffix)]:
+                raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
+            return entry
+        except (OSError, DamagedEntry) as error:
+            aside = self._set_aside / f"{path.name}.{secrets.token_hex(4)}"
+            with contextlib.suppress(OSError):  # it stays where it is then, and is found again
+                path.rename(aside)
+            problems.append(
+                f"the kept registration {path.name} cannot be used: {error}; see {aside}"
+            )
+            return None
+
+
+class Unfinished:
+    """A registration that has been written, but does not count yet."""
+
+    def __init__(self, path: Path, present: Path, previous: Path) -> None:
+        self._path = path
+        self._present = present
+        self._previous = previous
+
+    def finish(self, *, keep_previous: bool) -> None:
+        """Let it count from now on; with `keep_previous`, what was there becomes the previous one.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        try:
+            if keep_previous and self._present.exists():
+                # Both names hold the old one for a moment: a crash leaves it in its place.
+                self._previous.unlink(missing_ok=True)
+                os.link(self._present, self._previous)
+            os.replace(self._path, self._present)
+            _sync_folder(self._present.parent)
+        except OSError as error:
+            raise StoreError(f"{self._present} cannot be written: {error.strerror}") from error
+
+    def discard(self) -> None:
+        """Forget it."""
+        with contextlib.suppress(OSError):  # what is left is removed at the next start
+            self._path.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

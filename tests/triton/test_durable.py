@@ -1,0 +1,208 @@
+"""Registrations are kept: a daemon serves again what it served when it last ran, and a model can be rolled back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.inference import Inference
+from support.running import RunningDaemon, eventually
+
+from pytriton.exceptions import ModelExistsError, RegistrationError
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+
+
+def adder(step: float) -> Callable[[Any], Any]:
+    return lambda requests: [{"y": request["x"] + step} for request in requests]
+
+
+def register(daemon: RunningDaemon, step: float, name: str = "model", **options: Any) -> None:
+    config = ModelConfig(max_batch_size=8)
+    daemon.client.register(adder(step), name, X, Y, config, progress=False, **options)
+
+
+def answer(daemon: RunningDaemon, name: str = "model") -> float:
+    connection = Inference("grpc", daemon.grpc)
+    try:
+        return float(connection.infer(name, {"x": ONES})["y"][0, 0])
+    finally:
+        connection.close()
+
+
+def states(daemon: RunningDaemon) -> dict[str, str]:
+    return {info.name: info.state for info in daemon.client.status().models}
+
+
+def _settled(daemon: RunningDaemon) -> None:
+    eventually(lambda: "restoring" not in states(daemon).values(), lambda: str(states(daemon)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_start_serves_what_the_last_one_served(tmp_path: Path, number: int) -> None:
+    """In order, as it was last: replaced, scaled, without what was unregistered."""
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        for step, name in enumerate(("b", "c", "a"), start=1):
+            register(daemon, step, name)
+        register(daemon, 10, "b", replace=True)
+        daemon.client.scale("a", 2)
+        daemon.client.unregister("c")
+        registered_at = daemon.client.model("a").info().registered_at
+        daemon.stop(number)
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        _settled(daemon)
+        models = daemon.client.models()
+        assert [model.name for model in models] == ["b", "a"]
+        assert [len(model.instances) for model in models] == [1, 2]
+        assert (answer(daemon, "b"), answer(daemon, "a")) == (11, 4)
+        assert daemon.client.model("a").info().registered_at == registered_at
+        daemon.client.rollback("b")
+        assert answer(daemon, "b") == 2
+
+
+def test_models_become_ready_one_after_the_other(tmp_path: Path) -> None:
+    """The daemon takes registrations meanwhile; the name of one that waits is taken."""
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def gated() -> Any:
+        while not gate.exists():
+            threading.Event().wait(0.02)
+        return adder(1)
+
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        register(daemon, 1, "first")
+        daemon.client.register(gated, "gated", X, Y, factory=True, progress=False)
+        register(daemon, 3, "last")
+        gate.unlink()
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        eventually(lambda: states(daemon).get("first") == "ready", lambda: str(states(daemon)))
+        assert (states(daemon)["gated"], states(daemon)["last"]) == ("restoring", "restoring")
+        register(daemon, 5, "new")
+        assert answer(daemon, "new") == 6
+        with pytest.raises(ModelExistsError, match="about to be served again"):
+            register(daemon, 6, "last")
+        with pytest.raises(ModelExistsError, match="just now"):
+            daemon.client.unregister("gated")
+        daemon.client.unregister("last")
+        gate.touch()
+        _settled(daemon)
+        assert states(daemon) == {"first": "ready", "new": "ready", "gated": "ready"}
+        gate.unlink()
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        eventually(lambda: "gated" in states(daemon), "the daemon restores")
+        assert daemon.stop() == 0  # in the middle of it
+
+
+def test_what_cannot_be_restored_is_told_and_harms_nothing(tmp_path: Path) -> None:
+    """A damaged file is set aside; a model that does not load waits for the next start, or for a new one."""
+    state = tmp_path / "state"
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        register(daemon, 1, "damaged")
+        register(
+            daemon, 2, "homeless", python=str(python), env={"PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+        register(daemon, 3, "sound")
+    kept = state / "models" / "damaged.registration"
+    kept.write_bytes(kept.read_bytes()[:-1])
+    python.unlink()
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        _settled(daemon)
+        assert states(daemon) == {"sound": "ready", "homeless": "failed"}
+        assert answer(daemon, "sound") == 4
+        status = daemon.client.status()
+        (problem,) = status.problems
+        assert "damaged.registration cannot be used: its checksum is wrong" in problem
+        assert [path.name.rpartition(".")[0] for path in (state / "set-aside").iterdir()] == [
+            "damaged.registration"
+        ]
+        error = daemon.client.model("homeless").info().error
+        assert error is not None
+        assert "interpreter" in error
+    shutil.copy(sys.executable, python)
+    python.unlink()
+    python.symlink_to(sys.executable)
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        _settled(daemon)
+        assert states(daemon) == {"homeless": "ready", "sound": "ready"}
+        python.unlink()
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        _settled(daemon)
+        register(daemon, 7, "homeless")  # needs no replace=True: nothing is served
+        assert answer(daemon, "homeless") == 8
+        assert states(daemon) == {"sound": "ready", "homeless": "ready"}
+
+
+def test_a_daemon_that_keeps_nothing(tmp_path: Path) -> None:
+    """ephemeral: the next start begins empty; rollback works all the same."""
+    with RunningDaemon.start(ephemeral=True, state_dir=str(tmp_path / "state")) as daemon:
+        register(daemon, 1)
+        register(daemon, 2, replace=True)
+        daemon.client.rollback("model")
+        assert answer(daemon) == 2
+        assert daemon.client.status().state_dir == ""
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_cannot_be_kept_is_not_served(tmp_path: Path) -> None:
+    """The model that was to be replaced serves on."""
+    state = tmp_path / "state"
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        register(daemon, 1)
+        (state / "models").rename(state / "gone")
+        for name, replace in (("model", True), ("other", False)):
+            with pytest.raises(RegistrationError, match=r"cannot be kept: .*--ephemeral"):
+                register(daemon, 2, name, replace=replace)
+        assert states(daemon) == {"model": "ready"}
+        assert answer(daemon) == 2
+        (state / "gone").rename(state / "models")
+
+
+def test_rolling_back_fails_no_request(tmp_path: Path) -> None:
+    """There and back, under load."""
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        register(daemon, 1)
+        with pytest.raises(RegistrationError, match="nothing to go back to"):
+            daemon.client.rollback("model")
+        register(daemon, 2, replace=True)
+        stop = threading.Event()
+        answers: list[float] = []
+
+        def ask() -> None:
+            connection = Inference("grpc", daemon.grpc)
+            while not stop.is_set():
+                answers.append(float(connection.infer("model", {"x": ONES})["y"][0, 0]))
+            connection.close()
+
+        with ThreadPoolExecutor(2) as threads:
+            asking = [threads.submit(ask) for _ in range(2)]
+            try:
+                for expected in (2, 3):
+                    daemon.client.model("model").rollback()
+                    assert answer(daemon) == expected
+            finally:
+                stop.set()
+        for one in asking:
+            one.result()
+        assert set(answers) == {2, 3}
+
+
+def test_a_state_directory_has_one_daemon(tmp_path: Path) -> None:
+    """The second one says so and ends."""
+    first = RunningDaemon.start(state_dir=str(tmp_path / "state"))
+    with first, pytest.raises(AssertionError, match="another daemon uses the state directory"):
+        RunningDaemon.start(state_dir=str(tmp_path / "state"))
