@@ -31,6 +31,8 @@ _log = structlog.get_logger(__name__)
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
 _LONGEST_NAME = 200
+#: Each is a process; a number out of thin air must not make the dispatcher lay out a pool for it.
+_MOST_INSTANCES = 1024
 
 SpawnWorker = Callable[[Registration, int], Awaitable[WorkerProcess]]
 
@@ -117,6 +119,7 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         _check_name(spec.name)
+        _check_instances(spec)
         check_payloads(spec, payloads)
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
@@ -374,3 +377,11 @@ def _as_failure() -> Iterator[None]:
 
 async def _report_to_nobody(_: messages.Progress) -> None:
     """Take the progress of a registration that no client waits for."""
+
+
+def _check_instances(spec: messages.ModelSpec) -> None:
+    if spec.instances > _MOST_INSTANCES:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"instances={spec.instances}: at most {_MOST_INSTANCES}, each is a process of its own",
+        )

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import resource
+import signal
 import sys
+from typing import NoReturn
 
 from fuzzing.runner import NAMES, fuzz, table
+
+#: No process of a run may take more: a finding must not cost the machine its memory.
+_MOST_BYTES = 4 << 30
+
+
+def _stopped(number: int, frame: object) -> NoReturn:
+    """Unwind on SIGTERM, so that the daemon ends with the run."""
+    sys.exit(128 + number)
 
 
 def main() -> int:
@@ -18,6 +29,10 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", choices=NAMES, default=[], help="this target")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stopped)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MOST_BYTES)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # the daemon inherits it
     rows = fuzz(given.seed, given.cases, given.only, given.first)
     print(table(rows))
     for row in rows:

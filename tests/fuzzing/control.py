@@ -33,6 +33,8 @@ _MAY_NAME = (
 _SILENT = ("Detach", "WorkerHello", "WorkerReady", "WorkerFailed", "WorkerUnrecoverable")
 _ANSWER_S = 60.0
 _REQUEST_BYTES = 8
+#: More instances than this the dispatcher has to refuse.
+_MANY = 1024
 _NOWHERE = "/nonexistent/python"
 
 
@@ -130,6 +132,8 @@ class ControlSocket(Target):
             return messages.GetStatus()
         form: dict[str, Any] = msgspec.to_builtins(message)
         if kind == "Register":
+            if 3 < form["spec"].get("instances", 1) <= _MANY:
+                form["spec"]["instances"] = 3  # each would be tried to be started
             form["spec"]["world"]["python"] = _NOWHERE
             form["spec"]["world"]["cwd"] = "/"
         elif kind == "GetLogs":
