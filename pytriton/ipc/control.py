@@ -136,7 +136,7 @@ class ControlClient:
         request_id = self.send(message, payloads)
         try:
             return self._await(request_id, timeout_s, on_progress, life_sign_s, is_alive)
-        except (RemoteFailure, ControlTimeout):
+        except (RemoteFailure, ControlTimeout, messages.MalformedMessage):
             raise
         except BaseException:  # Ctrl-C, or whatever `on_progress` raised
             self.send(messages.Cancel(request_id))
