@@ -6,6 +6,7 @@ that completes "http_port = 'x': ...". Reading a value that was read before retu
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import re
@@ -150,6 +151,21 @@ def text() -> Kind:
         return raw.strip()
 
     return _kind("a word without white space", read)
+
+
+def address() -> Kind:
+    """Return the kind of HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
+
+    def read(raw: object) -> str:
+        host, colon, port = str(raw).strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and bare == host):
+            raise ValueError
+        if host != "*":
+            ipaddress.ip_address(bare)
+        return f"{host}:{int(port)}"
+
+    return _kind("an IP address and a port, such as 127.0.0.1:9440 or [::1]:9440", read)
 
 
 def path() -> Kind:

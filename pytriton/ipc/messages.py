@@ -194,6 +194,8 @@ class Status(Message, frozen=True):
     started_at: float
     server: ServerInfo
     models: list[ModelInfo]
+    #: Where clients with a key may control the daemon; empty: nowhere.
+    control_tcp: str = ""
 
 
 class LogLines(Message, frozen=True):
