@@ -103,6 +103,22 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.text()),
         ),
     ] = None
+    control_tcp: Annotated[
+        Optional[str],
+        Option(
+            "Address and port on which clients with a key may control the daemon, too; port 0 "
+            "takes a free one. It needs `pytriton-daemon keys init`. Default: none.",
+            values.optional(values.address()),
+        ),
+    ] = None
+    keys_dir: Annotated[
+        Optional[str],
+        Option(
+            "Folder of the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
+            "pytriton-daemon/keys in $XDG_CONFIG_HOME or ~/.config.",
+            values.optional(values.path()),
+        ),
+    ] = None
     max_payload_size: Annotated[
         int,
         Option(

@@ -7,6 +7,7 @@ that completes "http_port = 'x': ...". Reading a value that was read before retu
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import os
 import re
@@ -175,6 +176,21 @@ def names(*known: str) -> Kind:
 
     kind = Kind(f"a list of {', '.join(known)}; `[]`, as text `none`, is none of them", read)
     return kind
+
+
+def address() -> Kind:
+    """Return the kind of HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
+
+    def read(raw: object) -> str:
+        host, colon, port = str(raw).strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and bare == host):
+            raise ValueError
+        if host != "*":
+            ipaddress.ip_address(bare)
+        return f"{host}:{int(port)}"
+
+    return _kind("an IP address and a port, such as 127.0.0.1:9440 or [::1]:9440", read)
 
 
 def path() -> Kind:

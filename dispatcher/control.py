@@ -19,8 +19,18 @@ from typing import Optional, Protocol
 import structlog
 import zmq
 import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
 
-from pytriton.dispatcher.peers import LocalGuard, RefusalLog, Refused, Sender, message_sender
+from pytriton.dispatcher.keys import KeyStore
+from pytriton.dispatcher.peers import (
+    Admitted,
+    KeyGuard,
+    LocalGuard,
+    RefusalLog,
+    Refused,
+    Sender,
+    message_sender,
+)
 from pytriton.dispatcher.requests import Requests
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -39,6 +49,9 @@ MOST_MESSAGE_BYTES = 8 << 20
 MOST_PAYLOADS = 1024
 #: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
 _ABANDONABLE = (messages.Register,)
+
+#: What ZeroMQ's authenticator knows the TCP socket by; the unix socket has none, so it is not asked there.
+_DOMAIN = "pytriton-daemon"
 
 Handler = Callable[
     ["Peer", messages.AnyMessage, Sequence[bytes]], Awaitable[Optional[messages.AnyMessage]]
@@ -94,6 +107,7 @@ class ControlServer:
         handle: is given every message that was admitted
         group: name of the group whose members may connect, too
         max_payload_size: bytes of one frame; ZeroMQ disconnects a peer that sends a larger one
+        keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 
     def __init__(
@@ -103,6 +117,7 @@ class ControlServer:
         *,
         group: str | None = None,
         max_payload_size: int = control.MAX_FRAME_BYTES,
+        keys: KeyStore | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._handle = handle
@@ -110,6 +125,8 @@ class ControlServer:
         self._max_payload_size = max_payload_size
         self._context = zmq.asyncio.Context()
         self._doors: list[_Door] = []
+        self._keys = keys
+        self._authenticator: AsyncioAuthenticator | None = None
         self._refusing: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
 
@@ -119,6 +136,29 @@ class ControlServer:
         self._doors.append(_Door(socket, LocalGuard(self._group)))
         socket.bind(self._endpoint)
         share(Path(self._endpoint[len("ipc://") :]), self._group)
+
+    def listen_tcp(self, address: str) -> str:
+        """Listen on HOST:PORT, too, for clients with a key; return the endpoint, with the port that it got.
+
+        Raises:
+            KeyStoreError: there is no server key.
+            zmq.ZMQError: the address is taken, or not one of this machine.
+        """
+        assert self._keys is not None
+        public, secret = self._keys.server_keys()
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(_DOMAIN, Admitted(self._keys))
+        socket = self._router()
+        self._doors.append(_Door(socket, KeyGuard(self._keys)))
+        socket.ipv6 = "[" in address
+        socket.zap_domain = _DOMAIN.encode()
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.heartbeat_ivl = control.HEARTBEAT_MS
+        socket.heartbeat_timeout = control.HEARTBEAT_TIMEOUT_MS
+        socket.bind(f"tcp://{address}")
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     async def serve(self) -> None:
         """Receive until cancelled."""
@@ -131,6 +171,8 @@ class ControlServer:
         await asyncio.gather(*self._refusing, return_exceptions=True)
         for door in self._doors:
             door.socket.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
         self._context.term()
 
     def _router(self) -> zmq.asyncio.Socket:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import importlib.util
 import itertools
@@ -29,10 +30,12 @@ from pathlib import Path
 from typing import IO
 
 import structlog
+import zmq
 
 from pytriton.dispatcher import access, handlers, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
+from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
@@ -86,6 +89,7 @@ class Daemon:
             self._handle,
             group=config.control_group,
             max_payload_size=config.max_payload_size,
+            keys=key_store(config),
         )
         self._library = _lay_out_library(rundir)
         self._worker_serial = itertools.count(1)
@@ -94,12 +98,21 @@ class Daemon:
         self._exit_code = ExitCode.OK
         self._started_at = time.time()
         self._state = "starting"
+        self._control_tcp = ""
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+        if self._config.control_tcp is not None:
+            try:
+                self._control_tcp = self._control.listen_tcp(self._config.control_tcp)
+            except (KeyStoreError, zmq.ZMQError) as error:
+                _log.error("cannot listen", control_tcp=self._config.control_tcp, reason=str(error))
+                await self._control.close()
+                in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+                return ExitCode.PORT_IN_USE if in_use else ExitCode.USAGE
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
         try:
@@ -166,6 +179,7 @@ class Daemon:
             models=self.model_infos(),
             state_dir="" if self._config.ephemeral else str(self._config.state_path),
             problems=self.registry.restoring.problems,
+            control_tcp=self._control_tcp,
         )
 
     async def _restore_when_up(self) -> None:

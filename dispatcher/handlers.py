@@ -20,6 +20,8 @@ _log = structlog.get_logger(__name__)
 Payloads = Sequence[bytes]
 #: More lines than this are not sent at once; the log files are there to be read.
 _MOST_LOG_LINES = 100_000
+#: Nor more bytes than this: answers wait for clients who do not read them.
+MOST_LOG_BYTES = 4 << 20
 
 
 async def register(
@@ -76,7 +78,7 @@ async def get_logs(
     if message.model is not None:
         daemon.registry.by_name(message.model)
     count = max(0, min(message.lines, _MOST_LOG_LINES))
-    return messages.LogLines(tail(daemon.rundir.log_file(message.model), count))
+    return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))
 
 
 async def shutdown(
@@ -193,6 +195,17 @@ async def handle(
             ErrorKind.INVALID, f"{type(message).__name__} is not a message for the dispatcher"
         )
     return await handler(daemon, peer, message, payloads)
+
+
+def newest(lines: Sequence[str], most_bytes: int = MOST_LOG_BYTES) -> list[str]:
+    """Return as many of the last lines as fit, in their order."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        most_bytes -= len(line.encode("utf-8", "replace"))
+        if most_bytes < 0:
+            break
+        kept.append(line)
+    return kept[::-1]
 
 
 def _check_protocol(protocol: int, who: str) -> None:

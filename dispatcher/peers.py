@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 import zmq
 
+from pytriton.dispatcher.keys import KeyStore
 from pytriton.ipc.errors import ErrorKind
 
 _log = structlog.get_logger(__name__)
@@ -97,6 +98,36 @@ class LocalGuard:
                 "administrator can name a group of users who may: setting control_group"
             )
         return sender
+
+
+class Admitted:
+    """Tells ZeroMQ's authenticator whose public keys may connect."""
+
+    def __init__(self, keys: KeyStore) -> None:
+        self._keys = keys
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether the client with this public key (Z85) may; ZeroMQ has proved that it has the secret one."""
+        name = self._keys.name_of(key)
+        if name is None:
+            _log.warning(
+                "connection with an unknown key refused", key=key.decode("ascii", "replace")
+            )
+        return name is not None
+
+
+class KeyGuard:
+    """Admits clients whose key has not been taken away since they connected."""
+
+    def __init__(self, keys: KeyStore) -> None:
+        self._keys = keys
+
+    def admit(self, frame: zmq.Frame) -> Sender:
+        """Return who sent a frame; raises Refused."""
+        name = self._keys.name_of(message_property(frame, "User-Id") or "")
+        if name is None:
+            raise Refused("this client's key was removed")
+        return Sender(f"client {name}")
 
 
 class RefusalLog:

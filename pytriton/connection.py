@@ -34,6 +34,7 @@ class Connection:
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self.rundir = rundir
+        self.name = str(rundir.path)
 
     def daemon_pid(self) -> int:
         """Return the daemon's process id.

@@ -34,6 +34,7 @@ from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
+from pytriton.remote import RemoteConnection
 
 if TYPE_CHECKING:
     from pytriton.limits import Limits
@@ -49,23 +50,36 @@ _REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
 _MessageT = TypeVar("_MessageT", bound=messages.Message)
 
 
-def connect(runtime_dir: StrPath | None = None, timeout_s: float = 5.0) -> DaemonClient:
-    """Return a client of the daemon in a runtime directory.
+def connect(
+    runtime_dir: StrPath | None = None,
+    timeout_s: float = 5.0,
+    *,
+    key_file: str | Path | None = None,
+) -> DaemonClient:
+    """Return a client of the daemon in a runtime directory, or at an address.
 
     Args:
         runtime_dir: default: `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`,
-            `/run/pytriton-daemon` for root, or a folder of this user's among the temporary files
+            `/run/pytriton-daemon` for root, or a folder of this user's among the temporary files;
+            or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/security.md
         timeout_s: seconds within which a daemon that is well answers
+        key_file: for `tcp://`: what `pytriton-daemon keys add` wrote
 
     Raises:
         DaemonNotRunningError: none runs there, or it does not answer; says where it was looked for.
-        PyTritonDaemonError: `nvidia-pytriton` is installed in the same environment.
+        PyTritonDaemonError: `nvidia-pytriton` is installed in the same environment, or the daemon
+            at an address refuses the key.
     """
     clash = clashing_distribution()
     if clash is not None:
         raise PyTritonDaemonError(clash)
-    folder = Path(runtime_dir).expanduser().absolute() if runtime_dir else default_runtime_dir()
-    client = DaemonClient(RuntimeDir(folder), timeout_s)
+    connection: Connection | RemoteConnection
+    if str(runtime_dir).startswith("tcp://"):
+        connection = RemoteConnection(str(runtime_dir), key_file, timeout_s)
+    else:
+        folder = Path(runtime_dir).expanduser().absolute() if runtime_dir else default_runtime_dir()
+        connection = Connection(RuntimeDir(folder))
+    client = DaemonClient(connection, timeout_s)
     client.status()
     return client
 
@@ -172,8 +186,8 @@ class DaemonClient:
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
     """
 
-    def __init__(self, rundir: RuntimeDir, timeout_s: float) -> None:
-        self._connection = Connection(rundir)
+    def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
+        self._connection = connection
         self._timeout_s = timeout_s
 
     @property
@@ -409,7 +423,7 @@ class DaemonClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"DaemonClient({str(self._connection.rundir.path)!r})"
+        return f"DaemonClient({self._connection.name!r})"
 
     def _ask(
         self,

@@ -267,6 +267,77 @@ def install_server(
     typer.echo(f"tritonserver: {runtime.binary}\nproxy Python: {runtime.proxy.python}")
 
 
+keys_app = typer.Typer(
+    help="Keys of clients that control the daemon over TCP.", no_args_is_help=True
+)
+app.add_typer(keys_app, name="keys")
+KeysDirFlag = Annotated[
+    Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Folder of the keys.")
+]
+
+
+@keys_app.command("init")
+@command
+def keys_init(config: ConfigFlag = None, keys_dir: KeysDirFlag = None) -> None:
+    """Make the server's key, which control_tcp needs."""
+    from pytriton.cli.keys import keys_of
+
+    with keys_of(config, keys_dir) as keys:
+        typer.echo(f"public key of this server: {keys.make_server_key()}  (in {keys.folder})")
+
+
+@keys_app.command("add")
+@command
+def keys_add(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    output: Annotated[
+        Optional[Path],
+        typer.Option("--output", "-o", metavar="FILE", help="Default: NAME.pytriton-key."),
+    ] = None,
+    config: ConfigFlag = None,
+    keys_dir: KeysDirFlag = None,
+) -> None:
+    """Let a client in: make its key and write the one file to hand over to it, at once effective."""
+    from pytriton.cli.keys import keys_of
+
+    path = output or Path(f"{name}.pytriton-key")
+    with keys_of(config, keys_dir) as keys:
+        keys.add(name, path)
+    typer.echo(f"{path}: hand it over secretly, then delete it here; connect(..., key_file=...)")
+
+
+@keys_app.command("list")
+@command
+def keys_list(
+    config: ConfigFlag = None, keys_dir: KeysDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """List the clients that may connect, with their public keys."""
+    from pytriton.cli.keys import keys_of
+
+    with keys_of(config, keys_dir) as keys:
+        clients = keys.clients()
+    if as_json:
+        _print_json(clients)
+    else:
+        for name, key in clients.items():
+            typer.echo(f"{name}  {key}")
+
+
+@keys_app.command("remove")
+@command
+def keys_remove(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    config: ConfigFlag = None,
+    keys_dir: KeysDirFlag = None,
+) -> None:
+    """Take a client's key away: its messages are refused at once."""
+    from pytriton.cli.keys import keys_of
+
+    with keys_of(config, keys_dir) as keys:
+        keys.remove(name)
+    typer.echo(f"removed {name}")
+
+
 @app.command()
 @command
 def version() -> None:

@@ -28,6 +28,8 @@ def print_status(status: messages.Status) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_row("daemon", _state(status.state), f"pid {status.pid}, up {uptime}, {status.version}")
     grid.add_row("runtime directory", "", Text(status.runtime_dir, overflow="fold"))
+    if status.control_tcp:
+        grid.add_row("control", "", Text(status.control_tcp, overflow="fold"))
     server = status.server
     pid = "no process" if server.pid is None else f"pid {server.pid}"
     grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())

@@ -12,8 +12,10 @@ bytes and stay closed here.
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import zmq
@@ -29,8 +31,40 @@ MAX_FRAME_BYTES = 4 << 30
 _CANCEL_S = 1.0
 
 
+#: In the metadata of a client's key file: the public key of the server that it is for.
+SERVER_KEY = "server-public-key"
+#: Of a connection over TCP: its pings, and the silence after which it counts as broken.
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
+
+
 class ControlTimeout(Exception):
     """The dispatcher did not answer in time."""
+
+
+@dataclass(frozen=True)
+class CurveKeys:
+    """What a client needs for CurveZMQ (Z85 text): the server's public key, and its own pair."""
+
+    server: bytes
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, path: str) -> CurveKeys:
+        """Read the file that `pytriton-daemon keys add` wrote.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is no such file.
+        """
+        import zmq.auth
+
+        public, secret = zmq.auth.load_certificate(path)
+        with open(path, encoding="utf-8") as file:
+            match = re.search(rf'^\s*{SERVER_KEY} = "?(\S{{40}}?)"?$', file.read(), re.MULTILINE)
+        if secret is None or match is None:
+            raise ValueError(f"{path} is no client's key file: it lacks a secret key or a server's")
+        return cls(match[1].encode(), public, secret)
 
 
 def frames(
@@ -51,6 +85,20 @@ def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[byte
     return parts[0], messages.decode(parts[1]), list(parts[2:])
 
 
+_TROUBLES: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know this client's key: it was never added, or was removed",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it does not take connections of this kind: the key file is missing",
+}
+_NOT_AGREED = "it closed the connection at once: the key file is of another daemon, or something else listens there"
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+
+
 class ControlClient:
     """The asking end of the control socket, for one thread.
 
@@ -60,11 +108,24 @@ class ControlClient:
             models = control.ask(messages.ListModels(), timeout_s=5)
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, keys: CurveKeys | None = None) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.maxmsgsize = MAX_FRAME_BYTES
+        self._events: zmq.Socket[bytes] | None = None
+        if not endpoint.startswith("ipc:"):
+            self._socket.ipv6 = "[" in endpoint
+            self._socket.heartbeat_ivl = HEARTBEAT_MS
+            self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            self._events = self._socket.get_monitor_socket(_EVENTS)
+        if keys is not None:
+            self._socket.curve_serverkey = keys.server
+            self._socket.curve_publickey = keys.public
+            self._socket.curve_secretkey = keys.secret
+        #: Over TCP: whether the two ends have agreed, and what went wrong with the connection.
+        self.agreed = False
+        self.trouble: str | None = None
         self._socket.connect(endpoint)
         self._ids = itertools.count(1)
 
@@ -86,8 +147,27 @@ class ControlClient:
 
     def close(self) -> None:
         """Close the socket; what was not sent yet is dropped."""
+        if self._events is not None:
+            self._socket.disable_monitor()
+            self._events.close()
         self._socket.close()
         self._context.term()
+
+    def watch(self) -> None:
+        """See what has become of a connection over TCP: sets `agreed` and `trouble`.
+
+        A ZeroMQ socket connects again by itself, but what was asked on the old connection has no answer any more.
+        """
+        from zmq.utils.monitor import recv_monitor_message
+
+        while self._events is not None and self._events.poll(0):
+            event = recv_monitor_message(self._events)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.agreed = True
+            elif self.trouble is None:
+                self.trouble = _TROUBLES.get(
+                    int(event), "it closed the connection" if self.agreed else _NOT_AGREED
+                )
 
     def flush(self, timeout_s: float = 5.0) -> None:
         """Have `close` wait until what was sent has left this process, for at most `timeout_s`."""
@@ -136,7 +216,7 @@ class ControlClient:
         request_id = self.send(message, payloads)
         try:
             return self._await(request_id, timeout_s, on_progress, life_sign_s, is_alive)
-        except (RemoteFailure, ControlTimeout):
+        except (RemoteFailure, ControlTimeout, messages.MalformedMessage):
             raise
         except BaseException:  # Ctrl-C, or whatever `on_progress` raised
             self.send(messages.Cancel(request_id))

@@ -272,6 +272,8 @@ class Status(Message, frozen=True):
     state_dir: str = ""
     #: What somebody should look at.
     problems: list[str] = []
+    #: Where clients with a key may control the daemon; empty: nowhere.
+    control_tcp: str = ""
 
 
 class LogLines(Message, frozen=True):

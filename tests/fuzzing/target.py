@@ -47,14 +47,14 @@ class Target(ABC):
             Finding: one of them did harm.
         """
 
-    def check(self) -> None:  # noqa: B027 - most targets have nothing to look after
+    def check(self) -> None:
         """Look after a block whether all is well.
 
         Raises:
             Finding: it is not.
         """
 
-    def close(self) -> None:  # noqa: B027 - most targets hold nothing
+    def close(self) -> None:
         """Give back what the target holds."""
 
 
@@ -68,7 +68,7 @@ class Function(Target):
         for case in cases:
             try:
                 tally.add(self.case(Maker(seed, self.name, case)))
-            except Exception as error:  # noqa: PERF203 - its number belongs to the finding
+            except Exception as error:
                 raise Finding(f"{type(error).__name__}: {error}", [case]) from error
 
     @abstractmethod

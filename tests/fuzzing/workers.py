@@ -58,7 +58,7 @@ class WorkerLane(Target):
         for place, (data, fds) in enumerate(said):
             try:
                 send(peer, data, fds)
-            except ConnectionError:  # noqa: PERF203 - dropped already
+            except ConnectionError:
                 for _, unsent in said[place + 1 :]:
                     for fd in unsent:
                         os.close(fd)

@@ -1,0 +1,199 @@
+"""The dispatcher's socket against peers of ill will: a real ROUTER in a loop, real sockets that talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from pytriton.dispatcher.control import MOST_MESSAGE_BYTES, MOST_PAYLOADS, ControlServer, Peer
+from pytriton.dispatcher.requests import MOST_UNDER_WAY
+from pytriton.ipc import control, messages
+
+HELD = messages.GetLogs("held")
+QUICK = messages.ListModels()
+BIG = messages.LogLines(["x" * 100_000])
+#: For what has to come: only a failing test waits so long.
+LONG_S = 30.0
+_MANY = 4000
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
+    with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
+        yield Path(path)
+
+
+class Service:
+    """A handler: answers QUICK at once, holds HELD until the end, and knows what it was given."""
+
+    def __init__(self) -> None:
+        self.heard: list[messages.AnyMessage] = []
+        self.release = asyncio.Event()
+        self.reply: messages.AnyMessage = messages.Done()
+
+    async def handle(
+        self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> messages.AnyMessage:
+        self.heard.append(message)
+        if message == HELD:
+            await self.release.wait()
+        return self.reply
+
+
+class Client:
+    """A bare DEALER."""
+
+    def __init__(self, context: zmq.asyncio.Context, endpoint: str) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(endpoint)
+
+    async def send(self, number: int, *frames: bytes) -> None:
+        await self.socket.send_multipart([number.to_bytes(8, "little"), *frames])
+
+    async def answer(self) -> tuple[int, messages.AnyMessage]:
+        parts = await asyncio.wait_for(self.socket.recv_multipart(), LONG_S)
+        request_id, message, _ = control.parse(parts)
+        return int.from_bytes(request_id, "little"), message
+
+
+@asynccontextmanager
+async def serving(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, Client, Client]]:
+    service = Service()
+    endpoint = f"ipc://{folder}/c"
+    server = ControlServer(endpoint, service.handle, **limits)  # type: ignore[arg-type]
+    server.bind()
+    task = asyncio.create_task(server.serve())
+    context = zmq.asyncio.Context()
+    clients = [Client(context, endpoint) for _ in range(2)]
+    try:
+        yield service, clients[0], clients[1]
+    finally:
+        task.cancel()
+        await server.close()
+        for client in clients:
+            client.socket.close()
+        context.term()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 3 * LONG_S))
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ([bytes(MOST_MESSAGE_BYTES + 1)], "at most 8388608 are taken"),
+        ([messages.encode(QUICK), *[b""] * (MOST_PAYLOADS + 1)], "1025 payloads in one message"),
+    ],
+    ids=["message", "frames"],
+)
+def test_oversized_message_is_refused_and_the_peer_goes_on(
+    short_dir: Path, frames: list[bytes], why: str
+) -> None:
+    async def test() -> None:
+        async with serving(short_dir) as (service, client, _):
+            await client.send(1, *frames)
+            number, failure = await client.answer()
+            assert number == 1
+            assert isinstance(failure, messages.Failure)
+            assert why in failure.text
+            assert service.heard == []
+            await client.send(2, messages.encode(QUICK), *[b""] * MOST_PAYLOADS)
+            assert await client.answer() == (2, messages.Done())
+
+    run(test)
+
+
+def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> None:
+    async def test() -> None:
+        async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
+            monitor = client.socket.get_monitor_socket()
+            await client.send(1, messages.encode(QUICK), bytes(100_001))
+            while True:
+                parts = await asyncio.wait_for(monitor.recv_multipart(), LONG_S)
+                if int.from_bytes(parts[0][:2], "little") == zmq.EVENT_DISCONNECTED:
+                    break
+            client.socket.disable_monitor()
+            monitor.close()
+            await other.send(1, messages.encode(QUICK), bytes(100_000))
+            assert await other.answer() == (1, messages.Done())
+            assert service.heard == [QUICK]
+
+    run(test)
+
+
+def test_requests_under_way_are_limited_for_each_connection(short_dir: Path) -> None:
+    async def test() -> None:
+        async with serving(short_dir) as (service, client, other):
+            for number in range(MOST_UNDER_WAY):
+                await client.send(number, messages.encode(HELD))
+            await client.send(1000, messages.encode(QUICK))
+            number, failure = await client.answer()
+            assert number == 1000
+            assert isinstance(failure, messages.Failure)
+            assert failure.kind == "unavailable"
+            assert f"{MOST_UNDER_WAY} requests of this connection" in failure.text
+            await other.send(1, messages.encode(QUICK))
+            assert await other.answer() == (1, messages.Done())
+            service.release.set()
+            for _ in range(MOST_UNDER_WAY):
+                assert (await client.answer())[1] == messages.Done()
+            await client.send(1001, messages.encode(QUICK))
+            assert await client.answer() == (1001, messages.Done())
+
+    run(test)
+
+
+def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Path) -> None:
+    async def test() -> None:
+        async with serving(short_dir) as (service, client, _):
+            for _ in range(2):
+                await client.send(7, messages.encode(HELD))
+            _, failure = await client.answer()
+            assert isinstance(failure, messages.Failure)
+            assert "is under way already" in failure.text
+            assert service.heard == [HELD]
+
+    run(test)
+
+
+def test_client_that_never_reads_costs_a_bounded_memory(short_dir: Path) -> None:
+    """4,000 answers of 100 kB would be 400 MB: nearly all of them are dropped, others are served."""
+
+    async def test() -> None:
+        async with serving(short_dir) as (service, _, other):
+            service.reply = BIG
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            deaf = context.socket(zmq.DEALER)
+            deaf.linger, deaf.rcvhwm = 0, 1
+            deaf.connect(f"ipc://{short_dir}/c")
+            before = resident()
+            for number in range(_MANY):
+                deaf.send_multipart([number.to_bytes(8, "little"), messages.encode(QUICK)])
+                while len(service.heard) < number:  # no more under way than are taken
+                    await asyncio.sleep(0)
+            grown = resident() - before
+            deaf.close()
+            context.term()
+            assert grown < 100_000 * _MANY / 4
+            service.reply = messages.Done()
+            await other.send(2, messages.encode(QUICK))
+            assert await other.answer() == (2, messages.Done())
+
+    run(test)
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
