@@ -32,6 +32,7 @@ import structlog
 from pytriton.dispatcher import handlers, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
+from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
@@ -65,8 +66,15 @@ OnReady = Callable[[messages.Status], None]
 class Daemon:
     """One dispatcher in one runtime directory."""
 
-    def __init__(self, config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime) -> None:
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        runtime: ServerRuntime,
+        notifier: Notifier,
+    ) -> None:
         self.rundir = rundir
+        self._notifier = notifier
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
         self._server = TritonServer(
@@ -84,6 +92,9 @@ class Daemon:
         self._exit_code = ExitCode.OK
         self._started_at = time.time()
         self._state = "starting"
+        #: What the daemon cannot work without; none of them ends before `main` does.
+        self._vital: list[asyncio.Task[None]] = []
+        self._why_stopped = ""
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
@@ -92,6 +103,8 @@ class Daemon:
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
+        self._vital.append(serving)
+        telling = asyncio.create_task(self._notifier.keep(self._service_state))
         try:
             await self._start_server()
         except (ServerStartError, PortError) as error:
@@ -99,18 +112,23 @@ class Daemon:
             self._exit_code = (
                 ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
             )
+            self._why_stopped = str(error)
         else:
             self._state = "ready"
             if on_ready is not None:
                 on_ready(self.status())
             watching = asyncio.create_task(self._watch_server())
+            self._vital.append(watching)
+            self._notifier.ready(self._service_state().text)
             await self._stop.wait()
             self._state = "stopping"
+            self._notifier.stopping(self._service_state().text)
             watching.cancel()
             await self.registry.stop()
         await self._server.stop()
         serving.cancel()
         await self._control.close()
+        telling.cancel()
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -119,12 +137,14 @@ class Daemon:
     def request_stop(self, why: str) -> None:
         """Begin to stop in order."""
         _log.info("daemon stops", why=why)
+        self._why_stopped = self._why_stopped or why
         self._stop.set()
 
     def stop_unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable said that only a fresh start will help."""
         _log.error("unrecoverable error in a model, the daemon stops", model=model, reason=text)
         self._exit_code = ExitCode.UNRECOVERABLE
+        self._why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
@@ -147,6 +167,18 @@ class Daemon:
             started_at=self._started_at,
             server=self._server.info(),
             models=self.model_infos(),
+        )
+
+    def _service_state(self) -> State:
+        """Return what the service manager is told."""
+        if self._state == "stopping":
+            return State(f"stopping: {self._why_stopped}", healthy=True, busy=True)
+        models = self.model_infos()
+        ready = sum(model.state == "ready" for model in models)
+        return State(
+            f"{self._state}: {ready} of {len(models)} models ready",
+            healthy=not any(task.done() for task in self._vital),
+            busy=self._state == "starting",
         )
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────
@@ -238,6 +270,7 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
     `on_ready` is called with the status once models can be registered.
     """
     rundir = RuntimeDir(Path(config.runtime_dir))
+    notifier = Notifier.from_environment(os.environ)
     try:
         rundir.create()
         with _locked(rundir):
@@ -247,8 +280,9 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
                 proxy_python=_path(config.proxy_python),
                 cache_dir=_path(config.cache_dir),
             )
-            runtime = find_or_install_server(choice, lambda line: _log.info(line))
-            return asyncio.run(_main(config, rundir, runtime, on_ready))
+            with notifier.slow_start():
+                runtime = find_or_install_server(choice, lambda line: _log.info(line))
+            return asyncio.run(_main(config, rundir, runtime, notifier, on_ready))
     except RuntimeDirError as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -261,9 +295,13 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
 
 
 async def _main(
-    config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime, on_ready: OnReady | None
+    config: DaemonConfig,
+    rundir: RuntimeDir,
+    runtime: ServerRuntime,
+    notifier: Notifier,
+    on_ready: OnReady | None,
 ) -> int:
-    return await Daemon(config, rundir, runtime).main(on_ready)
+    return await Daemon(config, rundir, runtime, notifier).main(on_ready)
 
 
 class AlreadyRunning(Exception):

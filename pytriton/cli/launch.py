@@ -22,6 +22,7 @@ from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import rotated
+from pytriton.dispatcher.notify import VARIABLES
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -71,6 +72,8 @@ def _refuse_second(rundir: RuntimeDir) -> None:
 @contextmanager
 def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process; an interruption while it becomes ready stops it again."""
+    # A service manager that started this command does not mean the daemon that outlives it: its
+    # notification socket and its watchdog are not handed on.
     # What it says goes to its log files; standard error is for what happens before it has a log.
     quiet = msgspec.structs.replace(config, log_format="none")
     with open(_startup_log(rundir), "wb") as output:
@@ -79,6 +82,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name not in VARIABLES},
             start_new_session=True,
             cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
         )
