@@ -29,13 +29,14 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import handlers, logs
+from pytriton.dispatcher import handlers, last_end, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.reload import reread
 from pytriton.dispatcher.server_runtime import (
     ServerChoice,
     ServerRuntime,
@@ -101,6 +102,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
         self._vital.append(serving)
@@ -129,6 +131,7 @@ class Daemon:
         serving.cancel()
         await self._control.close()
         telling.cancel()
+        last_end.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -146,6 +149,17 @@ class Daemon:
         self._exit_code = ExitCode.UNRECOVERABLE
         self._why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
+
+    def reload(self) -> messages.Reloaded:
+        """Read the settings anew and take over what can change while the daemon runs."""
+        if self._state != "ready":
+            return messages.Reloaded([], [], f"the daemon is {self._state}; try again when ready")
+        self._notifier.reloading()
+        self._config, answer = reread(self._config, self.rundir)
+        logs.set_level(self._config.log_level)
+        self.registry.use(self._config)
+        self._notifier.ready(self._service_state().text)
+        return answer
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""
@@ -192,8 +206,18 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("told to stop again: ending at once", signal=name)
             self._server.kill()
+            last_end.write(self.rundir, ExitCode.INTERRUPTED, "told to stop twice")
             os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request_stop(name)
+
+    def _hung_up(self) -> None:
+        """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
+        if sys.stdin is not None and sys.stdin.isatty():
+            self._signalled("SIGHUP")
+        elif self._state == "ready":
+            self.reload()
+        else:
+            _log.warning("not reloaded: the daemon is not ready", state=self._state)
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
@@ -291,7 +315,11 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
         _log.error("no tritonserver to run", reason=str(error))
+        last_end.write(rundir, ExitCode.NO_SERVER, str(error))
         return ExitCode.NO_SERVER
+    except Exception as error:
+        last_end.write(rundir, ExitCode.FAULT, repr(error))
+        raise
 
 
 async def _main(

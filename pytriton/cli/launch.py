@@ -15,11 +15,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from pytriton.cli.errors import CliError
-from pytriton.cli.link import ask_status
+from pytriton.cli.errors import CliError, say
+from pytriton.cli.link import ask_status, former_end
 from pytriton.cli.log_lines import own_event
 from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
+from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import rotated
 from pytriton.dispatcher.notify import VARIABLES
@@ -39,6 +40,7 @@ def run_here(config: DaemonConfig, given: Given) -> int:
     from pytriton.dispatcher import daemon
 
     rundir = private(config)
+    _tell_former_fault(rundir)
     return daemon.run(config, lambda status: given.keep(rundir))
 
 
@@ -50,6 +52,7 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
     """
     rundir = private(config)
     _refuse_second(rundir)
+    _tell_former_fault(rundir)
     with _Words(rundir) as words, _started(config, rundir) as process:
         with Spinner("starting the daemon") as spinner:
             status = _wait_ready(rundir, process, words, spinner)
@@ -57,6 +60,13 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
             raise _failure(process.wait(), words)
     given.keep(rundir)
     return status
+
+
+def _tell_former_fault(rundir: RuntimeDir) -> None:
+    """Say how the last daemon here ended, if it was not asked to."""
+    end = last_end.read(rundir)
+    if last_end.killed_pid(rundir) is not None or (end is not None and end.exit_code):
+        say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
 
 
 def _refuse_second(rundir: RuntimeDir) -> None:

@@ -105,6 +105,10 @@ class Shutdown(Message, frozen=True):
     """Stop the daemon as SIGTERM does; answered before it stops."""
 
 
+class Reload(Message, frozen=True):
+    """Read the settings anew as SIGHUP does; answered with Reloaded."""
+
+
 # ── dispatcher → client ──────────────────────────────────────────────────────────────────────────
 
 
@@ -191,6 +195,14 @@ class LogLines(Message, frozen=True):
     """Answer to GetLogs: JSON lines, oldest first."""
 
     lines: list[str]
+
+
+class Reloaded(Message, frozen=True):
+    """Answer to Reload: names of changed settings. With a `problem` nothing has changed."""
+
+    applied: list[str]
+    needs_restart: list[str]
+    problem: str = ""
 
 
 class Failure(Message, frozen=True):
@@ -302,12 +314,14 @@ AnyMessage = Union[
     GetStatus,
     GetLogs,
     Shutdown,
+    Reload,
     Progress,
     Registered,
     Done,
     Models,
     Status,
     LogLines,
+    Reloaded,
     Failure,
     WorkerHello,
     LoadModel,
