@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from pytriton.dispatcher import daemon
 from pytriton.dispatcher.config import ConfigError, DaemonConfig
+from pytriton.dispatcher.run import run
 from pytriton.ipc.exit_codes import ExitCode
 
 
@@ -16,7 +16,7 @@ def main() -> int:
     except ConfigError as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
-    return daemon.run(config)
+    return run(config)
 
 
 if __name__ == "__main__":

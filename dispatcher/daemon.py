@@ -2,7 +2,7 @@
 
 Its life, top to bottom::
 
-    run            lock the runtime directory, find tritonserver, settle the ports
+    run.run        lock the runtime directory, find tritonserver, open the state directory
     Daemon.main    control socket ▶ tritonserver ▶ ready ▶ (serve until told to stop) ▶ stop
     stop           no new registrations ▶ unload all models (batches under way are answered, up to the grace
                    period) ▶ stop tritonserver ▶ end the workers ▶ close the control socket
@@ -13,45 +13,39 @@ The first SIGTERM or SIGINT stops in order, the second at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import importlib.util
 import itertools
 import os
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 import structlog
 import zmq
 
-from pytriton.dispatcher import access, handlers, logs
+from pytriton.dispatcher import handlers, last_end, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.keys import KeyStoreError, key_store
+from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.reload import reread
 from pytriton.dispatcher.server_runtime import (
-    ServerChoice,
     ServerRuntime,
-    ServerRuntimeError,
-    find_or_install_server,
     lay_out_backends,
 )
-from pytriton.dispatcher.store import Store, StoreError
+from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tritonserver import ServerStartError, TritonServer
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
-from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
+from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
@@ -71,9 +65,15 @@ class Daemon:
     """One dispatcher in one runtime directory."""
 
     def __init__(
-        self, config: DaemonConfig, rundir: RuntimeDir, runtime: ServerRuntime, store: Store
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        runtime: ServerRuntime,
+        store: Store,
+        notifier: Notifier,
     ) -> None:
         self.rundir = rundir
+        self._notifier = notifier
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
         self._server = TritonServer(
@@ -99,6 +99,9 @@ class Daemon:
         self._started_at = time.time()
         self._state = "starting"
         self._control_tcp = ""
+        #: What the daemon cannot work without; none of them ends before `main` does.
+        self._vital: list[asyncio.Task[None]] = []
+        self._why_stopped = ""
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
@@ -113,8 +116,11 @@ class Daemon:
                 await self._control.close()
                 in_use = getattr(error, "errno", None) == errno.EADDRINUSE
                 return ExitCode.PORT_IN_USE if in_use else ExitCode.USAGE
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
+        self._vital.append(serving)
+        telling = asyncio.create_task(self._notifier.keep(self._service_state))
         try:
             await self._start_server()
         except (ServerStartError, PortError) as error:
@@ -122,24 +128,28 @@ class Daemon:
             self._exit_code = (
                 ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
             )
+            self._why_stopped = str(error)
         else:
             self._state = "ready"
             if on_ready is not None:
                 on_ready(self.status())
-            duties = [
-                asyncio.create_task(duty)
-                for duty in (self._watch_server(), self._restore_when_up())
-            ]
+            watching = asyncio.create_task(self._watch_server())
+            self._vital.append(watching)
+            restoring = asyncio.create_task(self._restore_when_up())
+            self._notifier.ready(self._service_state().text)
             await self._stop.wait()
             self._state = "stopping"
-            for duty in duties:
-                duty.cancel()
+            self._notifier.stopping(self._service_state().text)
+            watching.cancel()
+            restoring.cancel()
             forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
             forgetting.cancel()
         await self._server.stop()
         serving.cancel()
         await self._control.close()
+        telling.cancel()
+        last_end.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -148,13 +158,26 @@ class Daemon:
     def request_stop(self, why: str) -> None:
         """Begin to stop in order."""
         _log.info("daemon stops", why=why)
+        self._why_stopped = self._why_stopped or why
         self._stop.set()
 
     def stop_unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable said that only a fresh start will help."""
         _log.error("unrecoverable error in a model, the daemon stops", model=model, reason=text)
         self._exit_code = ExitCode.UNRECOVERABLE
+        self._why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
+
+    def reload(self) -> messages.Reloaded:
+        """Read the settings anew and take over what can change while the daemon runs."""
+        if self._state != "ready":
+            return messages.Reloaded([], [], f"the daemon is {self._state}; try again when ready")
+        self._notifier.reloading()
+        self._config, answer = reread(self._config, self.rundir)
+        logs.set_level(self._config.log_level)
+        self.registry.use(self._config)
+        self._notifier.ready(self._service_state().text)
+        return answer
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""
@@ -192,6 +215,18 @@ class Daemon:
                 _log.exception("a fault of the daemon: models were not restored")
             await self._server_up.wait()
 
+    def _service_state(self) -> State:
+        """Return what the service manager is told."""
+        if self._state == "stopping":
+            return State(f"stopping: {self._why_stopped}", healthy=True, busy=True)
+        models = self.model_infos()
+        ready = sum(model.state == "ready" for model in models)
+        return State(
+            f"{self._state}: {ready} of {len(models)} models ready",
+            healthy=not any(task.done() for task in self._vital),
+            busy=self._state == "starting",
+        )
+
     # ── control ──────────────────────────────────────────────────────────────────────────────────
 
     async def _handle(
@@ -204,8 +239,18 @@ class Daemon:
             _log.warning("told to stop again: ending at once", signal=name)
             self._server.kill()
             self.rundir.access_token_file.unlink(missing_ok=True)
+            last_end.write(self.rundir, ExitCode.INTERRUPTED, "told to stop twice")
             os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request_stop(name)
+
+    def _hung_up(self) -> None:
+        """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
+        if sys.stdin is not None and sys.stdin.isatty():
+            self._signalled("SIGHUP")
+        elif self._state == "ready":
+            self.reload()
+        else:
+            _log.warning("not reloaded: the daemon is not ready", state=self._state)
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
@@ -283,97 +328,6 @@ class Daemon:
         return worker
 
 
-def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
-    """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
-
-    `on_ready` is called with the status once models can be registered.
-    """
-    rundir = RuntimeDir(Path(config.runtime_dir))
-    config = access.with_token(config)
-    try:
-        rundir.create(config.control_group)
-        with _locked(rundir, config.control_group), access.published(config, rundir):
-            logs.configure(config, rundir.logs)
-            choice = ServerChoice(
-                tritonserver=_path(config.tritonserver),
-                proxy_python=_path(config.proxy_python),
-                cache_dir=_path(config.cache_dir),
-            )
-            runtime = find_or_install_server(choice, lambda line: _log.info(line))
-            with _store(config) as store:
-                return asyncio.run(_main(config, rundir, runtime, store, on_ready))
-    except (RuntimeDirError, StoreError) as error:
-        print(f"pytriton-daemon: {error}", file=sys.stderr)
-        return ExitCode.USAGE
-    except AlreadyRunning as error:
-        print(f"pytriton-daemon: {error}", file=sys.stderr)
-        return ExitCode.ALREADY_RUNNING
-    except ServerRuntimeError as error:
-        _log.error("no tritonserver to run", reason=str(error))
-        return ExitCode.NO_SERVER
-
-
-async def _main(
-    config: DaemonConfig,
-    rundir: RuntimeDir,
-    runtime: ServerRuntime,
-    store: Store,
-    on_ready: OnReady | None,
-) -> int:
-    return await Daemon(config, rundir, runtime, store).main(on_ready)
-
-
-@contextmanager
-def _store(config: DaemonConfig) -> Iterator[Store]:
-    """Hold the state directory; one that shall not last begins empty."""
-    if config.ephemeral and config.state_path.exists():
-        shutil.rmtree(config.state_path)
-    store = Store(config.state_path)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-class AlreadyRunning(Exception):
-    """Another daemon holds the runtime directory."""
-
-
-@contextmanager
-def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
-    """Hold the runtime directory; the kernel lets go of it however this process ends."""
-    with open(rundir.lock_file, "a+") as lock:
-        share(rundir.lock_file, group)
-        if not _take(lock):
-            pid = rundir.running_pid()
-            raise AlreadyRunning(
-                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
-                "this one a directory of its own with --runtime-dir."
-            )
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
-        for socket in [rundir.control_socket, *rundir.lanes.iterdir()]:
-            socket.unlink(missing_ok=True)  # of a daemon that was killed
-        try:
-            yield
-        finally:
-            rundir.control_socket.unlink(missing_ok=True)
-            lock.truncate(0)
-
-
-def _take(lock: IO[str]) -> bool:
-    """Lock the file; False when a daemon holds it. Who only asks for it (`running_pid`) does so for a moment."""
-    for attempt in range(_LOCK_ATTEMPTS):
-        if attempt:
-            time.sleep(_LOCK_PAUSE_S)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    return False
-
-
 def _lay_out_library(rundir: RuntimeDir) -> Path:
     """Make the folder that workers put first on sys.path: it holds `pytriton` and nothing else."""
     library = rundir.path / "lib"
@@ -385,7 +339,3 @@ def _lay_out_library(rundir: RuntimeDir) -> Path:
     assert spec.submodule_search_locations
     link.symlink_to(Path(next(iter(spec.submodule_search_locations))).absolute())
     return library
-
-
-def _path(setting: str | Path | None) -> Path | None:
-    return Path(setting) if setting else None

@@ -89,6 +89,13 @@ async def shutdown(
     return messages.Done()
 
 
+async def reload(
+    daemon: Daemon, peer: Peer, message: messages.Reload, payloads: Payloads
+) -> messages.AnyMessage:
+    """Read the settings anew as SIGHUP does."""
+    return daemon.reload()
+
+
 async def worker_hello(
     daemon: Daemon, peer: Peer, message: messages.WorkerHello, payloads: Payloads
 ) -> None:
@@ -169,6 +176,7 @@ _HANDLERS: dict[
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,
     messages.Shutdown: shutdown,
+    messages.Reload: reload,
     messages.WorkerHello: worker_hello,
     messages.WorkerReady: worker_ready,
     messages.WorkerFailed: worker_failed,

@@ -36,6 +36,7 @@ _GLOG = re.compile(
     r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
     re.DOTALL,
 )
+_NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
 #: Said at each load of a model whose configuration came with the load request; it means nothing.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
@@ -98,6 +99,7 @@ class _Sinks:
     rundir: RuntimeDir
     console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
     daemon: _File
+    level: int  #: the least that is logged
     models: dict[str, _File] = field(default_factory=dict)
 
     def file(self, path: Path) -> _File:
@@ -131,20 +133,28 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
     file = _File(rundir.log_file(), config.log_file_size, config.log_file_backups)
-    _sinks = _Sinks(config, rundir, console, file)
+    _sinks = _Sinks(config, rundir, console, file, _number(config.log_level))
     structlog.configure(
         processors=[
+            _drop_below_level,
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _to_sinks,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_number(config.log_level)),
+        # Not the filter: loggers that are bound already would keep the level of their time.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.ReturnLoggerFactory(),
         cache_logger_on_first_use=False,
     )
     logging.getLogger().addHandler(_bridge)
     logging.captureWarnings(True)
+
+
+def set_level(level: str) -> None:
+    """Change the least level that is logged, from now on and for every logger."""
+    if _sinks is not None:
+        _sinks.level = _number(level)
 
 
 def close() -> None:
@@ -234,6 +244,12 @@ class _Bridge(logging.Handler):
 #: The process has one log, as it has one standard error: set by `configure`.
 _sinks: _Sinks | None = None
 _bridge = _Bridge()
+
+
+def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:
+    if _sinks is not None and _NUMBERS.get(method, logging.ERROR) < _sinks.level:
+        raise structlog.DropEvent
+    return event
 
 
 def _to_sinks(logger: object, method: str, event: _Event) -> _Event:

@@ -54,12 +54,7 @@ class Registry:
         self._spawn = spawn
         self._store = store
         self.restoring = Restoring(store.read())
-        self._policy = RestartPolicy(
-            start_timeout_s=config.worker_start_timeout_s,
-            limit=config.worker_restart_limit,
-            first_delay_s=config.worker_backoff_s,
-            longest_delay_s=config.worker_backoff_max_s,
-        )
+        self._policy = _policy(config)
         self._serial = itertools.count(1)
         self._by_name: dict[str, Registration] = {}
         self._by_key: dict[str, Registration] = {}
@@ -70,6 +65,11 @@ class Registry:
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
+
+    def use(self, config: DaemonConfig) -> None:
+        """Take over changed settings; those of workers hold for models registered from now on."""
+        self._config = config
+        self._policy = _policy(config)
 
     def by_key(self, key: str) -> Registration:
         """Return the registration that a proxy belongs to.
@@ -337,6 +337,15 @@ class Registry:
                 f"model {name!r} is being registered or unregistered by somebody else just now",
             )
         return _Reservation(self._busy, name)
+
+
+def _policy(config: DaemonConfig) -> RestartPolicy:
+    return RestartPolicy(
+        start_timeout_s=config.worker_start_timeout_s,
+        limit=config.worker_restart_limit,
+        first_delay_s=config.worker_backoff_s,
+        longest_delay_s=config.worker_backoff_max_s,
+    )
 
 
 class _Reservation:

@@ -54,6 +54,18 @@ class Connection:
             raise DaemonNotRunningError(_not_running(self.rundir))
         return pid
 
+    def access_token(self) -> str | None:
+        """Return the daemon's access token; see `DaemonClient.access_token`."""
+        self.daemon_pid()  # a token of a daemon that was killed helps nobody
+        try:
+            return self.rundir.access_token()
+        except OSError as error:
+            raise PyTritonDaemonError(
+                f"Cannot read the access token {self.rundir.access_token_file}: {error.strerror}. "
+                "Only the user who runs the daemon may; ask for it, or have the setting "
+                "access_token set to one that is known to you."
+            ) from error
+
     def ask(
         self,
         message: messages.AnyMessage,

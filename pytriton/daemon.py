@@ -196,18 +196,9 @@ class DaemonClient:
 
         Raises:
             DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
-            PyTritonDaemonError: the token belongs to another user.
+            PyTritonDaemonError: the token belongs to another user, or lies on another machine.
         """
-        self._connection.daemon_pid()  # a token of a daemon that was killed helps nobody
-        rundir = self._connection.rundir
-        try:
-            return rundir.access_token()
-        except OSError as error:
-            raise PyTritonDaemonError(
-                f"Cannot read the access token {rundir.access_token_file}: {error.strerror}. Only "
-                "the user who runs the daemon may; ask for it, or have the setting access_token "
-                "set to one that is known to you."
-            ) from error
+        return self._connection.access_token()
 
     def access_headers(self, grpc: bool = False) -> dict[str, str]:
         """Return what a request to a restricted endpoint of Triton has to carry.

@@ -38,6 +38,18 @@ class RemoteConnection:
         self._timeout_s = timeout_s
         self._keys = _read_keys(endpoint, key_file)
 
+    def access_token(self) -> str | None:
+        """It does not travel.
+
+        Raises:
+            PyTritonDaemonError: always.
+        """
+        raise PyTritonDaemonError(
+            f"The access token of the daemon at {self.name} lies in its runtime directory, on its own machine: "
+            "print it there with `pytriton-daemon token`, or have the setting access_token set to one that is "
+            "known to you."
+        )
+
     def ask(
         self,
         message: messages.AnyMessage,

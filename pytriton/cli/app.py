@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton.cli.errors import command
+from pytriton.cli.service import service
 from pytriton.cli.settings import Given, kept, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
 
@@ -16,6 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(service, name="service")
 
 RuntimeDirFlag = Annotated[
     Optional[Path],
@@ -69,6 +72,19 @@ def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> No
 
     pid = link.stop(link.runtime_dir(runtime_dir), timeout)
     typer.echo(f"stopped the daemon (pid {pid})")
+
+
+@app.command()
+@command
+def reload(runtime_dir: RuntimeDirFlag = None) -> None:
+    """Read the settings anew in the running daemon; tell what holds now and what needs a restart."""
+    from pytriton.cli import link
+
+    answer = link.reload(link.runtime_dir(runtime_dir))
+    typer.echo(f"changed: {', '.join(answer.applied) or 'nothing'}")
+    if answer.needs_restart:
+        waiting = ", ".join(answer.needs_restart)
+        typer.echo(f"these need `pytriton-daemon restart`: {waiting}")
 
 
 @app.command()

@@ -15,13 +15,15 @@ from typing import BinaryIO
 
 import msgspec
 
-from pytriton.cli.errors import CliError
-from pytriton.cli.link import ask_status
+from pytriton.cli.errors import CliError, say
+from pytriton.cli.link import ask_status, former_end
 from pytriton.cli.log_lines import own_event
 from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
+from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import rotated
+from pytriton.dispatcher.notify import VARIABLES
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -35,10 +37,11 @@ _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
 
 def run_here(config: DaemonConfig, given: Given) -> int:
     """Be the daemon; return its exit code."""
-    from pytriton.dispatcher import daemon
+    from pytriton.dispatcher.run import run
 
     rundir = private(config)
-    return daemon.run(config, lambda status: given.keep(rundir))
+    _tell_former_fault(rundir)
+    return run(config, lambda status: given.keep(rundir))
 
 
 def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
@@ -49,6 +52,7 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
     """
     rundir = private(config)
     _refuse_second(rundir)
+    _tell_former_fault(rundir)
     with _Words(rundir) as words, _started(config, rundir) as process:
         with Spinner("starting the daemon") as spinner:
             status = _wait_ready(rundir, process, words, spinner)
@@ -56,6 +60,13 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
             raise _failure(process.wait(), words)
     given.keep(rundir)
     return status
+
+
+def _tell_former_fault(rundir: RuntimeDir) -> None:
+    """Say how the last daemon here ended, if it was not asked to."""
+    end = last_end.read(rundir)
+    if last_end.killed_pid(rundir) is not None or (end is not None and end.exit_code):
+        say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
 
 
 def _refuse_second(rundir: RuntimeDir) -> None:
@@ -71,6 +82,8 @@ def _refuse_second(rundir: RuntimeDir) -> None:
 @contextmanager
 def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process; an interruption while it becomes ready stops it again."""
+    # A service manager that started this command does not mean the daemon that outlives it: its
+    # notification socket and its watchdog are not handed on.
     # What it says goes to its log files; standard error is for what happens before it has a log.
     quiet = msgspec.structs.replace(config, log_format="none")
     with open(_startup_log(rundir), "wb", opener=_private) as output:
@@ -79,6 +92,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name not in VARIABLES},
             start_new_session=True,
             cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
         )

@@ -36,13 +36,29 @@ def runtime_dir(flag: Path | None) -> RuntimeDir:
 
 
 def no_daemon(rundir: RuntimeDir) -> CliError:
-    """Return the error that says where no daemon was found, and what to do."""
+    """Return the error that says where no daemon was found, how the last one ended, and what to do."""
     return CliError(
         ExitCode.NO_DAEMON,
-        f"no daemon runs in the runtime directory {rundir.path}.\n"
+        f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"
         "Start one with `pytriton-daemon start --detach`, or name another daemon's directory with "
         f"--runtime-dir or {ENV_RUNTIME_DIR}.",
     )
+
+
+def former_end(rundir: RuntimeDir) -> str:
+    """Return how the last daemon in this directory ended; empty when nothing is known of one."""
+    from pytriton.dispatcher import last_end
+
+    killed = last_end.killed_pid(rundir)
+    if killed is not None:
+        return f"pid {killed} was killed before it could say why"
+    end = last_end.read(rundir)
+    return "" if end is None else end.describe()
+
+
+def _last(rundir: RuntimeDir) -> str:
+    end = former_end(rundir)
+    return f"The last one ended: {end}\n" if end else ""
 
 
 def ask(
@@ -118,6 +134,17 @@ def access_token(rundir: RuntimeDir) -> str:
     if token is None:
         say("this daemon has no access token: restricted_endpoints is empty")
     return token or ""
+
+
+def reload(rundir: RuntimeDir) -> messages.Reloaded:
+    """Have the daemon read its settings anew; raises as `ask` does, and when they are wrong."""
+    answer = ask(rundir, messages.Reload())
+    assert isinstance(answer, messages.Reloaded)  # what answers Reload, see ipc/messages.py
+    if answer.problem:
+        raise CliError(
+            ExitCode.USAGE, f"nothing was reloaded, the old settings hold:\n{answer.problem}"
+        )
+    return answer
 
 
 def stop(rundir: RuntimeDir, timeout_s: float) -> int:

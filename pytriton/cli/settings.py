@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ import typer
 
 from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.cli.errors import CliError, say
+from pytriton.dispatcher import start_flags
 from pytriton.dispatcher.config import ConfigError, DaemonConfig, flag_name, options
 from pytriton.dispatcher.config_sources import Loaded, load
+from pytriton.dispatcher.start_flags import StartFlags
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
-
-#: In the runtime directory: the flags of the daemon's last start.
-_KEPT = "start.json"
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,20 @@ class Given:
 
     def over(self, earlier: Given) -> Given:
         """Return these flags on top of those of an earlier start, paths made absolute."""
-        mine, theirs = self._absolute(), earlier._absolute()
+        mine, theirs = self.absolute(), earlier.absolute()
         return Given({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
 
     def keep(self, rundir: RuntimeDir) -> None:
         """Remember them for `restart`; not being able to is told and harms nothing else."""
-        kept = self._absolute()
-        content = {"flags": kept.flags, "config": kept.config, "cwd": str(Path.cwd() / kept.cwd)}
+        kept = self.absolute()
+        flags = StartFlags(kept.flags, kept.config, str(Path.cwd() / kept.cwd))
         try:
-            with open(rundir.path / _KEPT, "w", opener=_for_the_owner) as file:
-                json.dump(content, file)
+            flags.write(rundir)
         except OSError as error:
             say(f"pytriton-daemon: `restart` will not know these flags: {error}")
 
-    def _absolute(self) -> Given:
+    def absolute(self) -> Given:
+        """Return these flags with paths that mean the same from any folder."""
         base = Path.cwd() / self.cwd
         flags = {
             name: str(base / Path(value).expanduser()) if options()[name].kind.is_path else value
@@ -63,24 +61,13 @@ class Given:
         return Given(flags, config, self.cwd)
 
 
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def kept(rundir: RuntimeDir) -> Given:
     """Return what `Given.keep` remembered in this runtime directory; nothing if nothing was."""
     try:
-        content = json.loads((rundir.path / _KEPT).read_text())
-        flags = {name: value for name, value in content["flags"].items() if name in options()}
-        return Given(flags, content["config"], content["cwd"])
-    except FileNotFoundError:
-        return Given({}, None, ".")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CliError(
-            ExitCode.USAGE,
-            f"cannot read {rundir.path / _KEPT}, where the flags of the last start are kept "
-            f"({error!r}). Delete it, then use `pytriton-daemon stop` and `start` with all flags.",
-        ) from None
+        flags = start_flags.read(rundir)
+    except ConfigError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    return Given({}) if flags is None else Given(flags.flags, flags.config, flags.cwd)
 
 
 def private(config: DaemonConfig) -> RuntimeDir:

@@ -31,3 +31,13 @@ class ExitCode(enum.IntEnum):
     UNRECOVERABLE = 70, "A callable raised PyTritonUnrecoverableError: start the service again."
     #: 128 + SIGINT, as shells say it.
     INTERRUPTED = 130, "Interrupted from the keyboard."
+
+
+#: Ends of a daemon after which a supervisor should not start it again: it was asked to end, or what
+#: stands in the way will not mend itself.
+FINAL = (
+    ExitCode.USAGE,
+    ExitCode.ALREADY_RUNNING,
+    ExitCode.PORT_IN_USE,
+    ExitCode.INTERRUPTED,
+)

@@ -22,7 +22,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -157,6 +157,10 @@ class Shutdown(Message, frozen=True):
     """Stop the daemon as SIGTERM does; answered before it stops."""
 
 
+class Reload(Message, frozen=True):
+    """Read the settings anew as SIGHUP does; answered with Reloaded."""
+
+
 # ── dispatcher → client ──────────────────────────────────────────────────────────────────────────
 
 
@@ -280,6 +284,14 @@ class LogLines(Message, frozen=True):
     """Answer to GetLogs: JSON lines, oldest first."""
 
     lines: list[str]
+
+
+class Reloaded(Message, frozen=True):
+    """Answer to Reload: names of changed settings. With a `problem` nothing has changed."""
+
+    applied: list[str]
+    needs_restart: list[str]
+    problem: str = ""
 
 
 class Failure(Message, frozen=True):
@@ -421,12 +433,14 @@ AnyMessage = Union[
     GetLogs,
     Cancel,
     Shutdown,
+    Reload,
     Progress,
     Registered,
     Done,
     Models,
     Status,
     LogLines,
+    Reloaded,
     Failure,
     WorkerHello,
     LoadModel,

@@ -11,7 +11,7 @@ import pytest
 from support.running import RunningDaemon
 from support.users import NOBODY, needs_root, run_as, some_group
 
-from pytriton.dispatcher import daemon as dispatcher
+from pytriton.dispatcher import run as dispatcher
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 

@@ -1,0 +1,150 @@
+"""Tells the service manager how the daemon is: systemd's notification protocol, sd_notify(3).
+
+A message is one datagram of `NAME=value` lines to the socket named by $NOTIFY_SOCKET: a path, or "@" and a name
+in the abstract namespace. Written here because the protocol is ten lines of code; libsystemd's bindings are a
+compiled package for the same ten lines. Without $NOTIFY_SOCKET nothing is ever sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+#: What a service manager sets for its service alone: no child may have it, or it would speak for us.
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+#: While a start or a stop goes on, more time is asked for: so much, so often.
+_EXTEND_S, _EXTEND_EVERY_S = 30.0, 10.0
+#: How often the state is looked at for a new STATUS=, if the watchdog wants no more.
+_LOOK_S = 2.0
+#: A service manager that does not read for so long gets no message.
+_SEND_S = 1.0
+_LONGEST_STATUS = 500
+
+
+@dataclass(frozen=True)
+class State:
+    """How the daemon is, as a service manager wants to know it."""
+
+    text: str  #: one line for people
+    healthy: bool  #: whether it does its work: a sign of life is given only then
+    busy: bool  #: whether it is starting or stopping, which may take its time
+
+
+class Notifier:
+    """The daemon's line to its service manager; silent when there is none.
+
+    Args:
+        address: $NOTIFY_SOCKET; empty: nobody listens.
+        watchdog_s: how long the daemon may be silent before it is taken for hung; 0: never.
+    """
+
+    def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
+        self._watchdog_s = watchdog_s if address else 0.0
+        self._status = ""
+        self._told_failure = False
+        self._target = f"\0{address[1:]}" if address.startswith("@") else address
+        if address and address[0] not in "@/":
+            self._target = ""
+            _log.warning(
+                "the service manager is told nothing: NOTIFY_SOCKET is neither a path nor an abstract socket",
+                notify_socket=address,
+            )
+
+    @classmethod
+    def from_environment(cls, env: MutableMapping[str, str]) -> Notifier:
+        """Take the variables of the protocol out of `env`, so that no child process inherits them."""
+        address, usec, pid = (env.pop(name, "") for name in VARIABLES)
+        mine = not pid or pid == str(os.getpid())
+        watchdog_s = int(usec) / 1e6 if usec.isdecimal() and mine else 0.0
+        return cls(address, watchdog_s)
+
+    def ready(self, status: str) -> None:
+        """Models can be registered; also the end of a reload."""
+        self._send("READY=1", self._status_line(status))
+
+    def reloading(self) -> None:
+        """The settings are being read anew; `ready` follows."""
+        # Of the same clock as CLOCK_MONOTONIC, as the protocol asks: time.monotonic() on Linux.
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self, status: str) -> None:
+        """The daemon begins to stop."""
+        self._send("STOPPING=1", self._status_line(status), _extension())
+
+    def status(self, text: str) -> None:
+        """Say in one line how the daemon is; the same text is not sent twice."""
+        if text != self._status:
+            self._send(self._status_line(text))
+
+    @contextmanager
+    def slow_start(self) -> Iterator[None]:
+        """Ask for more time, from a thread, while this one is busy: tritonserver is being fetched."""
+        if not self._target:
+            yield
+            return
+        done = threading.Event()
+
+        def extend() -> None:
+            self._send(_extension())
+            while not done.wait(_EXTEND_EVERY_S):
+                self._send(_extension())
+
+        thread = threading.Thread(target=extend, name="notify", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    async def keep(self, state: Callable[[], State]) -> None:
+        """Go on telling, until cancelled: signs of life, new states, and that a start or stop needs time.
+
+        It runs in the dispatcher's own loop: a loop that hangs is silent.
+        """
+        if not self._target:
+            return
+        pause_s = min(_LOOK_S, self._watchdog_s / 2) if self._watchdog_s else _LOOK_S
+        extended = float("-inf")
+        while True:
+            now = state()
+            self.status(now.text)
+            if self._watchdog_s and now.healthy:
+                self._send("WATCHDOG=1")
+            if now.busy and time.monotonic() - extended >= _EXTEND_EVERY_S:
+                extended = time.monotonic()
+                self._send(_extension())
+            await asyncio.sleep(pause_s)
+
+    def _status_line(self, text: str) -> str:
+        self._status = text
+        return f"STATUS={' '.join(text.split())[:_LONGEST_STATUS]}"
+
+    def _send(self, *lines: str) -> None:
+        """Send one message; not being able to is told once and harms nothing else."""
+        if not self._target:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(_SEND_S)
+                sender.sendto("\n".join(lines).encode("utf-8", "replace"), self._target)
+        except OSError as error:
+            if not self._told_failure:
+                _log.warning("the service manager cannot be told anything", reason=str(error))
+            self._told_failure = True
+        else:
+            self._told_failure = False
+
+
+def _extension() -> str:
+    return f"EXTEND_TIMEOUT_USEC={int(_EXTEND_S * 1e6)}"

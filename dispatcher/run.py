@@ -1,0 +1,138 @@
+"""A daemon in this process: what it has to itself (runtime and state directory), found, locked, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from pytriton.dispatcher import access, last_end, logs
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.daemon import Daemon, OnReady
+from pytriton.dispatcher.notify import Notifier
+from pytriton.dispatcher.server_runtime import (
+    ServerChoice,
+    ServerRuntime,
+    ServerRuntimeError,
+    find_or_install_server,
+)
+from pytriton.dispatcher.store import Store, StoreError
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
+
+_log = structlog.get_logger(__name__)
+
+#: How often the runtime directory's lock is tried for, and the pause between.
+_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
+
+
+def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
+    """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
+
+    `on_ready` is called with the status once models can be registered.
+    """
+    rundir = RuntimeDir(Path(config.runtime_dir))
+    config = access.with_token(config)
+    notifier = Notifier.from_environment(os.environ)
+    try:
+        rundir.create(config.control_group)
+        with _locked(rundir, config.control_group), access.published(config, rundir):
+            logs.configure(config, rundir.logs)
+            choice = ServerChoice(
+                tritonserver=_path(config.tritonserver),
+                proxy_python=_path(config.proxy_python),
+                cache_dir=_path(config.cache_dir),
+            )
+            with notifier.slow_start():
+                runtime = find_or_install_server(choice, lambda line: _log.info(line))
+            with _store(config) as store:
+                return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready))
+    except (RuntimeDirError, StoreError) as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    except AlreadyRunning as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        return ExitCode.ALREADY_RUNNING
+    except ServerRuntimeError as error:
+        _log.error("no tritonserver to run", reason=str(error))
+        last_end.write(rundir, ExitCode.NO_SERVER, str(error))
+        return ExitCode.NO_SERVER
+    except Exception as error:
+        last_end.write(rundir, ExitCode.FAULT, repr(error))
+        raise
+
+
+async def _main(
+    config: DaemonConfig,
+    rundir: RuntimeDir,
+    runtime: ServerRuntime,
+    store: Store,
+    notifier: Notifier,
+    on_ready: OnReady | None,
+) -> int:
+    return await Daemon(config, rundir, runtime, store, notifier).main(on_ready)
+
+
+@contextmanager
+def _store(config: DaemonConfig) -> Iterator[Store]:
+    """Hold the state directory; one that shall not last begins empty."""
+    if config.ephemeral and config.state_path.exists():
+        shutil.rmtree(config.state_path)
+    store = Store(config.state_path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class AlreadyRunning(Exception):
+    """Another daemon holds the runtime directory."""
+
+
+@contextmanager
+def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
+    """Hold the runtime directory; the kernel lets go of it however this process ends."""
+    with open(rundir.lock_file, "a+") as lock:
+        share(rundir.lock_file, group)
+        if not _take(lock):
+            pid = rundir.running_pid()
+            raise AlreadyRunning(
+                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
+                "this one a directory of its own with --runtime-dir."
+            )
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        for socket in [rundir.control_socket, *rundir.lanes.iterdir()]:
+            socket.unlink(missing_ok=True)  # of a daemon that was killed
+        try:
+            yield
+        finally:
+            rundir.control_socket.unlink(missing_ok=True)
+            lock.truncate(0)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Lock the file; False when a daemon holds it. Who only asks for it (`running_pid`) does so for a moment."""
+    for attempt in range(_LOCK_ATTEMPTS):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False
+
+
+def _path(setting: str | Path | None) -> Path | None:
+    return Path(setting) if setting else None

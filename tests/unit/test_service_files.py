@@ -1,0 +1,132 @@
+"""What `service install` writes: units and sections that their managers accept."""
+
+from __future__ import annotations
+
+import configparser
+import getpass
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytriton.cli.service_files import TEXTS, Service
+from pytriton.cli.settings import Given
+from pytriton.dispatcher.config import DaemonConfig, options
+from pytriton.dispatcher.reload import LIVE
+from pytriton.ipc.exit_codes import FINAL, ExitCode
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("pytriton-daemon")
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine"
+)
+
+
+def _text(kind: str, account: str = "root", **flags: object) -> str:
+    config = DaemonConfig(grace_period_s=100)
+    return TEXTS[kind](Service([str(PROGRAM)], Given(flags), config, account))
+
+
+def _cli(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PROGRAM), "service", *arguments],
+        env={**os.environ, **env},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("flags", [{}, {"cache_dir": '/a "b" $c %d', "allow_grpc": False}])
+def test_systemd_accepts_the_unit(flags: dict[str, object], tmp_path: Path) -> None:
+    unit = tmp_path / "pytriton-daemon.service"
+    unit.write_text(_text("system", account=getpass.getuser(), **flags))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd_analyze
+def test_the_unit_is_not_exposed_more_than_it_was(tmp_path: Path) -> None:
+    """4.4 of 10 for a user without rights, as systemd 252 counts."""
+    unit = tmp_path / "pytriton-daemon.service"
+    unit.write_text(_text("system", account="someone"))
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=50", str(unit)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze cannot look at a unit file offline")
+    assert done.returncode == 0, done.stdout[-400:]
+
+
+def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
+    unit = _text("system")
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert int(stop) > 100
+    final = " ".join(str(int(code)) for code in FINAL)
+    assert f"RestartPreventExitStatus={final}\n" in unit
+    assert {ExitCode.UNRECOVERABLE, ExitCode.NO_SERVER, ExitCode.FAULT}.isdisjoint(FINAL)
+    assert "User=root" in unit
+    assert "CapabilityBoundingSet" not in unit
+    assert "User=" not in _text("user")
+
+
+def test_a_section_is_what_supervisord_reads() -> None:
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"))
+    parser.read_string(_text("supervisord", cache_dir="/a b/100%"))
+    section = parser["program:pytriton-daemon"]
+    words = shlex.split(section["command"].replace("%%", "%"))
+    assert words == [str(PROGRAM), "start", "--cache-dir=/a b/100%"]
+    assert int(section["stopwaitsecs"]) > 100
+    assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
+
+
+def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> None:
+    wanted = ("--systemd", "--user", "--folder", str(tmp_path))
+    done = _cli("install", *wanted, "--http-port", "9000")
+    assert done.returncode == 0, done.stderr
+    unit = tmp_path / "pytriton-daemon.service"
+    assert f"ExecStart={PROGRAM} start --http-port=9000 " in unit.read_text()
+    assert "systemctl --user" in done.stderr
+    assert _cli("uninstall", *wanted).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "No such file" in _cli("uninstall", *wanted).stderr
+    unit.write_text("[Service]\n")
+    assert _cli("uninstall", *wanted).returncode == ExitCode.USAGE
+    assert unit.exists()
+
+
+def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> None:
+    done = _cli("install", "--systemd", "--user", "--print", XDG_CONFIG_HOME=str(tmp_path))
+    assert done.stdout == _cli("install", "--systemd", "--user", "--print").stdout
+    assert done.stdout.startswith("# Written by")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "say --systemd"),
+        (("--systemd", "--supervisord"), "say --systemd"),
+        (("--systemd", "--user", "--run-as", "root"), "contradict"),
+        (("--systemd", "--run-as", "no such user"), "no user 'no such user'"),
+        (("--systemd", "--http-port", "x"), "--http-port: 'x' is not"),
+        (("--supervisord", "--folder", "/no/such"), "cannot write /no/such/"),
+    ],
+)
+def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:
+    done = _cli("install", *arguments)
+    assert done.returncode == ExitCode.USAGE
+    assert told in done.stderr
+
+
+def test_live_settings_exist_and_are_documented() -> None:
+    assert set(options()) >= LIVE
+    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in LIVE)
