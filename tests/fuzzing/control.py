@@ -1,7 +1,8 @@
 """The target that sends control messages to a real daemon: damaged, hostile, replayed, out of order, pipelined.
 
 What legitimately does what it says is not sent: Shutdown, whatever names the real model or worker
-and ends it (`_may_name`), and a Register whose worker could start.
+and ends it (`_MAY_NAME`), a Register whose worker could start, and an Attach of a proxy that has
+lost the only worker, which waits for the next.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ class ControlSocket(Target):
                 form["spec"]["instances"] = 3  # each would be tried to be started
             form["spec"]["world"]["python"] = _NOWHERE
             form["spec"]["world"]["cwd"] = "/"
+        elif kind == "Attach" and form["lost"] == self._ground.worker:
+            form["lost"] = "w0"  # who has lost the only worker rightly waits for another one
         elif kind == "GetLogs":
             form["lines"] = min(form["lines"], 20)
         elif kind not in _MAY_NAME:

@@ -47,7 +47,7 @@ def fuzz(seed: int, cases: int, only: Sequence[str] = (), first: int = 0) -> lis
         for target in made:
             stack.callback(target.close)
             rows.append(_run(target, seed, first, round(cases * target.share / whole)))
-            print(_line(rows[-1]), flush=True)
+            print(_line(rows[-1]), *filter(None, [rows[-1].finding]), sep="\n", flush=True)
     return rows
 
 
