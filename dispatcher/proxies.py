@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from pytriton.ipc import linux
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 class Proxies:
@@ -21,15 +22,19 @@ class Proxies:
         self._watched: dict[str, tuple[int, int]] = {}
 
     def seen(self, proxy: str, pid: int) -> None:
-        """A proxy asks for a worker."""
+        """A proxy asks for a worker.
+
+        Raises:
+            RemoteFailure: there is no such process.
+        """
         known = self._watched.get(proxy)
         if known is not None and known[0] == pid:
             return
         self.forget(proxy)
         try:
             pidfd = linux.pidfd_open(pid)
-        except OSError:  # it has ended by now, or the number was made up
-            return
+        except (OSError, OverflowError) as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"no process {pid} is a proxy") from error
         self._watched[proxy] = pid, pidfd
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 

@@ -33,6 +33,8 @@ _log = structlog.get_logger(__name__)
 
 #: What a worker gets to end in, even when the grace period is over.
 _WORKER_END_S = 1.0
+#: Of one model: each is a process of its own.
+MOST_WORKERS = 1024
 
 
 class Registration:
@@ -235,6 +237,8 @@ class Registration:
                 f"model {spec.name} was registered with a list of {callables} callables, one for each instance: "
                 f"it cannot have {instances}. Register it with one callable, or with a longer list and replace=True.",
             )
+        if instances > MOST_WORKERS:
+            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: at most {MOST_WORKERS}")
         devices = [spec.devices[i % len(spec.devices)] for i in range(instances) if spec.devices]
         return msgspec.structs.replace(spec, instances=instances, devices=devices)
 

@@ -16,7 +16,7 @@ from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.pool import ReportProgress, check_payloads
-from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.registration import MOST_WORKERS, Registration
 from pytriton.dispatcher.restoring import Restoring
 from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
@@ -31,8 +31,6 @@ _log = structlog.get_logger(__name__)
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
 _LONGEST_NAME = 200
-#: Each is a process; a number out of thin air must not make the dispatcher lay out a pool for it.
-_MOST_INSTANCES = 1024
 
 SpawnWorker = Callable[[Registration, int], Awaitable[WorkerProcess]]
 
@@ -389,8 +387,9 @@ async def _report_to_nobody(_: messages.Progress) -> None:
 
 
 def _check_instances(spec: messages.ModelSpec) -> None:
-    if spec.instances > _MOST_INSTANCES:
+    if spec.instances + spec.spares > MOST_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"instances={spec.instances}: at most {_MOST_INSTANCES}, each is a process of its own",
+            f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
+            "process of its own",
         )

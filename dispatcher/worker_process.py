@@ -121,10 +121,15 @@ class WorkerProcess:
         return not self.child.exited.done()
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer a worker's hello with its model."""
+        """Answer a worker's hello with its model.
+
+        Raises:
+            RemoteFailure: somebody has said it before.
+        """
+        if self.greeted.done():
+            raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
         self._peer = peer
-        if not self.greeted.done():
-            self.greeted.set_result(None)
+        self.greeted.set_result(None)
         load = messages.LoadModel(self._spec, self._instance, str(self.lane_path))
         await peer.send(load, payloads_of(self._instance))
 

@@ -20,7 +20,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import Batch, BatchFailed, Lane, LaneClosed, LaneError
+from pytriton.ipc.lane import Batch, BatchFailed, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model, Unrecoverable
 
@@ -78,7 +78,13 @@ class Loop:
         self._poll.register(fd, select.POLLIN)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # no descriptors left: the callable has leaked them
+            self._poll.unregister(self._listener.fileno())
+            text = f"it cannot take another lane: {error}"
+            self._control.send(messages.WorkerSpent(self._worker, text))
+            return
         lane = Lane(connection, peer_trusted=True)
         self._lanes[lane.fileno()] = lane
         self._watch(lane.fileno(), lambda: self._serve(lane))
@@ -86,7 +92,7 @@ class Loop:
     def _serve(self, lane: Lane) -> None:
         """Answer the batch that came on a lane; a lane that ended or went wrong is dropped."""
         try:
-            batch = lane.receive()
+            batch = lane.receive(wait=False)  # what woke us may be a descriptor of memory only
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
             self._gauge.begin(len(batch.requests))
@@ -98,6 +104,8 @@ class Loop:
             spent = self._allowance.spent(self._gauge.end())
             if spent is not None:
                 self._control.send(messages.WorkerSpent(self._worker, spent))
+        except LaneSilent:
+            return
         except LaneClosed:
             self._drop(lane)
         except (LaneError, ArenaError) as error:

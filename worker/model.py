@@ -8,6 +8,7 @@ from typing import Any
 from pytriton.decorators import set_triton_context
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
+from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.worker.callables import Infer, synchronous
@@ -63,7 +64,7 @@ class Unrecoverable(Exception):
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return sendable(f"{type(error).__name__}: {error}")
 
 
 def _output(entry: dict[str, Any]) -> Output:

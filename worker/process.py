@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
+from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits
 from pytriton.worker.callables import load_callable, run_check
@@ -45,9 +46,9 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         try:
             model = _load(load, payloads)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
-            text = f"{type(error).__name__}: {error}"
+            text = sendable(f"{type(error).__name__}: {error}")
             traceback.print_exc()
-            control.send(messages.WorkerFailed(worker, text, traceback.format_exc()))
+            control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)

@@ -22,6 +22,11 @@ class ErrorKind(str, enum.Enum):
     INTERNAL = "internal"
 
 
+def sendable(text: str) -> str:
+    """Return a text that can be sent: what is no Unicode (file names that are not UTF-8, say) is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class RemoteFailure(Exception):
     """A failure to be sent to, or received from, another process.
 

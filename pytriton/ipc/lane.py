@@ -199,6 +199,7 @@ class Lane:
 
         Raises:
             LaneClosed: the peer is gone.
+            LaneError: the peer does not read.
             ArenaError: no memory for a message that has to be spilled.
         """
         data = _encoder.encode(message)
@@ -220,16 +221,17 @@ class Lane:
         finally:
             os.close(fd)
 
-    def receive(self) -> Batch | BatchDone | BatchFailed:
+    def receive(self, *, wait: bool = True) -> Batch | BatchDone | BatchFailed:
         """Return the next message that is not about memory; waits for it.
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: it said nothing for as long as `set_patience` allows.
+            LaneSilent: it said nothing for as long as `set_patience` allows; without `wait`,
+                nothing is there (any more).
             LaneError: the peer sent something else than a message of this protocol.
         """
         while True:
-            data, fds = self._receive()
+            data, fds = self._receive(0 if wait else socket.MSG_DONTWAIT)
             try:
                 message: LaneMessage = _decoder.decode(data)
                 if isinstance(message, Spilled):
@@ -271,13 +273,19 @@ class Lane:
 
     def _send(self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]] = ()) -> None:
         try:
-            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+            # One batch is under way at a time, so there is always room, unless the peer has stopped
+            # to read: then nobody shall wait for it.
+            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            raise LaneError("the peer does not read what it is sent") from error
         except (BrokenPipeError, ConnectionError) as error:
             raise LaneClosed(str(error), unread=True) from error
 
-    def _receive(self) -> tuple[memoryview, list[int]]:
+    def _receive(self, how: int) -> tuple[memoryview, list[int]]:
         try:
-            count, ancillary, flags, _ = self._socket.recvmsg_into([self._received], _ANCILLARY)
+            count, ancillary, flags, _ = self._socket.recvmsg_into(
+                [self._received], _ANCILLARY, how
+            )
         except BlockingIOError:
             raise LaneSilent from None
         except ConnectionError as error:

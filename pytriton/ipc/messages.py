@@ -368,7 +368,7 @@ class Attach(Message, frozen=True):
 
     registration: str
     instance: str
-    pid: int
+    pid: int = 0
     lost: Optional[str] = None
     protocol: int = PROTOCOL
 

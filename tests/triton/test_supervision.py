@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from urllib import request as urlrequest
 from urllib.error import HTTPError
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -24,6 +26,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import Model
 from pytriton.exceptions import RegistrationError
+from pytriton.ipc.lane import Batch, Lane
 from pytriton.limits import Limits
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
@@ -598,3 +601,45 @@ def test_a_check_keeps_a_bad_replacement_out(
             progress=False,
         )  # fmt: skip
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
+
+
+# ── what reaches a worker by its lane ────────────────────────────────────────────────────────────
+
+
+def test_an_error_that_is_no_unicode_ends_nobody(
+    inference: Inference, serve: Callable[..., Model]
+) -> None:
+    """A file name that is not UTF-8, say, in an exception's text."""
+
+    def infer(requests: Any) -> Any:
+        raise FileNotFoundError(os.fsdecode(b"/data/\xff.bin"))
+
+    model = serve(infer)
+    with pytest.raises(InferenceServerException, match=r"FileNotFoundError: /data/\\udcff.bin"):
+        inference.infer("model", {"x": ONES})
+    assert model.instances[0].restarts == 0
+
+
+def test_a_peer_that_stalls_does_not_hold_a_worker_up(
+    daemon: RunningDaemon, inference: Inference, serve: Callable[..., Model]
+) -> None:
+    """One lane announces memory and says no more; another sends batches and reads no answer."""
+    model = serve(lambda requests: [{"y": request["x"]} for request in requests])
+    (path,) = daemon.config.rundir.lanes.iterdir()
+    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    greedy = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with silent, greedy:
+        silent.connect(str(path))
+        lane = Lane(silent, peer_trusted=True)
+        lane.announce(7, os.open("/dev/null", os.O_RDONLY))
+        greedy.connect(str(path))
+        greedy.settimeout(20)
+        with pytest.raises(ConnectionError):
+            _send_without_end(greedy)
+        assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
+    assert model.instances[0].restarts == 0
+
+
+def _send_without_end(peer: socket.socket) -> None:
+    while True:
+        peer.send(msgspec.msgpack.encode(Batch(1, [])))
