@@ -249,7 +249,7 @@ class Pool:
         worker = await self._start_worker(instance)
         ended = [name for name, one in self._workers.items() if not one.alive]
         for name in ended[:-_ENDED_KEPT]:
-            self._workers.pop(name).gauge.close()
+            del self._workers[name]
         self._workers[worker.name] = worker
         return worker
 

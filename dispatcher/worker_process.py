@@ -14,7 +14,7 @@ from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
 from pytriton.ipc import linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.gauge import Gauge
+from pytriton.ipc.gauge import Gauge, Reading
 
 #: Of the daemon's own environment, what a worker gets when its registrant did not send it.
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
@@ -40,7 +40,7 @@ class WorkerProcess:
         greeted: resolves when it has said hello.
         ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
         lane_path: where it listens for lanes once ready.
-        gauge: what it is doing.
+        gauge: what it is doing; closed when it has ended.
         spent: resolves with the reason when it should be replaced though it serves.
         condemned: why the dispatcher ends it; None when it ends, or ended, by itself or on request.
     """
@@ -60,6 +60,7 @@ class WorkerProcess:
         self.lane_path = lane_path
         self.gauge = gauge
         self.condemned: str | None = None
+        self._done: Reading | None = None
         self._oom_kills = linux.oom_kills()
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
@@ -168,7 +169,7 @@ class WorkerProcess:
     def end_record(self) -> messages.WorkerEnd:
         """Return what is kept of a worker that has ended."""
         code = self.child.exited.result()
-        done = self.gauge.read()
+        assert self._done is not None  # it has ended
         return messages.WorkerEnd(
             at=time.time(),
             worker=self.name,
@@ -177,8 +178,8 @@ class WorkerProcess:
             exit_code=code if code >= 0 else None,
             signal=signal_name(code),
             peak_memory=self.child.peak_memory,
-            batches=done.answered,
-            in_batch=done.begun > done.answered,
+            batches=self._done.answered,
+            in_batch=self._done.begun > self._done.answered,
             lines=self.child.recent_lines()[-_LINES_KEPT:],
         )
 
@@ -210,6 +211,8 @@ class WorkerProcess:
         self.lane_path.unlink(missing_ok=True)
 
     def _ended(self, exited: asyncio.Future[int]) -> None:
+        self._done = self.gauge.read()
+        self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
         if not self.ready.done():
             asyncio.get_running_loop().create_task(self._report_early_end())

@@ -1,0 +1,7 @@
+"""Break a daemon under load and account for every request; see `scripts/chaos`.
+
+__main__   the command line and the table      run      the order of things
+load       clients that check every answer      ledger   what became of each request
+faults     what is broken, and how              leaks    what is left behind
+models     what is served
+"""

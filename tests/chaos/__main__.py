@@ -1,0 +1,71 @@
+"""The command behind `scripts/chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from chaos.faults import FAULTS
+from chaos.run import Outcome, run
+
+
+def main() -> int:
+    """Run what the command line says, print the table; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos", description="Faults: " + ", ".join(FAULTS)
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the order of faults (default: 1)")
+    parser.add_argument("--seconds", type=float, default=60, help="how long (default: 60)")
+    parser.add_argument("--clients", type=int, default=6, help="that ask at once (default: 6)")
+    parser.add_argument("--faults", default="", help="only these, with commas between them")
+    given = parser.parse_args()
+    names = given.faults.split(",") if given.faults else list(FAULTS)
+    unknown = set(names) - set(FAULTS)
+    if unknown:
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
+    if "fill-shm" in names and not os.environ.get("CHAOS_OWN_SHM"):
+        print("fill-shm is left out: it takes a mount namespace of its own, so root")
+        names.remove("fill-shm")
+    outcome = run(given.seed, given.seconds, names, given.clients)
+    print(table(outcome))
+    problems = broken_promises(outcome)
+    for problem in problems:
+        print(f"BROKEN: {problem}")
+    return 1 if problems else 0
+
+
+def table(outcome: Outcome) -> str:
+    """Return the run as a table, and below it what the errors said."""
+    rows = [
+        (name, one.injected, one.sent, one.right, one.failed, one.wrong, one.lost, one.gap_s)
+        for name, one in outcome.ledger.accounts.items()
+    ]
+    sums = [sum(row[i] for row in rows) for i in range(1, 7)]  # type: ignore[misc]
+    rows.append(("all", *sums, max(row[7] for row in rows)))  # type: ignore[arg-type]
+    lines = [_row("fault", "times", "sent", "right", "clear error", "wrong", "lost", "longest gap")]
+    lines += [_row(*row[:7], f"{row[7]:.2f} s") for row in rows]
+    lines.append(f"{outcome.seconds:.0f} s; leaks: {'; '.join(outcome.leaks) or 'none'}")
+    for name, one in outcome.ledger.accounts.items():
+        lines += [f"  {name}: {count} x {text}" for text, count in one.texts.most_common(4)]
+    return "\n".join(lines)
+
+
+def _row(name: str, *values: object) -> str:
+    widths = (6, 9, 9, 13, 7, 6, 13)
+    return f"{name:<18}" + "".join(f"{value!s:>{width}}" for value, width in zip(values, widths))
+
+
+def broken_promises(outcome: Outcome) -> list[str]:
+    """Say what must not be: answers wrong or lost, errors that say nothing, errors where none may be, leaks."""
+    problems = [f"leak: {leak}" for leak in outcome.leaks]
+    for name, one in outcome.ledger.accounts.items():
+        counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
+        problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]
+        if one.failed and (name not in FAULTS or FAULTS[name].free):
+            problems.append(f"{name}: {one.failed} requests failed, none may")
+    return problems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

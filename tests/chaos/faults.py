@@ -1,0 +1,182 @@
+"""What is broken. Each fault is a function that breaks something once; what mends it is the daemon's business."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+from support.running import eventually
+
+from chaos import models
+from chaos.load import AskError, GrpcAsker
+
+if TYPE_CHECKING:
+    from chaos.run import Ground
+
+#: How long /dev/shm stays full.
+_FULL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`free`: no request of the load may fail because of it."""
+
+    inject: Callable[[Ground, random.Random], None]
+    free: bool
+    #: It ends the daemon or tritonserver: then nothing can be served for a moment.
+    heavy: bool = False
+
+
+def _worker_pids(ground: Ground, names: list[str]) -> list[int]:
+    infos = [info for info in ground.daemon.client.status().models if info.name in names]
+    return [one.pid for info in infos for one in info.instances if one.pid and one.state == "ready"]
+
+
+def kill_worker(ground: Ground, chance: random.Random) -> None:
+    """Any worker, wherever it is in its work."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(chance.choice(_worker_pids(ground, list(models.SALTS))), signal.SIGKILL)
+
+
+def kill_all_workers(ground: Ground, chance: random.Random) -> None:
+    """All workers of one model at once."""
+    for pid in _worker_pids(ground, [chance.choice(list(models.SALTS))]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def stop_worker(ground: Ground, chance: random.Random) -> None:
+    """SIGSTOP: it neither answers nor ends. Only the model with a time limit can notice."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(chance.choice(_worker_pids(ground, ["timed"])), signal.SIGSTOP)
+
+
+def _provoke(ground: Ground, model: str, what: int) -> None:
+    """Send one request that makes a callable misbehave; its own fate is not the load's."""
+    asker = GrpcAsker(ground.daemon.grpc)
+    with contextlib.suppress(AskError):
+        asker.ask(model, 1, what)
+    asker.close()
+
+
+def hang_worker(ground: Ground, chance: random.Random) -> None:
+    """A callable that does not come back."""
+    _provoke(ground, "timed", models.HANG)
+
+
+def poison(ground: Ground, chance: random.Random) -> None:
+    """A request that ends every worker that takes it."""
+    _provoke(ground, chance.choice(["double", "spared"]), models.DIE)
+
+
+def leak_memory(ground: Ground, chance: random.Random) -> None:
+    """A callable that keeps what it allocates, past the soft limit of its worker."""
+    for _ in range(3):
+        _provoke(ground, "bounded", models.LEAK)
+
+
+def kill_proxy(ground: Ground, chance: random.Random) -> None:
+    """A stub of tritonserver, whose batches are lost."""
+    stubs = [child for child in ground.daemon.children() if "stub" in child.name()]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        chance.choice(stubs).kill()
+
+
+def vanish(ground: Ground, chance: random.Random) -> None:
+    """Clients that go away in the middle of a request."""
+    host, _, port = ground.daemon.http.rpartition(":")
+    for model in models.SALTS:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            body = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"INT64","data":[1,0]}]}'
+            head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            whole = head.encode() + body
+            connection.sendall(whole[: chance.randrange(len(head), len(whole) + 1)])
+
+
+def replace(ground: Ground, chance: random.Random) -> None:
+    """The same model again, in new workers."""
+    models.register(ground.daemon.client, chance.choice(list(models.SALTS)), replace=True)
+
+
+def roll_back(ground: Ground, chance: random.Random) -> None:
+    """Replace, and back."""
+    name = chance.choice(list(models.SALTS))
+    models.register(ground.daemon.client, name, replace=True)
+    ground.daemon.client.rollback(name)
+
+
+def scale(ground: Ground, chance: random.Random) -> None:
+    """Up, and down to what it was."""
+    name = chance.choice(["single", "double"])
+    before = len(ground.daemon.client.model(name).instances)
+    ground.daemon.client.scale(name, 3)
+    ground.daemon.client.scale(name, before)
+
+
+def kill_server(ground: Ground, chance: random.Random) -> None:
+    """tritonserver, by SIGKILL."""
+    pid = ground.daemon.client.status().server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop_server(ground: Ground, chance: random.Random) -> None:
+    """tritonserver, by SIGSTOP: it has to be found out."""
+    pid = ground.daemon.client.status().server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    eventually(
+        lambda: ground.daemon.client.status().server.pid != pid, "the hung server is replaced", 60
+    )
+
+
+def restart_daemon(ground: Ground, chance: random.Random) -> None:
+    """In order; it restores what it served."""
+    ground.restart(signal.SIGTERM)
+
+
+def kill_daemon(ground: Ground, chance: random.Random) -> None:
+    """By SIGKILL; the next one restores what it served."""
+    ground.restart(signal.SIGKILL)
+
+
+def fill_shm(ground: Ground, chance: random.Random) -> None:
+    """/dev/shm has no room for a while (our own one, see scripts/chaos)."""
+    path = f"/dev/shm/chaos-{os.getpid()}"
+    with open(path, "wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        threading.Event().wait(_FULL_S)
+    os.unlink(path)
+
+
+FAULTS: dict[str, Fault] = {
+    "kill-worker": Fault(kill_worker, free=True),
+    "kill-all-workers": Fault(kill_all_workers, free=True),
+    "stop-worker": Fault(stop_worker, free=True),
+    "leak-memory": Fault(leak_memory, free=True),
+    "vanish": Fault(vanish, free=True),
+    "replace": Fault(replace, free=True),
+    "roll-back": Fault(roll_back, free=True),
+    "scale": Fault(scale, free=True),
+    "hang-worker": Fault(hang_worker, free=False),
+    "poison": Fault(poison, free=False),
+    "kill-proxy": Fault(kill_proxy, free=False),
+    "fill-shm": Fault(fill_shm, free=False),
+    "kill-server": Fault(kill_server, free=False, heavy=True),
+    "stop-server": Fault(stop_server, free=False, heavy=True),
+    "restart-daemon": Fault(restart_daemon, free=False, heavy=True),
+    "kill-daemon": Fault(kill_daemon, free=False, heavy=True),
+}

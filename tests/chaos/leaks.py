@@ -1,0 +1,58 @@
+"""What a daemon holds, and what it holds too much after everything has been mended."""
+
+from __future__ import annotations
+
+import collections
+import os
+from dataclasses import dataclass
+
+import psutil
+from support.running import RunningDaemon
+
+#: Resident memory of dispatcher and tritonserver may grow by this: allocators keep what they once had.
+_GROWTH_BYTES = 64 << 20
+
+
+@dataclass
+class Holding:
+    """What belongs to one daemon at one moment."""
+
+    processes: collections.Counter[str]
+    descriptors: int
+    threads: int
+    regions: int
+    lanes: int
+    memory: int
+
+    @classmethod
+    def of(cls, daemon: RunningDaemon) -> Holding:
+        """Look at a daemon that is at rest."""
+        dispatcher = psutil.Process(daemon.process.pid)
+        children = daemon.children()
+        server = [child for child in children if child.name() == "tritonserver"]
+        return cls(
+            processes=collections.Counter(child.name() for child in children),
+            descriptors=dispatcher.num_fds(),
+            threads=dispatcher.num_threads(),
+            regions=sum(
+                f"-{daemon.process.pid}-" in entry.name for entry in os.scandir("/dev/shm")
+            ),
+            lanes=len(list(daemon.config.rundir.lanes.iterdir())),
+            memory=sum(process.memory_info().rss for process in [dispatcher, *server]),
+        )
+
+    def too_much(self, since: Holding) -> list[str]:
+        """Say what there is more of than there was."""
+        found = [
+            f"{name}: {count} processes, were {since.processes[name]}"
+            for name, count in self.processes.items()
+            if count > since.processes[name]
+        ]
+        for what in ("descriptors", "threads", "regions", "lanes"):
+            now, before = getattr(self, what), getattr(since, what)
+            # A few descriptors come with the first use of something (a log file, a connection).
+            if now > before + (8 if what == "descriptors" else 2 if what == "threads" else 0):
+                found.append(f"{what}: {now}, were {before}")
+        if self.memory > since.memory + _GROWTH_BYTES:
+            found.append(f"memory: + {(self.memory - since.memory) >> 20} MiB")
+        return found

@@ -1,0 +1,94 @@
+"""What became of every request, by the fault that was going on when it ended."""
+
+from __future__ import annotations
+
+import collections
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+
+#: Errors that tell a client what happened: connections that broke, models and servers that were away,
+#: and what the daemon itself says of a batch.
+_CLEAR = re.compile(
+    r"Connection refused|Connection reset|Connection aborted|RemoteDisconnected|BadStatusLine|IncompleteRead"
+    r"|Broken pipe|failed to connect|Failed to connect|Socket closed|recvmsg|CANCELLED|GOAWAY|Connection closed"
+    r"|is not healthy|unknown model|not ready|is being stopped|no worker is left|Server is stopping"
+    r"|execution_timeout_s|was killed by signal|exited with code|MemoryError|cannot get \d+ bytes"
+    r"|shared memory|No space left"
+)
+
+
+@dataclass
+class Account:
+    """What happened during one kind of fault. `gap_s` is the longest time in which a model answered nobody."""
+
+    injected: int = 0
+    right: int = 0
+    failed: int = 0
+    unclear: int = 0
+    wrong: int = 0
+    lost: int = 0
+    gap_s: float = 0.0
+    texts: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @property
+    def sent(self) -> int:
+        return self.right + self.failed + self.unclear + self.wrong + self.lost
+
+
+class Ledger:
+    """Accounts by fault; for any number of threads."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        self._lock = threading.Lock()
+        self._fault = "none"
+        self._last_right: dict[str, float] = {}
+
+    def begin(self, fault: str) -> None:
+        """From now on, what ends belongs to this fault."""
+        with self._lock:
+            self._fault = fault
+            self._account().injected += 1
+
+    def right(self, model: str) -> None:
+        """A request was answered rightly."""
+        now = time.monotonic()
+        with self._lock:
+            account = self._account()
+            account.right += 1
+            account.gap_s = max(account.gap_s, now - self._last_right.get(model, now))
+            self._last_right[model] = now
+
+    def wrong(self, text: str) -> None:
+        """A request was answered with something else."""
+        with self._lock:
+            account = self._account()
+            account.wrong += 1
+            account.texts[text] += 1
+
+    def lost(self, text: str) -> None:
+        """A request was neither answered nor refused in time."""
+        with self._lock:
+            account = self._account()
+            account.lost += 1
+            account.texts[text] += 1
+
+    def failed(self, text: str) -> None:
+        """A request got an error."""
+        with self._lock:
+            account = self._account()
+            if _CLEAR.search(text):
+                account.failed += 1
+            else:
+                account.unclear += 1
+            account.texts[re.sub(r"\d+", "#", text)[:160]] += 1
+
+    def answered(self) -> int:
+        """How many requests have been answered rightly so far."""
+        with self._lock:
+            return sum(account.right for account in self.accounts.values())
+
+    def _account(self) -> Account:
+        return self.accounts.setdefault(self._fault, Account())

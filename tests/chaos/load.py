@@ -1,0 +1,153 @@
+"""Clients that ask without end, over HTTP and gRPC, and check every answer."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import random
+import threading
+from abc import ABC, abstractmethod
+
+import numpy as np
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from chaos.ledger import Ledger
+from chaos.models import ANSWER, SALTS, right_answer
+
+#: An answer or an error has to come within this time.
+PATIENCE_S = 40.0
+#: Between two requests of one client: the load shall leave the machine something to recover with.
+_PAUSE_S = 0.004
+#: After an error: who is told that nobody is there does not ask again at once.
+_PAUSE_AFTER_ERROR_S = 0.05
+
+
+class AskError(Exception):
+    """The request got an error."""
+
+
+class NoAnswer(Exception):
+    """Nothing came in time."""
+
+
+class Asker(ABC):
+    """One connection."""
+
+    @abstractmethod
+    def ask(self, model: str, number: int, what: int = ANSWER) -> int:
+        """Return the model's answer.
+
+        Raises:
+            AskError: it is an error.
+            NoAnswer: there is none.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class HttpAsker(Asker):
+    """KServe's JSON over a connection that is kept."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+
+    def ask(self, model: str, number: int, what: int = ANSWER) -> int:
+        tensor = {"name": "x", "shape": [1, 2], "datatype": "INT64", "data": [number, what]}
+        try:
+            self._connection.request(
+                "POST", f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]})
+            )
+            response = self._connection.getresponse()
+            body = response.read()
+        except TimeoutError as error:
+            self._connection.close()
+            raise NoAnswer(f"HTTP: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise AskError(f"{type(error).__name__}: {error}") from error
+        if response.status != 200:
+            raise AskError(body.decode(errors="replace"))
+        return int(json.loads(body)["outputs"][0]["data"][0])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class GrpcAsker(Asker):
+    """tritonclient; a new channel after an error, since gRPC's own reconnecting takes its time."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client = tritonclient.grpc.InferenceServerClient(address)
+
+    def ask(self, model: str, number: int, what: int = ANSWER) -> int:
+        tensor = tritonclient.grpc.InferInput("x", [1, 2], "INT64")
+        tensor.set_data_from_numpy(np.array([[number, what]], np.int64))
+        try:
+            result = self._client.infer(model, [tensor], client_timeout=PATIENCE_S)
+        except InferenceServerException as error:
+            self._client.close()
+            self._client = tritonclient.grpc.InferenceServerClient(self._address)
+            if "Deadline Exceeded" in str(error):
+                raise NoAnswer(f"gRPC: {error}") from error
+            raise AskError(str(error)) from error
+        return int(result.as_numpy("y")[0, 0])
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Load:
+    """Threads that ask all models in turn until stopped; half of them over HTTP, half over gRPC."""
+
+    def __init__(self, http_address: str, grpc_address: str, ledger: Ledger, clients: int) -> None:
+        self._ledger = ledger
+        self._stop = threading.Event()
+        self._numbers = itertools.count(1)
+        self._threads = [
+            threading.Thread(
+                target=self._ask_on,
+                args=(HttpAsker(http_address) if i % 2 else GrpcAsker(grpc_address), i),
+            )
+            for i in range(clients)
+        ]
+
+    def start(self) -> None:
+        """Begin to ask."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Wait for the last answers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask_on(self, asker: Asker, seed: int) -> None:
+        models = list(SALTS)
+        random.Random(seed).shuffle(models)
+        for model in itertools.cycle(models):
+            pause_s = _PAUSE_S if self._ask_once(asker, model) else _PAUSE_AFTER_ERROR_S
+            if self._stop.wait(pause_s):
+                break
+        asker.close()
+
+    def _ask_once(self, asker: Asker, model: str) -> bool:
+        number = next(self._numbers)
+        try:
+            answer = asker.ask(model, number)
+        except AskError as error:
+            self._ledger.failed(str(error))
+            return False
+        except NoAnswer as error:
+            self._ledger.lost(f"{model}: {error}")
+            return False
+        if answer != right_answer(model, number):
+            self._ledger.wrong(f"{model}: {answer} to {number}")
+            return False
+        self._ledger.right(model)
+        return True

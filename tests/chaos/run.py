@@ -1,0 +1,149 @@
+"""The order of things: a daemon with its models, load, then fault after fault, each mended before the next."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from support.running import RunningDaemon, eventually
+
+from chaos import models
+from chaos.faults import FAULTS
+from chaos.leaks import Holding
+from chaos.ledger import Ledger
+from chaos.load import Load
+from pytriton.dispatcher.ports import free_port
+
+_HOST = "127.0.0.1"
+#: Everything has to be mended within this time of a fault.
+_MENDED_S = 90.0
+#: Requests that have to be answered between two faults.
+_BETWEEN = 60
+
+
+@dataclass
+class Outcome:
+    """What a run has shown. `leaks` says what each daemon held too much in the end."""
+
+    ledger: Ledger
+    leaks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Ground:
+    """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._settings = {
+            "state_dir": state_dir,
+            "http_port": free_port(_HOST),
+            "grpc_port": free_port(_HOST),
+            "server_probe_interval_s": 0.5,
+            "server_probe_timeout_s": 3.0,
+            "worker_backoff_s": 0.1,
+            "worker_backoff_max_s": 1.0,
+            "worker_restart_limit": 20,
+            "unready_after_s": 20.0,
+        }
+        self._stack = contextlib.ExitStack()
+        self.leaks: list[str] = []
+        self.daemon = self._start()
+        for name in models.SALTS:
+            models.register(self.daemon.client, name)
+        self._since = self.at_rest()
+
+    def restart(self, number: int) -> None:
+        """End the daemon with a signal, and start another one, which restores the models."""
+        self._look_for_leaks()
+        self.daemon.stop(number)
+        self._stack.close()  # checks that nothing is left
+        self.daemon = self._start()
+        self.mended()
+        self._since = self.at_rest()
+
+    def mended(self) -> None:
+        """Wait until every model has all its workers, each instance its proxy."""
+        eventually(self._is_mended, lambda: str(self.daemon.client.status().models), _MENDED_S)
+
+    def at_rest(self) -> Holding:
+        """Return what the daemon holds when nothing goes on; former proxies take a moment to end."""
+        holding = [Holding.of(self.daemon)]
+
+        def settled() -> bool:
+            time.sleep(0.5)
+            holding.append(Holding.of(self.daemon))
+            return holding[-1].processes == holding[-2].processes
+
+        eventually(settled, "processes come and go", 30)
+        return holding[-1]
+
+    def close(self) -> None:
+        """End the daemon; fails when anything of it is left."""
+        self._look_for_leaks()
+        self._stack.close()
+
+    def _look_for_leaks(self) -> None:
+        self.leaks += self.at_rest().too_much(self._since)
+
+    def _start(self) -> RunningDaemon:
+        return self._stack.enter_context(RunningDaemon.start(**self._settings))
+
+    def _is_mended(self) -> bool:
+        status = self.daemon.client.status()
+        infos = {info.name: info for info in status.models}
+        return (
+            status.server.state == "ready"
+            and set(infos) == set(models.SALTS)
+            and all(
+                info.state == "ready" and all(one.state == "ready" for one in info.instances)
+                for info in infos.values()
+            )
+        )
+
+
+@contextlib.contextmanager
+def _loaded(ground: Ground, ledger: Ledger, clients: int) -> Iterator[None]:
+    load = Load(ground.daemon.http, ground.daemon.grpc, ledger, clients)
+    load.start()
+    try:
+        yield
+    finally:
+        load.stop()
+
+
+def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:
+    """Break a daemon for a while; each fault at least once, in a random order that the seed gives."""
+    chance = random.Random(seed)
+    ledger = Ledger()
+    outcome = Outcome(ledger)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
+        ground = Ground(state_dir)
+        with _loaded(ground, ledger, clients):
+            _answered(ledger)
+            begun = time.monotonic()
+            while time.monotonic() - begun < seconds or not set(names) <= set(ledger.accounts):
+                for name in chance.sample(list(names), len(names)):
+                    _inject(name, ground, ledger, chance)
+                    if time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts):
+                        break
+            outcome.seconds = time.monotonic() - begun
+        ground.close()
+        outcome.leaks = ground.leaks
+    return outcome
+
+
+def _inject(name: str, ground: Ground, ledger: Ledger, chance: random.Random) -> None:
+    ledger.begin(name)
+    FAULTS[name].inject(ground, chance)
+    ground.mended()
+    _answered(ledger)
+
+
+def _answered(ledger: Ledger) -> None:
+    wanted = ledger.answered() + _BETWEEN
+    eventually(lambda: ledger.answered() >= wanted, "requests are answered", _MENDED_S)
