@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
+from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import linux
 
 #: Lines kept to tell the user what a child said last.
@@ -35,13 +36,17 @@ class Child:
             once it ended.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], on_line: OnLine) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], on_line: OnLine, undertaker: Undertaker
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.pid = popen.pid
         self.exited: asyncio.Future[int] = loop.create_future()
         self.peak_memory = 0
         self._popen = popen
         self._on_line = on_line
+        self._undertaker = undertaker
+        undertaker.add(popen.pid)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         self._pidfd = linux.pidfd_open(popen.pid)
         loop.add_reader(self._pidfd, self._reap)
@@ -56,6 +61,7 @@ class Child:
         env: Mapping[str, str],
         cwd: str | None,
         on_line: OnLine,
+        undertaker: Undertaker,
         umask: int = -1,
         pass_fds: Sequence[int] = (),
     ) -> Child:
@@ -75,7 +81,7 @@ class Child:
             pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
-        return cls(popen, on_line)
+        return cls(popen, on_line, undertaker)
 
     def recent_lines(self) -> list[str]:
         """The lines that the child printed last."""
@@ -103,6 +109,7 @@ class Child:
             await asyncio.wait([self.exited], timeout=grace_s)
         self.signal_group(signal.SIGKILL)
         code = await asyncio.shield(self.exited)
+        self._undertaker.remove(self.pid)
         await self.drained()
         return code
 

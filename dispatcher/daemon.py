@@ -41,7 +41,8 @@ from pytriton.dispatcher.server_runtime import (
     lay_out_backends,
 )
 from pytriton.dispatcher.store import Store
-from pytriton.dispatcher.tritonserver import ServerStartError, TritonServer
+from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
+from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
@@ -76,11 +77,15 @@ class Daemon:
         self._notifier = notifier
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
+        shm_prefix = new_shm_prefix()
+        self._undertaker = Undertaker(SHM / shm_prefix)
         self._server = TritonServer(
             config,
             runtime,
             models=rundir.models,
             backends=self._backends,
+            shm_prefix=shm_prefix,
+            undertaker=self._undertaker,
             on_line=self._log_server_line,
         )
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
@@ -149,6 +154,7 @@ class Daemon:
         serving.cancel()
         await self._control.close()
         telling.cancel()
+        self._undertaker.close()
         last_end.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
@@ -314,7 +320,7 @@ class Daemon:
             name,
             registration.spec,
             instance,
-            place=WorkerPlace(self.rundir.control_endpoint, self._library),
+            place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
             lane_path=self.rundir.lane_socket(name),
             on_line=on_line,
         )

@@ -61,6 +61,7 @@ class Registration:
         self._triton = asyncio.Lock()
         self._broken = asyncio.Event()
         self._mended = 0
+        self._server_lost = False  #: tritonserver has ended and does not have the model yet
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -124,6 +125,7 @@ class Registration:
         """tritonserver was started again: load the model, unless no worker could serve it."""
         if self.ready:
             await self._in_triton(server.load, self.spec.name, self.triton_config)
+        self._server_lost = False
         await self.pool.wake()
 
     async def unload(self, server: TritonServer) -> None:
@@ -167,6 +169,7 @@ class Registration:
 
     def forget_proxies(self) -> None:
         """tritonserver has ended, and all proxies with it."""
+        self._server_lost = True
         self.proxies.clear()
         self.pool.forget_proxies()
         self._detached.set()
@@ -252,7 +255,7 @@ class Registration:
         return messages.ModelInfo(
             name=name,
             version=self.spec.version,
-            state=self._machine.state.value,
+            state="unready" if self._server_lost and self.ready else self._machine.state.value,
             instances=self.pool.infos(),
             url=f"{http_url}/v2/models/{name}" if http_url else "",
             config=self.triton_config,

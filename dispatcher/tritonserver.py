@@ -23,6 +23,7 @@ from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.triton_admin import AdminClient, reachable
+from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -34,13 +35,18 @@ _READY_INTERVAL_S = 0.02
 #: Once its models are unloaded nothing is under way: tritonserver then only waits for idle
 #: connections.
 _EXIT_GRACE_S = 2.0
-_SHM = Path("/dev/shm")
+SHM = Path("/dev/shm")
 #: Starts a program whose shared memory is for this user alone.
 _PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 
 
 class ServerStartError(Exception):
     """tritonserver did not come up; the text holds what it said last."""
+
+
+def new_shm_prefix() -> str:
+    """Return what the names of one daemon's regions in /dev/shm begin with."""
+    return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
 
 
 class TritonServer:
@@ -53,6 +59,8 @@ class TritonServer:
         *,
         models: Path,
         backends: Path,
+        shm_prefix: str,
+        undertaker: Undertaker,
         on_line: OnLine,
     ) -> None:
         self._config = config
@@ -66,7 +74,8 @@ class TritonServer:
         self._watch: asyncio.Task[None] | None = None
         self._hung = ""  #: how the process was found to hang, if it was
         self._silence = ""  #: why it was not reached last
-        self._shm_prefix = f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
+        self._shm_prefix = shm_prefix
+        self._undertaker = undertaker
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
         self.metrics_port = config.metrics_port
@@ -101,7 +110,9 @@ class TritonServer:
         # proxy.
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
-        self._child = await Child.start(argv, env=env, cwd=cwd, on_line=self._say, umask=0o077)
+        self._child = await Child.start(
+            argv, env=env, cwd=cwd, on_line=self._say, undertaker=self._undertaker, umask=0o077
+        )
         self._client = self._connect()
         await self._wait_ready(self._child, self._client)
         access.blank_out(self._child.pid, self._config.access_token)
@@ -114,6 +125,7 @@ class TritonServer:
         """Wait for the process to end, and say how it did."""
         assert self._child is not None
         code = await asyncio.shield(self._child.exited)
+        self._child.signal_group(signal.SIGKILL)  # its stubs, which wait for it in vain
         await self._child.drained()
         return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}{self._hung}"
 
@@ -121,6 +133,8 @@ class TritonServer:
         """After the process ended by itself: give back what it left behind. It may be started again then."""
         self._machine.change(ServerState.STARTING)
         await self._close_client()
+        if self._child is not None:
+            await self._child.stop(0)  # its stubs
         self._sweep_shared_memory()
 
     async def load(self, name: str, config: dict[str, Any]) -> None:
@@ -310,5 +324,5 @@ class TritonServer:
             self._client = None
 
     def _sweep_shared_memory(self) -> None:
-        for left in _SHM.glob(f"{self._shm_prefix}*"):
+        for left in SHM.glob(f"{self._shm_prefix}*"):
             left.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge, Reading
@@ -26,10 +27,11 @@ _LINES_KEPT = 20
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker needs to know of its daemon: the control endpoint and the folder that holds `pytriton`."""
+    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker."""
 
     endpoint: str
     library: Path
+    undertaker: Undertaker
 
 
 class WorkerProcess:
@@ -102,6 +104,7 @@ class WorkerProcess:
                 env=_environment(spec, instance),
                 cwd=world.cwd,
                 on_line=on_line,
+                undertaker=place.undertaker,
                 pass_fds=[gauge_fd],
             )
         except OSError as error:

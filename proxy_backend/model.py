@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
-from pathlib import Path
-from select import poll
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes, linux, messages
+from pytriton.ipc import datatypes, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
@@ -54,7 +51,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Attach to a worker; the model becomes ready when its proxies have all attached."""
         config = json.loads(args["model_config"])
-        _guard_against_orphanhood()
+        _make_regions_private()
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         self._instance = f"{args['model_instance_name']}:{os.getpid()}"
@@ -206,24 +203,7 @@ def _parameter(config: dict[str, Any], name: str) -> str:
     return value
 
 
-def _guard_against_orphanhood() -> None:
-    """Make this process's shared memory private, and end with tritonserver even when that is killed.
-
-    The stub notices such an end only between batches and leaves its region in /dev/shm.
-    PR_SET_PDEATHSIG will not do: it fires when the parent's *thread* ends, and tritonserver starts
-    stubs from threads that come and go.
-    """
-    paths = Regions().paths()
-    for path in paths:
+def _make_regions_private() -> None:
+    """Make this process's shared memory its user's alone, where the daemon could not have it made so."""
+    for path in Regions().paths():
         os.chmod(path, 0o600)
-    server = linux.pidfd_open(os.getppid())
-    threading.Thread(target=_end_with, args=(server, paths), daemon=True).start()
-
-
-def _end_with(server: int, paths: set[str]) -> None:
-    waiter = poll()
-    waiter.register(server)
-    waiter.poll()
-    for path in paths:
-        Path(path).unlink(missing_ok=True)  # tritonserver has removed it if it ended in order
-    os._exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -111,9 +112,15 @@ def test_the_second_signal_ends_at_once(asking: ThreadPoolExecutor, tmp_path: Pa
 
 
 def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -> None:
-    """SIGKILL: the kernel ends tritonserver and workers, proxies remove their shared memory."""
-    _register(fresh_daemon, _slow(Path("/"), 0), instances=2)
-    assert len(fresh_daemon.children()) >= 5  # tritonserver, 2 stubs, 2 workers
+    """SIGKILL: tritonserver, its stubs, workers, what these have started, and shared memory."""
+
+    def factory() -> Any:
+        subprocess.Popen(["sleep", "1000"])
+        return _slow(Path("/"), 0)
+
+    _register(fresh_daemon, factory, factory=True, instances=2)
+    # tritonserver, 2 stubs, 2 workers and what they have started
+    assert len(fresh_daemon.children()) >= 7
     server = fresh_daemon.client.status().server.pid
     family = fresh_daemon.children()
     fresh_daemon.process.kill()

@@ -233,7 +233,7 @@ def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
         control = ControlClient(daemon.config.rundir.control_endpoint)
         with control, pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"):
             control.ask(messages.Register(spec), [b""], timeout_s=30)
-        assert [child.name() for child in daemon.children()] == ["tritonserver"]
+        assert [child.name() for child in daemon.children()] == ["sh", "tritonserver"]
 
 
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:

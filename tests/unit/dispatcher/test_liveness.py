@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from pytriton.dispatcher.child import Child
 from pytriton.dispatcher.liveness import process_state, wait_hung
 from pytriton.dispatcher.triton_admin import AdminClient
+from pytriton.dispatcher.undertaker import Undertaker
 
 #: A process that lives until it is killed.
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -46,9 +48,26 @@ async def _refused() -> bool:
     raise ConnectionRefusedError("nobody listens")
 
 
+async def _start(argv: list[str]) -> Child:
+    _UNDERTAKERS.append(Undertaker(Path("/dev/shm/pytriton-test-of-nothing-")))
+    return await Child.start(
+        argv, env=os.environ, cwd=None, on_line=lambda pid, line: None, undertaker=_UNDERTAKERS[-1]
+    )
+
+
+_UNDERTAKERS: list[Undertaker] = []
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    yield
+    while _UNDERTAKERS:
+        _UNDERTAKERS.pop().close()
+
+
 async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Event) -> bool | None:
     """Watch a process; None when it still counted as alive when `asked` was set. Fast: 30 ms of silence."""
-    child = await Child.start(FOREVER, env=os.environ, cwd=None, on_line=lambda pid, line: None)
+    child = await _start(FOREVER)
     rest = iter(others)
 
     def connect() -> AdminClient:
@@ -123,9 +142,7 @@ def test_a_new_connection_may_answer_and_so_may_the_old_one_late() -> None:
 
 def test_a_process_that_has_ended_is_not_hung() -> None:
     async def main() -> None:
-        child = await Child.start(
-            [sys.executable, "-c", ""], env=os.environ, cwd=None, on_line=lambda pid, line: None
-        )
+        child = await _start([sys.executable, "-c", ""])
         own = cast(AdminClient, _Connection(_refused))
         hung = await wait_hung(child, own, lambda: own, interval_s=0.01, timeout_s=30)
         assert not hung
