@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import structlog
 
@@ -46,6 +46,8 @@ class Pool:
         self._routes = Routes()
         self._changed = asyncio.Condition()
         self._stopping = False
+        #: Workers that have been asked to give a proxy away, and have not yet.
+        self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -118,6 +120,7 @@ class Pool:
         Raises:
             RemoteFailure: no worker will come any more.
         """
+        self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
         async with self._changed:
             while True:
@@ -157,9 +160,7 @@ class Pool:
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
         _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
-        ending = asyncio.get_running_loop().create_task(worker.end_hung(what))
-        self._aside.add(ending)
-        ending.add_done_callback(self._aside.discard)
+        self._do_aside(worker.end_hung(what))
         if not taken:
             return Verdict("retry")
         return Verdict(
@@ -170,7 +171,9 @@ class Pool:
 
     def detach(self, proxy: str) -> None:
         """A proxy is gone."""
+        self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
+        self._do_aside(self._balance())
 
     def forget_proxies(self) -> None:
         """All proxies are gone: tritonserver has ended."""
@@ -254,12 +257,24 @@ class Pool:
         return worker
 
     async def _tell(self, ready: str | None) -> None:
-        """Wake who waits for a worker; one that is ready gets a proxy that another has too many."""
+        """Wake who waits for a worker."""
         async with self._changed:
             self._changed.notify_all()
-        giver = self._routes.too_many_for(ready) if ready is not None else None
-        if giver is not None:
-            await self._workers[giver].withdraw_lane()
+        if ready is not None:
+            await self._balance()
+
+    async def _balance(self) -> None:
+        """Have every worker without a proxy get one that another has too many; each gives one at a time."""
+        for idle in self._ready_workers():
+            giver = self._routes.too_many_for(idle)
+            if giver is not None and giver not in self._asked:
+                self._asked.add(giver)
+                await self._workers[giver].withdraw_lane()
+
+    def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     def _ready_workers(self) -> list[str]:
         return [keeper.serving.name for keeper in self._keepers if keeper.serving is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 
 from pytriton.ipc import linux
@@ -44,6 +45,15 @@ class Proxies:
         if known is not None:
             asyncio.get_running_loop().remove_reader(known[1])
             os.close(known[1])
+
+    def names(self) -> set[str]:
+        """Return those that are attached."""
+        return set(self._watched)
+
+    def end(self, proxies: set[str]) -> None:
+        """Kill those of `proxies` that are still attached: tritonserver has given them up."""
+        for proxy in proxies & self.names():
+            os.kill(self._watched[proxy][0], signal.SIGKILL)
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -82,7 +82,13 @@ class Registration:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def start(
-        self, server: TritonServer, models: Path, report: ReportProgress, unready_after_s: float
+        self,
+        server: TritonServer,
+        models: Path,
+        report: ReportProgress,
+        *,
+        unready_after_s: float,
+        grace_s: float,
     ) -> None:
         """Load the workers, then the model in Triton; it serves when this returns.
 
@@ -94,7 +100,10 @@ class Registration:
         repository.make_folder(models, self.spec)
         await server.load(self.spec.name, self.triton_config)
         self._machine.change(ModelState.READY)
-        for duty in (self._follow_workers(server, unready_after_s), self._mend_proxies(server)):
+        for duty in (
+            self._follow_workers(server, unready_after_s),
+            self._mend_proxies(server, grace_s),
+        ):
             task = asyncio.get_running_loop().create_task(duty)
             task.add_done_callback(_report_fault)
             self._tasks.append(task)
@@ -147,15 +156,15 @@ class Registration:
     async def stop(self, grace_s: float) -> None:
         """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers."""
         deadline = asyncio.get_running_loop().time() + grace_s
-        try:
-            await asyncio.wait_for(self._until_detached(), grace_s)
-        except asyncio.TimeoutError:
+        await self._until(lambda: not self.pool.proxies, grace_s)
+        if self.pool.proxies:
             _log.warning(
                 "batches still run after the grace period",
                 model=self.spec.name,
                 grace_s=grace_s,
                 proxies=self.pool.proxies,
             )
+        self.proxies.end(self.proxies.names())
         self.proxies.clear()
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s))
@@ -185,10 +194,16 @@ class Registration:
             )
             self._broken.set()
 
-    async def _until_detached(self) -> None:
-        while self.pool.proxies:
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until a condition about the proxies holds, at most `timeout_s` seconds."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not condition():
             self._detached.clear()
-            await self._detached.wait()
+            left_s = deadline - asyncio.get_running_loop().time()
+            try:
+                await asyncio.wait_for(self._detached.wait(), max(0.0, left_s))
+            except asyncio.TimeoutError:
+                return
 
     async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
         """Keep the model in Triton while workers can serve it, and out of it while none can."""
@@ -211,13 +226,22 @@ class Registration:
             self._machine.change(ModelState.READY)
             _log.info("model is ready again", model=self.spec.name)
 
-    async def _mend_proxies(self, server: TritonServer) -> None:
+    async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
         while True:
             await self._broken.wait()
             self._broken.clear()
             self._mended += 1
+            former = self.proxies.names()
             if self.ready and server.ready:  # else it is loaded anew in any case
                 await self._in_triton(server.load, self.spec.name, self.triton_config)
+                # Of the former ones, those that live on end when they have answered their batches;
+                # but next to a dead one, tritonserver (2.51) never gets so far as to tell them.
+                await self._until_gone(former, grace_s)
+
+    async def _until_gone(self, former: set[str], grace_s: float) -> None:
+        """Wait until proxies have ended; those that have not after a while are killed."""
+        await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
+        self.proxies.end(former)
 
     async def _in_triton(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         try:

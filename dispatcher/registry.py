@@ -201,8 +201,7 @@ class Registry:
 
     async def load_again(self) -> None:
         """After tritonserver was started again: load all models; their workers have kept theirs."""
-        for registration in list(self):
-            await registration.load_again(self._server)
+        await asyncio.gather(*(one.load_again(self._server) for one in self))
 
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
@@ -260,7 +259,11 @@ class Registry:
         registration = self._new(entry)
         try:
             await registration.start(
-                self._server, self._rundir.models, report, self._config.unready_after_s
+                self._server,
+                self._rundir.models,
+                report,
+                unready_after_s=self._config.unready_after_s,
+                grace_s=self._config.grace_period_s,
             )
             if unfinished is not None:
                 with _as_failure():

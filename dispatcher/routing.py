@@ -23,6 +23,10 @@ class Routes:
         """How many proxies a worker serves."""
         return sum(name == worker for name in self._worker_of.values())
 
+    def worker_of(self, proxy: str) -> str | None:
+        """Return the worker that serves a proxy, None if none does."""
+        return self._worker_of.get(proxy)
+
     def assign(self, proxy: str, ready: Sequence[str]) -> str:
         """Return which of the ready workers serves `proxy` from now on: the one with the fewest."""
         self.forget(proxy)

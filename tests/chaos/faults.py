@@ -40,23 +40,31 @@ def _worker_pids(ground: Ground, names: list[str]) -> list[int]:
     return [one.pid for info in infos for one in info.instances if one.pid and one.state == "ready"]
 
 
+def _kill(pids: list[int]) -> None:
+    """Kill processes, and wait until their parents have noticed: then the daemon's status tells of it."""
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+            processes[-1].kill()
+    psutil.wait_procs(processes, timeout=10)
+
+
 def kill_worker(ground: Ground, chance: random.Random) -> None:
     """Any worker, wherever it is in its work."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(chance.choice(_worker_pids(ground, list(models.SALTS))), signal.SIGKILL)
+    _kill([chance.choice(_worker_pids(ground, list(models.SALTS)))])
 
 
 def kill_all_workers(ground: Ground, chance: random.Random) -> None:
     """All workers of one model at once."""
-    for pid in _worker_pids(ground, [chance.choice(list(models.SALTS))]):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _kill(_worker_pids(ground, [chance.choice(list(models.SALTS))]))
 
 
 def stop_worker(ground: Ground, chance: random.Random) -> None:
     """SIGSTOP: it neither answers nor ends. Only the model with a time limit can notice."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(chance.choice(_worker_pids(ground, ["timed"])), signal.SIGSTOP)
+    pid = chance.choice(_worker_pids(ground, ["timed"]))
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: pid not in _worker_pids(ground, ["timed"]), "it is replaced", 60)
 
 
 def _provoke(ground: Ground, model: str, what: int) -> None:
@@ -86,8 +94,7 @@ def leak_memory(ground: Ground, chance: random.Random) -> None:
 def kill_proxy(ground: Ground, chance: random.Random) -> None:
     """A stub of tritonserver, whose batches are lost."""
     stubs = [child for child in ground.daemon.children() if "stub" in child.name()]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        chance.choice(stubs).kill()
+    _kill([chance.choice(stubs).pid])
 
 
 def vanish(ground: Ground, chance: random.Random) -> None:
@@ -125,7 +132,8 @@ def kill_server(ground: Ground, chance: random.Random) -> None:
     """tritonserver, by SIGKILL."""
     pid = ground.daemon.client.status().server.pid
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    _kill([pid])
+    _another_server(ground, pid)
 
 
 def stop_server(ground: Ground, chance: random.Random) -> None:
@@ -133,8 +141,14 @@ def stop_server(ground: Ground, chance: random.Random) -> None:
     pid = ground.daemon.client.status().server.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
+    _another_server(ground, pid)
+
+
+def _another_server(ground: Ground, former: int) -> None:
     eventually(
-        lambda: ground.daemon.client.status().server.pid != pid, "the hung server is replaced", 60
+        lambda: ground.daemon.client.status().server.pid not in (None, former),
+        "another tritonserver has been started",
+        60,
     )
 
 

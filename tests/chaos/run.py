@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ class Ground:
             "worker_backoff_max_s": 1.0,
             "worker_restart_limit": 20,
             "unready_after_s": 20.0,
+            "grace_period_s": 5.0,
         }
         self._stack = contextlib.ExitStack()
         self.leaks: list[str] = []
@@ -67,7 +69,14 @@ class Ground:
 
     def mended(self) -> None:
         """Wait until every model has all its workers, each instance its proxy."""
-        eventually(self._is_mended, lambda: str(self.daemon.client.status().models), _MENDED_S)
+        eventually(self._is_mended, self._story, _MENDED_S)
+
+    def _story(self) -> str:
+        status = self.daemon.client.status()
+        return f"all is mended: tritonserver {status.server.state}; " + "; ".join(
+            f"{info.name} {info.state} {[(one.state, one.lanes) for one in info.instances]}"
+            for info in status.models
+        )
 
     def at_rest(self) -> Holding:
         """Return what the daemon holds when nothing goes on; former proxies take a moment to end."""
@@ -99,7 +108,10 @@ class Ground:
             status.server.state == "ready"
             and set(infos) == set(models.SALTS)
             and all(
-                info.state == "ready" and all(one.state == "ready" for one in info.instances)
+                info.state == "ready"
+                and all(one.state == "ready" for one in info.instances)
+                and sum(one.lanes for one in info.instances)
+                == sum(not one.spare for one in info.instances)
                 for info in infos.values()
             )
         )
@@ -138,6 +150,7 @@ def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcom
 
 
 def _inject(name: str, ground: Ground, ledger: Ledger, chance: random.Random) -> None:
+    print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
     ledger.begin(name)
     FAULTS[name].inject(ground, chance)
     ground.mended()
