@@ -75,7 +75,7 @@ async def get_logs(
     daemon: Daemon, peer: Peer, message: messages.GetLogs, payloads: Payloads
 ) -> messages.AnyMessage:
     """Send the newest log lines of a model or of the daemon."""
-    if message.model is not None:
+    if message.model is not None and not daemon.registry.restoring.error(message.model):
         daemon.registry.by_name(message.model)
     count = max(0, min(message.lines, _MOST_LOG_LINES))
     return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))

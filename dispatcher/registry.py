@@ -91,6 +91,14 @@ class Registry:
         except KeyError:
             known = ", ".join(sorted(self._by_name)) or "none"
             text = f"no model {name!r} is registered; registered models: {known}"
+            why = self.restoring.error(name)
+            if why is not None:
+                text = (
+                    f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
+                    "start; register it anew, or unregister it."
+                )
+            elif self.restoring.waits(name):
+                text = f"model {name!r} is not served yet: it is being restored"
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
 
     def worker(self, name: str) -> tuple[Registration, WorkerProcess]:
@@ -142,7 +150,13 @@ class Registry:
         """
         former = self.by_name(name)
         self._check_open(name)
-        previous = await asyncio.to_thread(self._store.previous, name)
+        with _as_failure():
+            previous = await asyncio.to_thread(self._store.previous, name)
+        if self.by_name(name) is not former:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"model {name} was replaced by somebody else meanwhile; look, and try again",
+            )
         if previous is None:
             raise RemoteFailure(
                 ErrorKind.INVALID,
@@ -195,7 +209,9 @@ class Registry:
         self._check_open(name)
         with self._reserved(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
-            (await self._write(registration.entry())).finish(keep_previous=False)
+            unfinished = await self._write(registration.entry())
+            with _as_failure():
+                unfinished.finish(keep_previous=False)
         _log.info("model scaled", model=name, instances=instances)
         return registration
 
@@ -267,7 +283,7 @@ class Registry:
             )
             if unfinished is not None:
                 with _as_failure():
-                    unfinished.finish(keep_previous=former is not None)
+                    unfinished.finish(keep_previous=True)
         except BaseException:
             registration.begin_stop()
             await uninterrupted(self._undo(registration, former))

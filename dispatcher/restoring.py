@@ -53,12 +53,19 @@ class Restoring:
         except RemoteFailure as failure:
             kept.error = failure.text
             _log.error("model was not restored", model=name, reason=failure.text)
+        except Exception as error:  # whatever it is, the others are restored
+            kept.error = f"a fault of the daemon: {type(error).__name__}: {error}"
+            _log.exception("model was not restored", model=name)
         else:
             self._kept.pop(name, None)
 
     def waits(self, name: str) -> bool:
         """Whether a model is to be restored still."""
         return name in self._kept and self._kept[name].error is None
+
+    def error(self, name: str) -> str | None:
+        """Return why a model could not be restored; None if it is not here, or waits its turn."""
+        return self._kept[name].error if name in self._kept else None
 
     def forget(self, name: str) -> bool:
         """Do not restore a model; whether it was here."""

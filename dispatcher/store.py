@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -97,9 +98,9 @@ class Store:
         self._set_aside = folder / "set-aside"
         self._serial = 0
         try:
-            for path in (folder, self._models, self._set_aside):
-                path.mkdir(mode=0o700, parents=path is folder, exist_ok=True)
-            os.chmod(folder, 0o700)
+            _make_private(folder)
+            for path in (self._models, self._set_aside):
+                path.mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,7 +123,8 @@ class Store:
         problems: list[str] = []
         for path in sorted(self._models.iterdir()):
             if path.suffix == _UNFINISHED:
-                path.unlink()
+                with contextlib.suppress(OSError):  # harms nobody
+                    path.unlink()
             elif path.suffix == _PRESENT:
                 entry = self._read(path, problems)
                 entries.extend([] if entry is None else [entry])
@@ -131,9 +133,17 @@ class Store:
         return Content(entries, problems)
 
     def previous(self, name: str) -> Entry | None:
-        """Return what a model was before it was replaced; None when that is not known."""
+        """Return what a model was before it was replaced; None when that is not known.
+
+        Raises:
+            StoreError: its file is damaged.
+        """
         path = self._path(name, _PREVIOUS)
-        return self._read(path, []) if path.exists() else None
+        problems: list[str] = []
+        entry = self._read(path, problems) if path.exists() else None
+        if problems:
+            raise StoreError(problems[0])
+        return entry
 
     def write(
         self, spec: messages.ModelSpec, payloads: Sequence[bytes], registered_at: float
@@ -190,8 +200,10 @@ class Store:
             return entry
         except (OSError, DamagedEntry) as error:
             aside = self._set_aside / f"{path.name}.{secrets.token_hex(4)}"
-            with contextlib.suppress(OSError):  # it stays where it is then, and is found again
+            try:
                 path.rename(aside)
+            except OSError:  # it stays where it is then, and is found again
+                aside = path
             problems.append(
                 f"the kept registration {path.name} cannot be used: {error}; see {aside}"
             )
@@ -214,9 +226,10 @@ class Unfinished:
         """
         try:
             if keep_previous and self._present.exists():
-                # Both names hold the old one for a moment: a crash leaves it in its place.
-                self._previous.unlink(missing_ok=True)
-                os.link(self._present, self._previous)
+                # The old one has both names for a moment: a crash loses neither.
+                linked = self._path.with_name(f"{self._path.stem}-previous{_UNFINISHED}")
+                os.link(self._present, linked)
+                os.replace(linked, self._previous)
             os.replace(self._path, self._present)
             _sync_folder(self._present.parent)
         except OSError as error:
@@ -226,6 +239,29 @@ class Unfinished:
         """Forget it."""
         with contextlib.suppress(OSError):  # what is left is removed at the next start
             self._path.unlink(missing_ok=True)
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder for this user alone, or see that it is.
+
+    Raises:
+        StoreError: it is another user's, or others may use it: what is in it is run.
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+        return
+    info = folder.stat()
+    if info.st_uid != os.geteuid():
+        raise StoreError(
+            f"the state directory {folder} belongs to user {info.st_uid}, not to this one ({os.geteuid()}): what "
+            "is in it would be run. Choose another one with --state-dir."
+        )
+    if stat.S_IMODE(info.st_mode) & 0o022:
+        raise StoreError(
+            f"others than its owner may write to the state directory {folder}, and what is in it is run. Make it "
+            f"private (chmod 700 {folder}), or choose another one with --state-dir."
+        )
 
 
 def _private(path: str, flags: int) -> int:

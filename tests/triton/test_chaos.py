@@ -1,0 +1,18 @@
+"""A short run of scripts/chaos; the figures of a long one are in docs/reliability.md."""
+
+from __future__ import annotations
+
+from chaos.__main__ import broken_promises, table
+from chaos.run import run
+
+FAULTS = ["kill-worker", "kill-all-workers", "stop-worker", "scale", "hang-worker", "kill-server"]
+
+
+def test_nothing_is_wrong_lost_or_leaked() -> None:
+    """Under load, with each of these faults once; and where none may fail, none does."""
+    outcome = run(seed=3, seconds=0, names=FAULTS, clients=4)
+    assert broken_promises(outcome) == [], table(outcome)
+    assert {
+        name: one.injected for name, one in outcome.ledger.accounts.items() if one.injected
+    } == (dict.fromkeys(FAULTS, 1))
+    assert all(outcome.ledger.accounts[name].right >= 60 for name in FAULTS)
