@@ -131,7 +131,7 @@ class ControlSocket(Target):
         kind = type(message).__name__
         if kind in _FORBIDDEN:
             return messages.GetStatus()
-        form: dict[str, Any] = msgspec.to_builtins(message)
+        form: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
         if kind == "Register":
             if 3 < form["spec"].get("instances", 1) <= _MANY:
                 form["spec"]["instances"] = 3  # each would be tried to be started
