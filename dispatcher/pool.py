@@ -282,29 +282,3 @@ class Pool:
 
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
-
-
-def check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse a registration whose numbers do not agree.
-
-    Raises:
-        RemoteFailure: instances, devices and payloads do not fit together.
-    """
-    if spec.instances < 1:
-        raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
-    callables = len(payloads) - spec.check
-    if callables not in (1, spec.instances):
-        raise RemoteFailure(
-            ErrorKind.INVALID, f"{callables} callables were sent for {spec.instances} instances"
-        )
-    if spec.spares and callables > 1:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"spares={spec.spares} with a list of callables: a spare worker stands in for any instance, so "
-            "all have to serve the same callable",
-        )
-    if spec.devices and len(spec.devices) != spec.instances:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"{len(spec.devices)} devices were given for {spec.instances} instances",
-        )

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from pytriton.dispatcher import repository
+from pytriton.dispatcher.admission import MOST_WORKERS
 from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
 from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.proxies import Proxies
@@ -33,8 +34,6 @@ _log = structlog.get_logger(__name__)
 
 #: What a worker gets to end in, even when the grace period is over.
 _WORKER_END_S = 1.0
-#: Of one model: each is a process of its own.
-MOST_WORKERS = 1024
 
 
 class Registration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +11,12 @@ from contextlib import contextmanager
 import structlog
 
 from pytriton.dispatcher import repository
+from pytriton.dispatcher.admission import check
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
-from pytriton.dispatcher.pool import ReportProgress, check_payloads
-from pytriton.dispatcher.registration import MOST_WORKERS, Registration
+from pytriton.dispatcher.pool import ReportProgress
+from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.restoring import Restoring
 from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
@@ -28,9 +28,6 @@ from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-#: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
-_LONGEST_NAME = 200
 
 SpawnWorker = Callable[[Registration, int], Awaitable[WorkerProcess]]
 
@@ -124,9 +121,7 @@ class Registry:
         """
         spec = request.spec
         self._check_open(spec.name)
-        _check_name(spec.name)
-        _check_instances(spec)
-        check_payloads(spec, payloads)
+        check(spec, payloads)
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -382,16 +377,6 @@ class _Reservation:
         del self._busy[self._name]
 
 
-def _check_name(name: str) -> None:
-    """The name becomes a folder and part of URLs: refuse what could be anything else."""
-    if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
-            f"at most {_LONGEST_NAME} of them",
-        )
-
-
 @contextmanager
 def _as_failure() -> Iterator[None]:
     """What the store cannot do is told to who asked for it."""
@@ -403,12 +388,3 @@ def _as_failure() -> Iterator[None]:
 
 async def _report_to_nobody(_: messages.Progress) -> None:
     """Take the progress of a registration that no client waits for."""
-
-
-def _check_instances(spec: messages.ModelSpec) -> None:
-    if spec.instances + spec.spares > MOST_WORKERS:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
-            "process of its own",
-        )

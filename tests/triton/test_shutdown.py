@@ -188,6 +188,25 @@ def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
     assert "the GPU has fallen off the bus" in fresh_daemon.said()
 
 
+def test_an_unrecoverable_error_lets_others_finish(
+    fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """What is under way in another model is answered before the daemon ends."""
+
+    def infer(requests: Any) -> Any:
+        raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
+
+    _register(fresh_daemon, _slow(tmp_path, 1.5))
+    _register(fresh_daemon, infer, "broken")
+    asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
+    connection = Inference("grpc", fresh_daemon.grpc)
+    with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
+        connection.infer("broken", {"x": ONES})
+    connection.close()
+    assert asked.result().tolist() == (ONES * 2).tolist()
+    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
+
+
 def test_a_stop_in_the_middle_of_a_registration(
     fresh_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
