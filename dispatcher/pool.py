@@ -156,6 +156,8 @@ class Pool:
         busy_s = worker.gauge.read().busy_s
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
+        if busy_s is None and taken:  # it has just answered
+            return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"

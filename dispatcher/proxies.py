@@ -6,21 +6,45 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from pytriton.ipc import linux
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_SHM = Path("/dev/shm")
+
+
+class _Proxy(NamedTuple):
+    """One process: its pid, a pidfd of it, and its region in /dev/shm."""
+
+    pid: int
+    pidfd: int
+    region: Path | None
+
+
+def _region_of(pid: int) -> Path | None:
+    """Return the region that a stub was started with: an argument of its command line; None if there is none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    ours = f"pytriton-{os.getpid()}-".encode()
+    names = (word.decode(errors="replace") for word in words if word.startswith(ours))
+    return next((_SHM / name for name in names if "/" not in name), None)
 
 
 class Proxies:
     """Watches the processes of the attached proxies; calls `gone` with the name of one that has ended.
 
     A proxy says Detach when Triton unloads its model. One that was killed does not, and Triton does
-    not start it again: every batch that it gives to that instance fails.
+    not start it again: every batch that it gives to that instance fails. Nor does Triton remove the
+    region of its shared memory.
     """
 
     def __init__(self, gone: Callable[[str], None]) -> None:
         self._gone = gone
-        self._watched: dict[str, tuple[int, int]] = {}
+        self._watched: dict[str, _Proxy] = {}
 
     def seen(self, proxy: str, pid: int) -> None:
         """A proxy asks for a worker.
@@ -29,22 +53,22 @@ class Proxies:
             RemoteFailure: there is no such process.
         """
         known = self._watched.get(proxy)
-        if known is not None and known[0] == pid:
+        if known is not None and known.pid == pid:
             return
         self.forget(proxy)
         try:
             pidfd = linux.pidfd_open(pid)
         except (OSError, OverflowError) as error:
             raise RemoteFailure(ErrorKind.INVALID, f"no process {pid} is a proxy") from error
-        self._watched[proxy] = pid, pidfd
+        self._watched[proxy] = _Proxy(pid, pidfd, _region_of(pid))
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 
     def forget(self, proxy: str) -> None:
         """It has said that it ends."""
         known = self._watched.pop(proxy, None)
         if known is not None:
-            asyncio.get_running_loop().remove_reader(known[1])
-            os.close(known[1])
+            asyncio.get_running_loop().remove_reader(known.pidfd)
+            os.close(known.pidfd)
 
     def names(self) -> set[str]:
         """Return those that are attached."""
@@ -53,7 +77,7 @@ class Proxies:
     def end(self, proxies: set[str]) -> None:
         """Kill those of `proxies` that are still attached: tritonserver has given them up."""
         for proxy in proxies & self.names():
-            os.kill(self._watched[proxy][0], signal.SIGKILL)
+            os.kill(self._watched[proxy].pid, signal.SIGKILL)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -61,5 +85,8 @@ class Proxies:
             self.forget(proxy)
 
     def _ended(self, proxy: str) -> None:
+        region = self._watched[proxy].region
+        if region is not None:
+            region.unlink(missing_ok=True)
         self.forget(proxy)
         self._gone(proxy)

@@ -31,7 +31,10 @@ class Holding:
         children = daemon.children()
         server = [child for child in children if child.name() == "tritonserver"]
         return cls(
-            processes=collections.Counter(child.name() for child in children),
+            # tritonserver does not reap a stub that was killed; it goes with tritonserver.
+            processes=collections.Counter(
+                child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE
+            ),
             descriptors=dispatcher.num_fds(),
             threads=dispatcher.num_threads(),
             regions=sum(

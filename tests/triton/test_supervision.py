@@ -260,9 +260,14 @@ def test_a_proxy_that_is_killed(daemon: RunningDaemon, inference: Inference) -> 
         _stub(daemon).kill()
         eventually(lambda: _error_of(inference) is None, "another proxy has been started")
     assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
+    assert len(_regions(daemon)) == 1
     _stub(daemon).kill()
     model.unregister()
     assert "batches still run after the grace period" not in daemon.said()
+
+
+def _regions(daemon: RunningDaemon) -> list[str]:
+    return [e.name for e in os.scandir("/dev/shm") if f"-{daemon.process.pid}-" in e.name]
 
 
 def _stub(daemon: RunningDaemon) -> psutil.Process:
