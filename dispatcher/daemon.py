@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import structlog
 import zmq
 
@@ -45,6 +46,7 @@ from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 
@@ -184,6 +186,22 @@ class Daemon:
         self.registry.use(self._config)
         self._notifier.ready(self._service_state().text)
         return answer
+
+    def check_proxy(self, pid: int) -> None:
+        """See that a process is one of tritonserver's: nobody else needs a lane.
+
+        Raises:
+            RemoteFailure: it is not.
+        """
+        server = self._server.info().pid
+        try:
+            ancestors = [parent.pid for parent in psutil.Process(pid).parents()]
+        except (psutil.Error, ValueError, OverflowError):
+            ancestors = []
+        if server is None or server not in ancestors:
+            raise RemoteFailure(
+                ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
+            )
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""

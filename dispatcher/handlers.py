@@ -140,6 +140,7 @@ async def attach(
     """Tell a proxy which worker serves it."""
     _check_protocol(message.protocol, "the proxy")
     registration = daemon.registry.by_key(message.registration)
+    daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
     return await registration.pool.route(message.instance, message.lost)
 

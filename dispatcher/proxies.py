@@ -50,11 +50,13 @@ class Proxies:
         """A proxy asks for a worker.
 
         Raises:
-            RemoteFailure: there is no such process.
+            RemoteFailure: there is no such process, or it is attached under another name.
         """
         known = self._watched.get(proxy)
         if known is not None and known.pid == pid:
             return
+        if any(other.pid == pid for other in self._watched.values()):
+            raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is another proxy than {proxy}")
         self.forget(proxy)
         try:
             pidfd = linux.pidfd_open(pid)

@@ -7,7 +7,6 @@ lost the only worker, which waits for the next.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +26,14 @@ Frames = list[bytes]
 _FORBIDDEN = ("Shutdown",)
 #: Messages that are let through with the real names in them: they ask, or are refused, or repeat what is so.
 _MAY_NAME = (
-    "GetLogs", "Attach", "Detach", "ExplainLoss", "WorkerHello", "WorkerReady", "WorkerFailed",
-    "Register",
+    "GetLogs", "Attach", "Detach", "LaneLost", "BatchOverdue", "WorkerHello", "WorkerReady",
+    "WorkerFailed", "Register",
 )  # fmt: skip
 #: Messages that are not answered when all is well.
-_SILENT = ("Detach", "WorkerHello", "WorkerReady", "WorkerFailed", "WorkerUnrecoverable")
+_SILENT = (
+    "Cancel", "Detach", "WorkerHello", "WorkerReady", "WorkerFailed", "WorkerSpent",
+    "WorkerUnrecoverable",
+)  # fmt: skip
 _ANSWER_S = 60.0
 _REQUEST_BYTES = 8
 #: More instances than this the dispatcher has to refuse.
@@ -55,7 +57,7 @@ class ControlSocket(Target):
         self._socket.connect(f"ipc://{ground.control_socket}")
         self._words = (MODEL, ground.worker, ground.registration, f"{MODEL}_0", "nobody")
         self._serial = 0
-        self._expected: dict[bytes, int] = {}
+        self._expected: dict[bytes, tuple[int, messages.AnyMessage]] = {}
         self._refused: set[int] = set()
         self._replays = self._capture()
 
@@ -67,8 +69,9 @@ class ControlSocket(Target):
             self._receive(0)
         while self._expected:
             if not self._receive(_ANSWER_S):
-                missing = sorted(set(self._expected.values()))
-                raise Finding(f"no answer within {_ANSWER_S:g} s to well-formed messages", missing)
+                missing = sorted({case for case, _ in self._expected.values()})
+                asked = str(next(iter(self._expected.values()))[1])[:300]
+                raise Finding(f"no answer within {_ANSWER_S:g} s to {asked}", missing)
         for case in cases:
             tally.add(case not in self._refused)
 
@@ -124,7 +127,7 @@ class ControlSocket(Target):
         message = self._defused(message)
         self._socket.send_multipart([frames[0], messages.encode(message), *frames[2:]])
         if type(message).__name__ not in _SILENT:
-            self._expected[frames[0]] = case
+            self._expected[frames[0]] = case, message
 
     def _defused(self, message: messages.AnyMessage) -> messages.AnyMessage:
         """Return the message without what would legitimately end or start something."""
@@ -162,7 +165,7 @@ class ControlSocket(Target):
             request_id, message, _ = control.parse(self._socket.recv_multipart())
             if isinstance(message, messages.Progress):
                 continue
-            case = self._expected.pop(request_id, None)
+            case, _ = self._expected.pop(request_id, (None, None))
             if isinstance(message, messages.Failure):
                 if case is not None:
                     self._refused.add(case)
@@ -180,7 +183,6 @@ class ControlSocket(Target):
                 messages.ListModels(),
                 messages.GetLogs(None, 5),
                 messages.LaneLost(ground.registration, "w0", 1),
-                messages.Attach(ground.registration, "replayed", os.getpid()),
             ):
                 answer = client.ask(question, timeout_s=_ANSWER_S)
                 captured += [[messages.encode(question)], [messages.encode(answer)]]
