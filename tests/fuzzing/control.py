@@ -70,6 +70,8 @@ class ControlSocket(Target):
             self._receive(0)
             self._until_answered(_UNDER_WAY)
         self._until_answered(0)
+        for case in cases:
+            tally.add(case not in self._refused)
 
     def _until_answered(self, most: int) -> None:
         """Wait until no more than so many questions are open: what is not read, the daemon drops one day."""
@@ -78,8 +80,6 @@ class ControlSocket(Target):
                 missing = sorted({case for case, _ in self._expected.values()})
                 asked = str(next(iter(self._expected.values()))[1])[:300]
                 raise Finding(f"no answer within {_ANSWER_S:g} s to {asked}", missing)
-        for case in cases:
-            tally.add(case not in self._refused)
 
     def check(self) -> None:
         """See that daemon and model are as before."""
