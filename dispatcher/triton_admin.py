@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Coroutine
 from typing import Any
 
 from pytriton.dispatcher import grpc_tls
@@ -48,21 +49,21 @@ class AdminClient:
     async def is_live(self) -> bool:
         """Ask whether the server lives; raises whatever the transport raises when it cannot be asked."""
         client = await self._connected()
-        return bool(await client.is_server_live(headers=self._headers))
+        return bool(await _outcome(client.is_server_live(headers=self._headers)))
 
     async def load(self, name: str, config: str) -> None:
         """Load a model with a configuration (JSON); raises tritonclient's and the transport's errors."""
         async with self._loads:
             client = await self._connected()
-            await client.load_model(name, headers=self._headers, config=config)
+            await _outcome(client.load_model(name, headers=self._headers, config=config))
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model; raises tritonclient's and the transport's errors."""
         client = await self._connected()
-        await client.unload_model(name, headers=self._headers)
+        await _outcome(client.unload_model(name, headers=self._headers))
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; calls under way raise ConnectionError."""
         if self._client is not None:
             await self._client.close()
 
@@ -82,6 +83,22 @@ class AdminClient:
                 url, creds=credentials, channel_args=[*_CHANNEL_OPTIONS, *options]
             )
         return self._client
+
+
+async def _outcome(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await a call of tritonclient.
+
+    A channel of grpc.aio that is closed answers its calls with CancelledError, as if our task had
+    been cancelled: whoever awaits that ends without a word.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([task])
+    finally:
+        task.cancel()
+    if task.cancelled():
+        raise ConnectionError("the connection was closed, because tritonserver has ended")
+    return task.result()
 
 
 def reachable(address: str) -> str:

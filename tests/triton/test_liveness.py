@@ -86,10 +86,10 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
             with pytest.raises((InferenceServerException, OSError, HTTPConnectionClosed)):
                 one.result(timeout=60)
     eventually(lambda: not psutil.pid_exists(pid), "the hanging one is ended")
+    eventually(lambda: _serves_anew(daemon, pid), "another one is up", 60)
     for model in before.models:
         daemon.client.model(model.name).wait_ready()
     after = daemon.client.status()
-    assert _server_pid(daemon) != pid
 
     def workers(status: Any) -> list[list[int]]:
         return [[one.pid for one in model.instances] for model in status.models]
@@ -101,6 +101,11 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         assert _infer(getattr(daemon, protocol), protocol) in workers(before)[0]
     said = daemon.said()
     assert "no sign of life for 3 s (server_probe_timeout_s); its state was T (stopped)" in said
+
+
+def _serves_anew(daemon: RunningDaemon, former: int) -> bool:
+    server = daemon.client.status().server
+    return server.state == "ready" and server.pid != former
 
 
 def _ready(daemon: RunningDaemon, protocol: str) -> bool:
