@@ -5,11 +5,11 @@ travel beside them (SCM_RIGHTS), and the end of either process is an immediate e
 other. Tensor bytes lie in shared memory; the lane carries only where they lie::
 
     proxy                                                    worker
-      │  Announce(memory)            + read-only descriptor     │   once per memory
+      │  Announce(memory), then a read-only descriptor          │   once per memory
       │────────────────────────────────────────────────────────▶│
       │  Batch(id, requests → tensors → memory, offset, shape)  │
       │────────────────────────────────────────────────────────▶│
-      │        Announce(memory)      + read-only descriptor     │   once per memory
+      │          Announce(memory), then a read-only descriptor  │   once per memory
       │◀────────────────────────────────────────────────────────│
       │        BatchDone(id, …) | BatchFailed(id, …)
       │◀────────────────────────────────────────────────────────│
@@ -20,7 +20,8 @@ not begun, which the kernel tells: `LaneClosed.unread`.
 One batch is under way at a time. What a worker wrote for batch n stays valid until batch n+1
 arrives: the proxy sends it only after Triton has copied the responses of batch n. A message too
 large for a packet is put into the sender's arena and announced by `Spilled`. Messages are
-MessagePack arrays (msgspec), tagged by type.
+MessagePack arrays (msgspec), tagged by type. The descriptor of an `Announce` comes in a packet of
+its own behind it, so that all others are received by the plainest of system calls.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ ARENA = 0
 #: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use
 #: about half.
 _INLINE_BYTES = 1 << 16
-_FDS_PER_MESSAGE = 8
-_ANCILLARY = socket.CMSG_SPACE(_FDS_PER_MESSAGE * array.array("i").itemsize)
+_FDS_PER_PACKET = 8
+_ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
+#: What the packet of a descriptor holds besides: an empty one would look like the end.
+_DESCRIPTOR = b"\0"
+_SEND = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 
 
 class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,7 +92,7 @@ class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=Fa
 
 
 class Announce(_LaneMessage, frozen=True):
-    """The descriptor passed with this message is memory number `memory` from now on."""
+    """The descriptor in the packet behind this message is memory number `memory` from now on."""
 
     memory: int
 
@@ -123,8 +127,8 @@ class Spilled(_LaneMessage, frozen=True):
 
 LaneMessage = Union[Announce, Batch, BatchDone, BatchFailed, Spilled]
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(LaneMessage)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LaneMessage).decode
 
 
 class LaneClosed(Exception):
@@ -158,9 +162,11 @@ class Lane:
         self._socket = connection
         self._peer_trusted = peer_trusted
         self._memories: dict[int, MappedMemory] = {}
-        self._received = bytearray(_INLINE_BYTES)
+        #: One more than there may be, so that what was cut off is seen.
+        self._received = bytearray(_INLINE_BYTES + 1)
         self._view = memoryview(self._received)
         self._arena_announced = False
+        self._announced: int | None = None  #: its descriptor is in the next packet
         self.arena = Arena("pytriton-lane")
 
     @classmethod
@@ -202,11 +208,11 @@ class Lane:
             LaneError: the peer does not read.
             ArenaError: no memory for a message that has to be spilled.
         """
-        data = _encoder.encode(message)
+        data = _encode(message)
         if len(data) > _INLINE_BYTES:
             offset = self.arena.allocate(len(data))
             self.arena.writable()[offset : offset + len(data)] = data
-            data = _encoder.encode(Spilled(offset, len(data)))
+            data = _encode(Spilled(offset, len(data)))
         if not self._arena_announced and self.arena.size:
             self.announce(ARENA, self.arena.open_readonly())
             self._arena_announced = True
@@ -215,9 +221,8 @@ class Lane:
     def announce(self, memory: int, fd: int) -> None:
         """Pass a read-only descriptor to the peer and close it here."""
         try:
-            rights = array.array("i", [fd]).tobytes()
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-            self._send(_encoder.encode(Announce(memory)), ancillary)
+            self._send(_encode(Announce(memory)))
+            self._send(_DESCRIPTOR, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
         finally:
             os.close(fd)
 
@@ -230,25 +235,21 @@ class Lane:
                 nothing is there (any more).
             LaneError: the peer sent something else than a message of this protocol.
         """
+        how = 0 if wait else socket.MSG_DONTWAIT
         while True:
-            data, fds = self._receive(0 if wait else socket.MSG_DONTWAIT)
             try:
-                message: LaneMessage = _decoder.decode(data)
-                if isinstance(message, Spilled):
-                    message = _decoder.decode(self._spilled(message))
-            except LaneError:
-                _close_all(fds)
-                raise
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArenaError) as error:
-                _close_all(fds)
-                raise LaneError(f"malformed lane message: {error}") from error
-            if isinstance(message, Announce):
-                self._map(message.memory, fds)
-                continue
-            if fds or isinstance(message, Spilled):
-                _close_all(fds)
-                raise LaneError(f"{type(message).__name__} where it does not belong")
-            return message
+                if self._announced is not None:
+                    self._map(self._announced, self._descriptors(how))
+                    self._announced = None
+                count = self._socket.recv_into(self._received, 0, how)
+            except BlockingIOError:
+                raise LaneSilent from None
+            except ConnectionError as error:
+                raise LaneClosed(str(error), unread=True) from error
+            message = self._decoded(count)
+            if not isinstance(message, Announce):
+                return message  # type: ignore[return-value]
+            self._announced = message.memory
 
     def memory(self, number: int) -> MappedMemory:
         """Return the memory that the peer announced under this number.
@@ -271,36 +272,50 @@ class Lane:
             memory.close()
         self._memories.clear()
 
-    def _send(self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]] = ()) -> None:
+    def _send(
+        self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]] = ()
+    ) -> None:
         try:
             # One batch is under way at a time, so there is always room, unless the peer has stopped
             # to read: then nobody shall wait for it.
-            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            if ancillary:
+                self._socket.sendmsg([data], ancillary, _SEND)
+            else:
+                self._socket.send(data, _SEND)
         except BlockingIOError as error:
             raise LaneError("the peer does not read what it is sent") from error
         except (BrokenPipeError, ConnectionError) as error:
             raise LaneClosed(str(error), unread=True) from error
 
-    def _receive(self, how: int) -> tuple[memoryview, list[int]]:
+    def _decoded(self, count: int) -> LaneMessage:
+        if count == 0:
+            raise LaneClosed("end of file")
+        if count > _INLINE_BYTES:
+            raise LaneError("a lane message was longer than the protocol allows")
         try:
-            count, ancillary, flags, _ = self._socket.recvmsg_into(
-                [self._received], _ANCILLARY, how
-            )
-        except BlockingIOError:
-            raise LaneSilent from None
-        except ConnectionError as error:
-            raise LaneClosed(str(error), unread=True) from error
+            message = _decode(self._view[:count])
+            if isinstance(message, Spilled):
+                message = _decode(self._spilled(message))
+                if isinstance(message, (Spilled, Announce)):
+                    raise ArenaError(f"{type(message).__name__} must not be spilled")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArenaError) as error:
+            raise LaneError(f"malformed lane message: {error}") from error
+        return message
+
+    def _descriptors(self, how: int) -> list[int]:
+        """Receive the packet behind an Announce."""
+        data, ancillary, flags, _ = self._socket.recvmsg(1, _ANCILLARY, how)
         fds = array.array("i")
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
-        if count == 0:
+        if not data:
             _close_all(fds)
             raise LaneClosed("end of file")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & socket.MSG_CTRUNC or data != _DESCRIPTOR:
             _close_all(fds)
-            raise LaneError("a lane message was longer than the protocol allows")
-        return self._view[:count], list(fds)
+            raise LaneError("something else than a descriptor came behind an announcement")
+        return list(fds)
 
     def _map(self, number: int, fds: Sequence[int]) -> None:
         if len(fds) != 1 or number in self._memories:

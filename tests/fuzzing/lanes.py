@@ -65,9 +65,10 @@ def send(peer: socket.socket, data: bytes, fds: list[int]) -> None:
 
 def packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
     """Return a conversation: mostly a sound announcement first, so that what follows gets somewhere."""
-    made = []
+    made: list[tuple[bytes, list[int]]] = []
     if not maker.chance(4):
-        made.append((packed(("Announce", maker.random.randrange(3))), [memory(MEMORY)]))
+        made.append((packed(("Announce", maker.random.randrange(3))), []))
+        made.append((b"\0", [memory(MEMORY)]))
     for _ in range(maker.random.randrange(1, 4)):
         fds = []
         if maker.chance(4):

@@ -11,6 +11,7 @@ import array
 import os
 import socket
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -124,11 +125,15 @@ DATA = (ENCODED | damaged(ENCODED) | st.binary(max_size=40)).filter(len)
 FDS = st.lists(st.sampled_from(sorted(DESCRIPTORS)), max_size=2)
 #: Mostly one good announcement first, so that what follows gets somewhere.
 PACKETS = st.builds(
-    lambda announced, rest: [*announced, *rest],
+    lambda announced, rest: [*chain.from_iterable(announced), *rest],
     st.lists(
-        st.tuples(
-            st.builds(lambda number: msgspec.msgpack.encode(("Announce", number)), MEMORIES),
-            st.sampled_from(sorted(DESCRIPTORS)).map(lambda kind: [kind]),
+        st.builds(
+            lambda number, kind: [
+                (msgspec.msgpack.encode(("Announce", number)), []),
+                (b"\0", [kind]),
+            ],
+            MEMORIES,
+            st.sampled_from(sorted(DESCRIPTORS)),
         ),
         max_size=2,
     ),
@@ -244,7 +249,8 @@ def test_the_fuzzed_forms_are_those_of_the_protocol() -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lane = Lane(ends[0], peer_trusted=False)
     with ends[1] as peer:
-        _send(peer, msgspec.msgpack.encode(("Announce", 0)), ["memory"])
+        _send(peer, msgspec.msgpack.encode(("Announce", 0)), [])
+        _send(peer, b"\0", ["memory"])
         _send(
             peer,
             msgspec.msgpack.encode(("Batch", 1, [[[["x", "FP32", [2], 0, 4, 8]], "", [], ""]])),

@@ -63,6 +63,11 @@ def send_raw(peer: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     peer.sendmsg([data], rights)
 
 
+def announce_raw(peer: socket.socket, memory: int, fds: Sequence[int]) -> None:
+    send_raw(peer, packet("Announce", memory))
+    send_raw(peer, b"\0", fds)
+
+
 def receive_raw(peer: socket.socket) -> tuple[bytes, list[int]]:
     fds = array.array("i")
     data, ancillary, _, _ = peer.recvmsg(1 << 17, socket.CMSG_SPACE(32))
@@ -136,8 +141,9 @@ def test_arena_is_announced_once_with_the_first_message_after_it_is_used(
     for used in (100, 1_000_000):  # growth needs no new announcement
         lane.arena.allocate(used)
         lane.send(BATCH)
+    assert receive_raw(peer) == (packet("Announce", ARENA), [])
     data, fds = receive_raw(peer)
-    assert data == packet("Announce", ARENA)
+    assert data == b"\0"
     assert len(fds) == 1
     os.close(fds[0])
     assert [receive_raw(peer) for _ in range(2)] == [(BATCH_BYTES, [])] * 2
@@ -162,7 +168,7 @@ def test_received_descriptors_do_not_reach_children(
     before = set(os.listdir("/proc/self/fd"))
     lane.announce(3, os.open("/dev/null", os.O_RDONLY))
     fd = sealed_memory(b"data")
-    send_raw(peer, packet("Announce", 1), [fd])
+    announce_raw(peer, 1, [fd])
     send_raw(peer, BATCH_BYTES)
     lane.receive()
     os.close(fd)
@@ -297,11 +303,14 @@ def test_malformed_message_is_a_lane_error(
     end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
 ) -> None:
     lane, peer = end_and_socket
-    if case.startswith("announced") and with_descriptors:
+    announced = case.startswith("announced")
+    if announced and with_descriptors:
         with_descriptors += 1
     before = descriptors()
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
-    send_raw(peer, MALFORMED[case], fds)
+    if announced:
+        send_raw(peer, MALFORMED[case])
+    send_raw(peer, b"\0" if announced else MALFORMED[case], fds)
     for fd in fds:
         os.close(fd)
     with pytest.raises(LaneError):
@@ -318,7 +327,7 @@ def test_spilled_message_that_is_not_there(
 ) -> None:
     lane, peer = end_and_socket
     fd = sealed_memory(bytes(4096))
-    send_raw(peer, packet("Announce", ARENA), [fd])
+    announce_raw(peer, ARENA, [fd])
     os.close(fd)
     send_raw(peer, packet("Spilled", offset, nbytes))
     with pytest.raises(LaneError):
@@ -334,7 +343,7 @@ def test_only_a_message_for_the_callable_may_be_spilled(
     lane, peer = end_and_socket
     data = msgspec.msgpack.encode(inner)
     fd = sealed_memory(data)
-    send_raw(peer, packet("Announce", ARENA), [fd])
+    announce_raw(peer, ARENA, [fd])
     os.close(fd)
     send_raw(peer, packet("Spilled", 0, len(data)))
     with pytest.raises(LaneError):
@@ -346,7 +355,7 @@ def test_memory_is_announced_only_once(end_and_socket: tuple[Lane, socket.socket
     before = descriptors()
     fd = sealed_memory(b"data")
     for _ in range(2):
-        send_raw(peer, packet("Announce", 1), [fd])
+        announce_raw(peer, 1, [fd])
     os.close(fd)
     with pytest.raises(LaneError, match="memory 1 was announced twice"):
         lane.receive()
@@ -360,14 +369,14 @@ def test_memory_of_an_untrusted_peer_must_be_sealed(
     before = descriptors()
     fd = linux.memfd_create("unsealed")
     os.ftruncate(fd, 4096)
-    send_raw(peer, packet("Announce", 1), [fd])
+    announce_raw(peer, 1, [fd])
     os.close(fd)
     with pytest.raises(LaneError, match="shrink"):
         lane.receive()
     assert descriptors() == before
 
 
-def test_descriptor_beside_a_batch_is_refused_and_closed(
+def test_descriptor_beside_a_batch_is_closed(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -375,7 +384,21 @@ def test_descriptor_beside_a_batch_is_refused_and_closed(
     fd = sealed_memory(b"data")
     send_raw(peer, BATCH_BYTES, [fd])
     os.close(fd)
-    with pytest.raises(LaneError, match="Batch where it does not belong"):
+    assert lane.receive() == BATCH
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("packet_behind", [b"\1", BATCH_BYTES])
+def test_something_else_behind_an_announcement(
+    end_and_socket: tuple[Lane, socket.socket], packet_behind: bytes
+) -> None:
+    lane, peer = end_and_socket
+    before = descriptors()
+    fd = sealed_memory(b"data")
+    send_raw(peer, packet("Announce", 1))
+    send_raw(peer, packet_behind, [fd])
+    os.close(fd)
+    with pytest.raises(LaneError, match="something else than a descriptor"):
         lane.receive()
     assert descriptors() == before
 
