@@ -43,7 +43,7 @@ class Pool:
         self._policy = policy
         self._keepers: list[Keeper] = []
         self._workers: dict[str, WorkerProcess] = {}
-        self._routes = Routes()
+        self._routes = Routes(spec.lanes)
         self._changed = asyncio.Condition()
         self._stopping = False
         #: Workers that have been asked to give a proxy away, and have not yet.
@@ -127,6 +127,7 @@ class Pool:
                 ready = [name for name in self._ready_workers() if name != lost]
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
+                    self._do_aside(self._balance())  # a worker may lack more than this one
                     return messages.Attached(
                         worker.name, str(worker.lane_path), self._spec.execution_timeout_s
                     )

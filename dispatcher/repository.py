@@ -36,7 +36,7 @@ def triton_config(
 ) -> dict[str, Any]:
     """Return the configuration to load a model with: the user's, plus what makes it ours.
 
-    One proxy instance per worker, on the CPU: devices are the workers' business. Triton keeps the
+    `lanes` proxy instances per worker, on the CPU: devices are the workers' business. Triton keeps the
     instances that it has when nothing but their number differs, so a model whose proxies have to be
     started anew is loaded with another number in `mended`.
     """
@@ -49,6 +49,6 @@ def triton_config(
         **spec.config,
         "name": spec.name,
         "backend": BACKEND,
-        "instance_group": [{"kind": "KIND_CPU", "count": spec.instances}],
+        "instance_group": [{"kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
         "parameters": parameters,
     }

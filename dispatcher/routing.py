@@ -1,7 +1,9 @@
 """Which worker serves which proxy: data, and the two choices that are made about it.
 
-A proxy gets the worker that serves the fewest proxies, so that with all workers up each has one. When a
-worker ends, its proxy is sent to another at once; when the replacement is up, one is sent back to it.
+A worker is meant to serve `lanes` proxies. A proxy gets a worker that serves some, but not yet so
+many; else the one that serves the fewest: so spare workers stay free as long as no other has ended.
+When a worker ends, its proxies are sent to others at once; when the replacement is up, it gets those
+that others have too many.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Sequence
 class Routes:
     """The proxies of one registration, each with the name of its worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = 1) -> None:
+        self._lanes = lanes
         self._worker_of: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -28,11 +31,15 @@ class Routes:
         return self._worker_of.get(proxy)
 
     def assign(self, proxy: str, ready: Sequence[str]) -> str:
-        """Return which of the ready workers serves `proxy` from now on: the one with the fewest."""
+        """Return which of the ready workers serves `proxy` from now on."""
         self.forget(proxy)
-        worker = min(ready, key=self.lanes_of)
+        worker = min(ready, key=self._burden)
         self._worker_of[proxy] = worker
         return worker
+
+    def _burden(self, worker: str) -> tuple[int, int]:
+        count = self.lanes_of(worker)
+        return count // self._lanes, -count
 
     def forget(self, proxy: str) -> None:
         """A proxy has gone, or is about to get another worker."""
@@ -44,7 +51,7 @@ class Routes:
 
     def too_many_for(self, idle: str) -> str | None:
         """Return the worker that should give a proxy to `idle`; None if there is nothing to give."""
-        if not self._worker_of or self.lanes_of(idle):
+        if not self._worker_of or self.lanes_of(idle) >= self._lanes:
             return None
         busiest = max(set(self._worker_of.values()), key=self.lanes_of)
-        return busiest if self.lanes_of(busiest) > 1 else None
+        return busiest if self.lanes_of(busiest) > self._lanes else None

@@ -5,11 +5,11 @@ the module `triton_python_backend_utils` which loop over the elements. We put ou
 place: they hand over the serialized bytes as they are. Where a stub does not call them, `as_numpy`
 gives an object array as ever and we encode it.
 
-BF16. numpy cannot take it over DLPack, so input addresses are read from the capsule's DLTensor, and
-outputs are handed over as a capsule of 16-bit words whose type code was changed to bfloat16.
-(DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type code at byte 20.) The stub gives a
-consumed capsule a destructor that fails on it, for ever (seen in Triton 2.51): so the destructor is
-taken off again; the tensor itself owns the memory by then.
+DLPack. Where an input lies is read from its capsule: that is half the price of making an array of it.
+numpy cannot take or give BF16, so outputs of that type are handed over as a capsule of 16-bit words
+whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type
+code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
+Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 Array = npt.NDArray[Any]
 
 _DLTENSOR = b"dltensor"
+_word_at = ctypes.c_uint64.from_address
 _TYPE_CODE_OFFSET = 20
 _BFLOAT_CODE = 4
 
@@ -90,10 +91,11 @@ class _Capsule:
         return (1, 0)  # kDLCPU
 
 
-def bf16_address(tensor: Any) -> int:
-    """Return the address of a BF16 tensor's data in Triton's shared memory."""
+def address_of(tensor: Any) -> int:
+    """Return where a numeric tensor's data lie in this process: the first field of its DLTensor."""
     capsule = tensor.__dlpack__()
-    return int(ctypes.c_uint64.from_address(_get_pointer(capsule, _DLTENSOR)).value)
+    address: int = _word_at(_get_pointer(capsule, _DLTENSOR)).value
+    return address
 
 
 def bf16_tensor(name: str, words: Array) -> Any:

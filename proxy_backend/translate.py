@@ -7,17 +7,21 @@ overwrite them.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.lane import Lane, LaneError, RequestRef, ResponseRef, TensorRef
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
+
+#: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
+#: number on the lane. Nothing lies here:
+_NOWHERE = (0, 0, 0, 0)
 
 
 class Translator:
@@ -31,10 +35,12 @@ class Translator:
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
+        self._last = _NOWHERE
 
     def forget_lane(self) -> None:
         """Announce regions anew: the next batch goes over another lane."""
         self._announced.clear()
+        self._last = _NOWHERE
 
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
         """Return the lane's form of a batch; what is not in Triton's memory is copied into the lane's arena."""
@@ -63,28 +69,24 @@ class Translator:
         datatype = self._datatypes[name]
         if datatype == "BYTES":
             return self._bytes_input(name, tensor, lane)
-        if datatype == "BF16":
-            shape = tensor.shape()
-            nbytes = 2 * int(np.prod(shape))
-            address = stub.bf16_address(tensor) if nbytes else 0
-            return self._place(name, datatype, shape, address, nbytes, lane)
-        array = np.from_dlpack(tensor)
-        address = array.__array_interface__["data"][0]
-        return self._place(name, datatype, list(array.shape), address, array.nbytes, lane)
-
-    def _place(
-        self, name: str, datatype: str, shape: list[int], address: int, nbytes: int, lane: Lane
-    ) -> TensorRef:
+        shape = tensor.shape()
+        nbytes = math.prod(shape) * datatypes.NUMERIC[datatype].itemsize
         if nbytes == 0:
             return TensorRef(name, datatype, shape, 0, 0, 0)
+        address = stub.address_of(tensor)
+        start, end, shift, memory = self._last
+        if not (start <= address and address + nbytes <= end):
+            start, end, shift, memory = self._last = self._find(name, address, nbytes, lane)
+        return TensorRef(name, datatype, shape, memory, address - shift, nbytes)
+
+    def _find(self, name: str, address: int, nbytes: int, lane: Lane) -> tuple[int, int, int, int]:
         mapping = self._regions.find(address, nbytes)
         if mapping is None:
             raise RuntimeError(
                 f"input {name} lies at {address:#x}, outside of all shared memory that tritonserver maps"
             )
         memory = self._announced.get(mapping.path) or self._announce(mapping.path, lane)
-        offset = address - mapping.start + mapping.offset
-        return TensorRef(name, datatype, shape, memory, offset, nbytes)
+        return mapping.start, mapping.end, mapping.start - mapping.offset, memory
 
     def _announce(self, path: str, lane: Lane) -> int:
         number = len(self._announced) + 1  # 0 is the arena

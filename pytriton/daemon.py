@@ -242,6 +242,7 @@ class DaemonClient:
         max_batches: int | None = None,
         limits: Limits | None = None,
         check: Callable[[Any], Any] | None = None,
+        lanes: int | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -281,6 +282,8 @@ class DaemonClient:
             limits: memory, files, processes and CPUs of a worker (``Limits()``: none)
             check: is called in each worker with the loaded callable before it serves; what it raises
                 fails the registration, or with `replace`, leaves the old model serving
+            lanes: proxies that feed one worker; with two, the next request is on its way while one
+                is computed (2 without batching, 1 with it)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -299,7 +302,7 @@ class DaemonClient:
             "env": env, "cwd": cwd, "sys_path": sys_path, "strict": strict,
             "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
-            "max_batches": max_batches, "limits": limits, "check": check,
+            "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
         }  # fmt: skip
         message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
         name = message.spec.name

@@ -48,6 +48,7 @@ class Options:
     max_batches: int | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     check: Callable[[Any], Any] | None = None
+    lanes: int | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -61,6 +62,8 @@ class Options:
         _check_whole("spares", self.spares, 0)
         if self.max_batches is not None:
             _check_whole("max_batches", self.max_batches, 1)
+        if self.lanes is not None:
+            _check_whole("lanes", self.lanes, 1)
         if not isinstance(self.limits, Limits):
             raise PyTritonValidationError(
                 f"limits has to be pytriton.Limits(...), got {self.limits!r}."
@@ -69,6 +72,15 @@ class Options:
             raise PyTritonValidationError(
                 f"check has to be a function that takes the loaded callable, got {self.check!r}."
             )
+
+
+def _default_lanes(config: Mapping[str, Any]) -> int:
+    """Two without batching; one with it.
+
+    Without batching, the next request travels while one is computed. With it, a second proxy would take what
+    is queued before a batch has come together (docs/performance.md has the figures).
+    """
+    return 1 if config.get("max_batch_size", 0) > 1 else 2
 
 
 def prepare(
@@ -124,6 +136,7 @@ def prepare(
         max_batches=options.max_batches,
         limits=options.limits.to_message(),
         check=options.check is not None,
+        lanes=options.lanes or _default_lanes(document),
     )
     message = messages.Register(spec, options.replace)
     _check_sendable(message)

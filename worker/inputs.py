@@ -12,30 +12,49 @@ whole batch ready-made::
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane, RequestRef, TensorRef
+from pytriton.ipc.lane import Batch, Lane, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
 
+#: The request's index, its lane, and where its input lies.
+_Placed = tuple[int, Lane, TensorRef]
 
-def read_requests(refs: list[RequestRef], lane: Lane, *, batching: bool) -> list[Request]:
-    """Copy a batch's inputs out of Triton's memory and return its requests.
+_element_dtype = cache(datatypes.element_dtype)
+
+
+class Source(Protocol):
+    """Where a batch came from: `worker.model.Part` is one."""
+
+    @property
+    def lane(self) -> Lane:
+        """Knows the memory that the batch lies in."""
+
+    @property
+    def batch(self) -> Batch:
+        """Says where in it."""
+
+
+def read_requests(parts: Sequence[Source], *, batching: bool) -> list[Request]:
+    """Copy the inputs of one batch, or several merged, out of Triton's memory and return their requests.
 
     Raises:
         LaneError, ArenaError: the descriptors are wrong.
     """
-    data: list[dict[str, Array]] = [{} for _ in refs]
+    refs = [request for part in parts for request in part.batch.requests]
     if len(refs) == 1 or not batching:
-        for inputs, request in zip(data, refs):
-            for ref in request.inputs:
-                inputs[ref.name] = _copy(ref, lane)
+        lane = parts[0].lane
+        data = [{ref.name: _copy(ref, lane) for ref in request.inputs} for request in refs]
     else:
-        for name, sharing in _by_input(refs).items():
-            for index, array in _gather(sharing, lane):
+        data = [{} for _ in refs]
+        for name, sharing in _by_input(parts).items():
+            for (index, _, _), array in zip(sharing, _gather(sharing)):
                 data[index][name] = array
     return [
         Request(inputs, _parameters(ref.parameters), None, ref.requested)
@@ -43,32 +62,38 @@ def read_requests(refs: list[RequestRef], lane: Lane, *, batching: bool) -> list
     ]
 
 
-def _by_input(refs: list[RequestRef]) -> dict[str, list[tuple[int, TensorRef]]]:
+def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
     """Return per input name the requests that have it, in order."""
-    by_name: dict[str, list[tuple[int, TensorRef]]] = {}
-    for index, request in enumerate(refs):
-        for ref in request.inputs:
-            by_name.setdefault(ref.name, []).append((index, ref))
+    by_name: dict[str, list[_Placed]] = {}
+    index = 0
+    for part in parts:
+        lane = part.lane
+        for request in part.batch.requests:
+            for ref in request.inputs:
+                placed = (index, lane, ref)
+                if ref.name in by_name:
+                    by_name[ref.name].append(placed)
+                else:
+                    by_name[ref.name] = [placed]
+            index += 1
     return by_name
 
 
-def _gather(sharing: list[tuple[int, TensorRef]], lane: Lane) -> list[tuple[int, Array]]:
-    first = sharing[0][1]
+def _gather(sharing: list[_Placed]) -> list[Array]:
+    """Return an input of several requests: slices of one array where they agree in type and shape."""
+    first = sharing[0][2]
     row = first.shape[1:]
-    alike = all(
-        ref.datatype == first.datatype and ref.shape and ref.shape[1:] == row for _, ref in sharing
-    )
-    if not alike or first.datatype == "BYTES":
-        return [(index, _copy(ref, lane)) for index, ref in sharing]
-    dtype = datatypes.element_dtype(first.datatype)
-    parts = [(index, tensors.read(lane, ref, dtype)) for index, ref in sharing]
-    whole: Array = np.empty([sum(len(part) for _, part in parts), *row], dtype)
+    datatype = first.datatype
+    for _, _, ref in sharing:
+        if datatype == "BYTES" or ref.datatype != datatype or not ref.shape or ref.shape[1:] != row:
+            return [_copy(ref, lane) for _, lane, ref in sharing]
+    dtype = _element_dtype(datatype)
+    whole: Array = np.concatenate([tensors.read(lane, ref, dtype) for _, lane, ref in sharing])
     slices = []
     start = 0
-    for index, part in parts:
-        end = start + len(part)
-        whole[start:end] = part
-        slices.append((index, whole[start:end]))
+    for _, _, ref in sharing:
+        end = start + ref.shape[0]
+        slices.append(whole[start:end])
         start = end
     return slices
 
@@ -76,7 +101,7 @@ def _gather(sharing: list[tuple[int, TensorRef]], lane: Lane) -> list[tuple[int,
 def _copy(ref: TensorRef, lane: Lane) -> Array:
     if ref.datatype == "BYTES":
         return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
-    copied: Array = tensors.read(lane, ref, datatypes.element_dtype(ref.datatype)).copy()
+    copied: Array = tensors.read(lane, ref, _element_dtype(ref.datatype)).copy()
     return copied
 
 

@@ -3,6 +3,9 @@
     new lane ──▶ _accept        control message ──▶ _control_messages
     batch    ──▶ _serve         SIGTERM         ──▶ _signalled
 
+A worker may have several lanes. Batches that wait on them when it becomes free are merged as far as
+the model allows; each proxy gets its part of the answer.
+
 SIGTERM ends it after the batch at hand. Closing a lane between batches is always safe: a batch that
 comes at that moment stays unread, and its proxy takes it elsewhere.
 """
@@ -20,9 +23,9 @@ from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import Batch, BatchFailed, Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.worker.limits import Allowance
-from pytriton.worker.model import Model, Unrecoverable
+from pytriton.worker.model import Model, Part, Unrecoverable
 
 
 class Loop:
@@ -49,7 +52,7 @@ class Loop:
         self._worker = worker
         self._stopping = False
         self._lanes: dict[int, Lane] = {}
-        self._poll = select.poll()
+        self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(lane_path)
@@ -63,11 +66,16 @@ class Loop:
         self._watch(self._control.fileno, self._control_messages)
         self._watch(_signal_pipe(signal.SIGTERM), self._signalled)
         self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
+        poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
-            for fd, _ in self._poll.poll():
-                handler = self._handlers.get(fd)
-                if handler is not None and not self._finished():
-                    handler()
+            ready = []
+            for fd, _ in poll():
+                if fd in lanes:
+                    ready.append(lanes[fd])
+                elif fd in handlers:
+                    handlers[fd]()
+            if ready and not self._finished():
+                self._serve(ready)
         self._close()
 
     def _finished(self) -> bool:
@@ -75,7 +83,7 @@ class Loop:
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLIN)
+        self._poll.register(fd, select.EPOLLIN)
 
     def _accept(self) -> None:
         try:
@@ -87,48 +95,68 @@ class Loop:
             return
         lane = Lane(connection, peer_trusted=True)
         self._lanes[lane.fileno()] = lane
-        self._watch(lane.fileno(), lambda: self._serve(lane))
+        self._poll.register(lane.fileno(), select.EPOLLIN)
 
-    def _serve(self, lane: Lane) -> None:
-        """Answer the batch that came on a lane; a lane that ended or went wrong is dropped."""
+    def _serve(self, ready: list[Lane]) -> None:
+        """Answer the batch that came on the first of these lanes, with others that it can be merged with.
+
+        The other lanes are ready again, and in front, when the kernel is asked next.
+        """
+        lane = ready[0]
         try:
             batch = lane.receive(wait=False)  # what woke us may be a descriptor of memory only
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
-            self._gauge.begin(len(batch.requests))
-            try:
-                self._answer(batch, lane)
-            except Exception:  # not SystemExit: then the worker ends in its batch
-                self._gauge.end()
-                raise
-            spent = self._allowance.spent(self._gauge.end())
-            if spent is not None:
-                self._control.send(messages.WorkerSpent(self._worker, spent))
         except LaneSilent:
             return
         except LaneClosed:
             self._drop(lane)
-        except (LaneError, ArenaError) as error:
-            print(f"worker {self._worker} drops a lane: {error}", file=sys.stderr)
+            return
+        except LaneError as error:
+            self._drop(lane, error)
+            return
+        parts = [Part(lane, batch)]
+        if len(ready) > 1:
+            parts += self._model.mergeable(batch, ready[1:])
+        self._run(parts)
+
+    def _run(self, parts: list[Part]) -> None:
+        gauge = self._gauge
+        gauge.begin(sum([len(part.batch.requests) for part in parts]))
+        try:
+            try:
+                answers = self._model.answer(parts)
+            except Unrecoverable as end:
+                self.unrecoverable = True
+                self._control.send(messages.WorkerUnrecoverable(self._worker, end.text))
+                answers = [BatchFailed(part.batch.id, end.text) for part in parts]
+            for part, answer in zip(parts, answers):
+                self._answer(part, answer)
+        except Exception:  # not SystemExit: then the worker ends in its batch
+            gauge.end()
+            raise
+        spent = self._allowance.spent(gauge.end())
+        if spent is not None:
+            self._control.send(messages.WorkerSpent(self._worker, spent))
+
+    def _answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
+        lane = part.lane
+        try:
+            try:
+                lane.send(answer)
+            except ArenaError as error:
+                lane.send(BatchFailed(part.batch.id, f"{self._model.name}: {error}"))
+        except LaneClosed:
             self._drop(lane)
+        except (LaneError, ArenaError) as error:
+            self._drop(lane, error)
 
-    def _answer(self, batch: Batch, lane: Lane) -> None:
-        lane.arena.reset()
-        try:
-            answer: object = self._model.answer(batch, lane)
-        except Unrecoverable as end:
-            self.unrecoverable = True
-            self._control.send(messages.WorkerUnrecoverable(self._worker, end.text))
-            answer = end.answer
-        try:
-            lane.send(answer)  # type: ignore[arg-type]
-        except ArenaError as error:
-            lane.send(BatchFailed(batch.id, f"{self._model.name}: {error}"))
-
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
+        if error is not None:
+            print(f"worker {self._worker} drops a lane: {error}", file=sys.stderr)
         fd = lane.fileno()
         self._poll.unregister(fd)
-        del self._handlers[fd], self._lanes[fd]
+        del self._lanes[fd]
         lane.close()
 
     def _control_messages(self) -> None:
@@ -144,11 +172,13 @@ class Loop:
         for lane in self._lanes.values():
             lane.close()
         self._listener.close()
+        self._poll.close()
 
     def _close(self) -> None:
         for lane in list(self._lanes.values()):
             self._drop(lane)
         self._listener.close()
+        self._poll.close()
         os.unlink(self._lane_path)
 
 

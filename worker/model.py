@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pytriton.decorators import set_triton_context
 from pytriton.exceptions import PyTritonUnrecoverableError
@@ -22,7 +23,8 @@ class Model:
     def __init__(self, spec: messages.ModelSpec, infer: Infer) -> None:
         self.name = spec.name
         self._infer = synchronous(infer)
-        self._batching = spec.config.get("max_batch_size", 0) > 0
+        self._most_rows: int = spec.config.get("max_batch_size", 0)
+        self._batching = self._most_rows > 0
         self._results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
@@ -35,32 +37,85 @@ class Model:
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
 
-    def answer(self, batch: Batch, lane: Lane) -> BatchDone | BatchFailed:
-        """Run the callable on a batch and return its answer, or the error that the clients get.
+    def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
+        """Return the batches waiting on `lanes` that fit into one call with `batch`, taken from them.
+
+        As in a batch of Triton's, all requests have inputs of the same names, types and shapes but
+        for the batch axis, and together no more rows than `max_batch_size`.
+        """
+        parts: list[Part] = []
+        left = self._most_rows - _rows(batch)
+        for lane in lanes:
+            if left <= 0:
+                break
+            other = lane.peek()
+            if other is not None and _rows(other) <= left and _kind(other) == _kind(batch):
+                lane.skip()
+                parts.append(Part(lane, other))
+                left -= _rows(other)
+        return parts
+
+    def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        """Run the callable once on one batch, or several merged; return an answer for each.
+
+        An answer may be the error that the clients get.
 
         Raises:
-            Unrecoverable: the callable said so; carries the answer to give before the daemon stops.
+            Unrecoverable: the callable said so; the text is for the clients, too.
         """
         try:
-            requests = read_requests(batch.requests, lane, batching=self._batching)
-            results = self._infer(requests)
-            return BatchDone(batch.id, self._results.write(results, batch.requests, lane))
+            requests = read_requests(parts, batching=self._batching)
+            results = self._results.checked(self._infer(requests), len(requests))
         except PyTritonUnrecoverableError as error:
             traceback.print_exc()
+            raise Unrecoverable(_one_line(error)) from error
+        except Exception as error:
+            traceback.print_exc()
             text = _one_line(error)
-            raise Unrecoverable(BatchFailed(batch.id, text), text) from error
+            return [BatchFailed(part.batch.id, text) for part in parts]
+        if len(parts) == 1:
+            return [self._written(parts[0], results)]
+        answers = []
+        start = 0
+        for part in parts:
+            end = start + len(part.batch.requests)
+            answers.append(self._written(part, results[start:end]))
+            start = end
+        return answers
+
+    def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
+        lane, batch = part
+        try:
+            lane.arena.reset()
+            return BatchDone(batch.id, self._results.write(results, batch.requests, lane))
         except Exception as error:
             traceback.print_exc()
             return BatchFailed(batch.id, _one_line(error))
 
 
-class Unrecoverable(Exception):
-    """The callable raised PyTritonUnrecoverableError. `answer` goes to the clients, `text` to the dispatcher."""
+class Part(NamedTuple):
+    """A batch, and the lane that it came on and its answer goes to."""
 
-    def __init__(self, answer: BatchFailed, text: str) -> None:
+    lane: Lane
+    batch: Batch
+
+
+class Unrecoverable(Exception):
+    """The callable raised PyTritonUnrecoverableError. `text` goes to the clients and to the dispatcher."""
+
+    def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.answer = answer
         self.text = text
+
+
+def _rows(batch: Batch) -> int:
+    return sum(request.inputs[0].shape[0] if request.inputs else 1 for request in batch.requests)
+
+
+def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
+    if not batch.requests:
+        return []
+    return [(ref.name, ref.datatype, ref.shape[1:]) for ref in batch.requests[0].inputs]
 
 
 def _one_line(error: Exception) -> str:

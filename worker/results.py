@@ -36,90 +36,104 @@ class ResultWriter:
     ) -> None:
         self._model = model
         self._outputs = outputs
+        self._declared = {output.name for output in outputs}
         self._batching = batching
         self._strict = strict
 
-    def write(self, results: Any, requests: Sequence[RequestRef], lane: Lane) -> list[ResponseRef]:
-        """Return one response per request; only outputs that the client asked for are written.
+    def checked(self, results: Any, count: int) -> Sequence[Any]:
+        """Return what the callable returned for `count` requests, if it is a list of so many.
 
         Raises:
-            ResultError: number, names, batch axis, type or (strict) shape are not as declared.
-            ArenaError: no memory for them.
+            ResultError: it is not.
         """
-        if isinstance(results, (str, bytes, Mapping)) or not isinstance(results, Sequence):
+        if type(results) is not list and not _is_list(results):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
                 f"numpy arrays. Got {_describe(results)}."
             )
-        if len(results) != len(requests):
+        if len(results) != count:
             raise ResultError(
                 f"Number of outputs returned by `{self._model}` inference callable ({len(results)}) does "
-                f"not match number of requests ({len(requests)}) received from Triton."
+                f"not match number of requests ({count}) received from Triton."
             )
+        return results  # type: ignore[no-any-return]
+
+    def write(
+        self, results: Sequence[Any], requests: Sequence[RequestRef], lane: Lane
+    ) -> list[ResponseRef]:
+        """Return one response per request; only outputs that the client asked for are written.
+
+        Raises:
+            ResultError: names, batch axis, type or (strict) shape are not as declared.
+            ArenaError: no memory for them.
+        """
         return [
             ResponseRef(self._response(result, request, lane))
             for result, request in zip(results, requests)
         ]
 
     def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
-        if not isinstance(result, (Mapping, Request)):
+        if type(result) is not dict and not isinstance(result, (Mapping, Request)):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
                 f"numpy arrays. Got a list with {_describe(result)}."
             )
         if self._strict:
             self._refuse_undeclared(result)
+        requested = request.requested
         return [
-            self._write_output(output, self._value(output, result), request, lane)
+            self._output(output, result, request, lane)
             for output in self._outputs
-            if not request.requested or output.name in request.requested
+            if not requested or output.name in requested
         ]
 
-    def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
-        declared = {output.name for output in self._outputs}
-        for name in result:
-            if name not in declared:
-                raise ResultError(
-                    f"Returned output `{name}` is not defined in model config for model `{self._model}`."
-                )
-
-    def _value(self, output: Output, result: Mapping[str, Any]) -> Array:
-        value: Any
+    def _output(
+        self, output: Output, result: Mapping[str, Any], request: RequestRef, lane: Lane
+    ) -> TensorRef:
         try:
-            value = result[output.name]
+            value: Any = result[output.name]
         except KeyError:
             raise ResultError(
                 f"Model `{self._model}` returned no output `{output.name}`; it returned "
                 f"{', '.join(f'`{name}`' for name in result) or 'nothing'}."
             ) from None
-        if not isinstance(value, np.ndarray):
-            if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
-                raise self._error(output, f"is {_describe(value)}, not a numpy array")
-            # numpy's own dtypes for strings would cut off trailing NULs
-            value = np.array(value, object if isinstance(value, (str, bytes)) else None)
-        array: Array = value
-        return array
-
-    def _write_output(
-        self, output: Output, array: Array, request: RequestRef, lane: Lane
-    ) -> TensorRef:
-        self._check_batch_axis(output, array, request)
+        if type(value) is not np.ndarray:
+            value = self._array(output, value)
+        if self._batching:
+            self._check_batch_axis(output, value, request)
         if self._strict:
-            self._check_shape(output, array)
+            self._check_shape(output, value)
         if output.datatype == "BYTES":
-            if array.dtype.kind not in "OSU":
-                raise self._error(output, f"has dtype {array.dtype}, expected bytes, str or object")
-            try:
-                data = tensors.encode_bytes(array)
-            except TypeError as error:
-                raise self._error(output, str(error)) from error
-            return tensors.write_raw(lane, output.name, "BYTES", array.shape, data)
-        self._check_dtype(output, array)
-        return tensors.write(lane, output.name, output.datatype, array, output.dtype)
+            return self._write_bytes(output, value, lane)
+        if value.dtype is not output.dtype and value.dtype != output.dtype:
+            self._check_dtype(output, value)
+        return tensors.write(lane, output.name, output.datatype, value, output.dtype)
+
+    def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
+        for name in result:
+            if name not in self._declared:
+                raise ResultError(
+                    f"Returned output `{name}` is not defined in model config for model `{self._model}`."
+                )
+
+    def _array(self, output: Output, value: Any) -> Array:
+        if isinstance(value, np.ndarray):
+            return value
+        if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
+            raise self._error(output, f"is {_describe(value)}, not a numpy array")
+        # numpy's own dtypes for strings would cut off trailing NULs
+        return np.array(value, object if isinstance(value, (str, bytes)) else None)
+
+    def _write_bytes(self, output: Output, array: Array, lane: Lane) -> TensorRef:
+        if array.dtype.kind not in "OSU":
+            raise self._error(output, f"has dtype {array.dtype}, expected bytes, str or object")
+        try:
+            data = tensors.encode_bytes(array)
+        except TypeError as error:
+            raise self._error(output, str(error)) from error
+        return tensors.write_raw(lane, output.name, "BYTES", array.shape, data)
 
     def _check_batch_axis(self, output: Output, array: Array, request: RequestRef) -> None:
-        if not self._batching:
-            return
         if array.ndim == 0:
             raise self._error(output, "is a scalar, it lacks the batch axis")
         if request.inputs and array.shape[0] != request.inputs[0].shape[0]:
@@ -141,8 +155,6 @@ class ResultWriter:
 
     def _check_dtype(self, output: Output, array: Array) -> None:
         given, declared = array.dtype, output.dtype
-        if given == declared:
-            return
         if self._strict:
             raise self._error(output, f"has invalid type. Returned: {given}. Expected: {declared}")
         if given.kind in "iub" and declared.kind in "iu":
@@ -157,6 +169,10 @@ class ResultWriter:
 
     def _error(self, output: Output, what: str) -> ResultError:
         return ResultError(f"Output `{output.name}` of model `{self._model}` {what}.")
+
+
+def _is_list(results: Any) -> bool:
+    return isinstance(results, Sequence) and not isinstance(results, (str, bytes, Mapping))
 
 
 def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:

@@ -103,7 +103,7 @@ class MappedMemory:
     def __init__(self, fd: int, *, writer_trusted: bool) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
-        self._size = 0
+        self._size = 0  #: what is mapped
         if not writer_trusted and not linux.is_sealed_against_shrinking(fd):
             os.close(fd)
             raise ArenaError("the peer passed memory that it could shrink under us")

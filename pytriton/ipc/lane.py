@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import mmap
 import os
 import socket
 import struct
@@ -222,7 +223,9 @@ class Lane:
         """Pass a read-only descriptor to the peer and close it here."""
         try:
             self._send(_encode(Announce(memory)))
-            self._send(_DESCRIPTOR, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            self._send(
+                _DESCRIPTOR, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+            )
         finally:
             os.close(fd)
 
@@ -251,18 +254,32 @@ class Lane:
                 return message  # type: ignore[return-value]
             self._announced = message.memory
 
-    def memory(self, number: int) -> MappedMemory:
-        """Return the memory that the peer announced under this number.
+    def peek(self) -> Batch | None:
+        """Return the batch that `receive` would return at once, and leave it there; None if none would be."""
+        if self._announced is not None:
+            return None
+        try:
+            how = socket.MSG_PEEK | socket.MSG_DONTWAIT
+            message = self._decoded(self._socket.recv_into(self._received, 0, how))
+        except (BlockingIOError, ConnectionError, LaneClosed, LaneError):
+            return None  # receive tells
+        return message if isinstance(message, Batch) else None
+
+    def skip(self) -> None:
+        """Take away the message that `peek` returned."""
+        self._socket.recv(1)  # the rest of a packet goes with it
+
+    def memory(self, number: int, end: int) -> mmap.mmap:
+        """Return the bytes [0, end), or more, of the memory that the peer announced under this number.
 
         Raises:
             LaneError: it announced none.
+            ArenaError: that memory is smaller, or cannot be mapped.
         """
-        try:
-            return self._memories[number]
-        except KeyError:
-            raise LaneError(
-                f"the peer refers to memory {number}, which it never announced"
-            ) from None
+        memory = self._memories.get(number)
+        if memory is None:
+            raise LaneError(f"the peer refers to memory {number}, which it never announced")
+        return memory.covering(end)
 
     def close(self) -> None:
         """Close the connection and give back all memory."""
@@ -293,7 +310,7 @@ class Lane:
         if count > _INLINE_BYTES:
             raise LaneError("a lane message was longer than the protocol allows")
         try:
-            message = _decode(self._view[:count])
+            message: LaneMessage = _decode(self._view[:count])
             if isinstance(message, Spilled):
                 message = _decode(self._spilled(message))
                 if isinstance(message, (Spilled, Announce)):
@@ -331,7 +348,7 @@ class Lane:
         end = where.offset + where.nbytes
         if where.offset < 0 or where.nbytes < 0:
             raise ArenaError("negative position")
-        return memoryview(self.memory(ARENA).covering(end))[where.offset : end]
+        return memoryview(self.memory(ARENA, end))[where.offset : end]
 
 
 def _close_all(fds: Sequence[int]) -> None:

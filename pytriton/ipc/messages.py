@@ -97,6 +97,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: The last payload is a function that is called with the loaded callable and raises when that
     #: must not serve.
     check: bool = False
+    #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
+    #: way while one runs.
+    lanes: int = 1
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────

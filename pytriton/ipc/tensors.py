@@ -21,6 +21,8 @@ from pytriton.ipc.lane import ARENA, Lane, TensorRef
 Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<I")
+#: Up to so many bytes a copy is so short that other threads can wait for it.
+_PLAIN_COPY = 1 << 16
 
 
 def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
@@ -29,13 +31,16 @@ def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     Raises:
         LaneError, ArenaError: the descriptor is wrong.
     """
-    if ref.nbytes != dtype.itemsize * _count(ref.shape):
-        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
-    data = read_raw(lane, ref)
+    nbytes, offset = ref.nbytes, ref.offset
+    if nbytes <= 0 or offset < 0:
+        return _empty(ref, dtype)
+    memory = lane.memory(ref.memory, offset + nbytes)
     try:
-        array: Array = np.ndarray(ref.shape, dtype, data)
-    except ValueError as error:  # more dimensions than numpy has, or one of 2**63 beside one of 0
+        array: Array = np.ndarray(ref.shape, dtype, memory, offset)
+    except (ValueError, TypeError, OverflowError) as error:
         raise ArenaError(f"tensor {ref.name}: {error}") from error
+    if array.nbytes != nbytes:
+        raise ArenaError(f"tensor {ref.name}: {nbytes} bytes at {offset} for {ref.shape}")
     return array
 
 
@@ -49,7 +54,7 @@ def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset}")
     if ref.nbytes == 0:
         return memoryview(b"")
-    memory = lane.memory(ref.memory).covering(ref.offset + ref.nbytes)
+    memory = lane.memory(ref.memory, ref.offset + ref.nbytes)
     return memoryview(memory)[ref.offset : ref.offset + ref.nbytes]
 
 
@@ -59,10 +64,13 @@ def write(lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[An
     Any strides and byte order will do: this is the one copy of an output.
     """
     nbytes = dtype.itemsize * array.size
-    offset = lane.arena.allocate(nbytes)
-    if nbytes:
-        target: Array = np.ndarray(array.shape, dtype, lane.arena.writable(), offset)
+    arena = lane.arena
+    offset = arena.allocate(nbytes)
+    if nbytes > _PLAIN_COPY or array.dtype is not dtype or not array.flags.c_contiguous:
+        target: Array = np.ndarray(array.shape, dtype, arena.writable(), offset)
         np.copyto(target, array, casting="unsafe")
+    elif nbytes:  # the same in a quarter of the time
+        arena.writable()[offset : offset + nbytes] = array  # type: ignore[call-overload]
     return TensorRef(name, datatype, list(array.shape), ARENA, offset, nbytes)
 
 
@@ -109,6 +117,16 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
         return array.reshape(dims)
     except ValueError as error:
         raise ArenaError(f"BYTES tensor: {error}") from error
+
+
+def _empty(ref: TensorRef, dtype: np.dtype[Any]) -> Array:
+    if ref.nbytes or ref.offset < 0 or _count(ref.shape):
+        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
+    try:
+        nothing: Array = np.ndarray(ref.shape, dtype, b"")
+    except ValueError as error:  # more dimensions than numpy has, or one of 2**63 beside one of 0
+        raise ArenaError(f"tensor {ref.name}: {error}") from error
+    return nothing
 
 
 def _count(shape: Iterable[int]) -> int:

@@ -155,10 +155,10 @@ def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -
     sender.announce(6, sealed_memory(b"six"))
     sender.send(BATCH)
     assert receiver.receive() == BATCH
-    assert receiver.memory(5).covering(4)[:] == b"five"
-    assert receiver.memory(6).covering(3)[:] == b"six"
+    assert receiver.memory(5, 4)[:] == b"five"
+    assert receiver.memory(6, 3)[:] == b"six"
     with pytest.raises(LaneError, match=r"memory 7.*never announced"):
-        receiver.memory(7)
+        receiver.memory(7, 1)
 
 
 def test_received_descriptors_do_not_reach_children(
@@ -413,8 +413,8 @@ def test_close_gives_back_every_descriptor() -> None:
         sender.announce(1, sealed_memory(b"more"))
         sender.send(BATCH)
         receiver.receive()
-        assert np.frombuffer(receiver.memory(ARENA).covering(1000), "S4", 1, offset) == [b"data"]
-        assert receiver.memory(1).covering(4)[:] == b"more"
+        assert np.frombuffer(receiver.memory(ARENA, 1000), "S4", 1, offset) == [b"data"]
+        assert receiver.memory(1, 4)[:] == b"more"
     proxy.close()
     worker.close()
     assert descriptors() == before

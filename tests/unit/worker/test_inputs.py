@@ -18,6 +18,7 @@ from pytriton.ipc.lane import ARENA, Batch, Lane, LaneError, RequestRef, TensorR
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
 from pytriton.worker.inputs import read_requests
+from pytriton.worker.model import Part
 
 Lanes = tuple[Lane, Lane]
 Inputs = dict[str, Array]
@@ -30,6 +31,10 @@ def put(lane: Lane, name: str, array: Array) -> TensorRef:
     if array.dtype == object:
         return tensors.write_raw(lane, name, "BYTES", array.shape, tensors.encode_bytes(array))
     return tensors.write(lane, name, _DATATYPES[array.dtype], array, array.dtype)
+
+
+def received(refs: list[RequestRef], lane: Lane, *, batching: bool) -> list[Request]:
+    return read_requests([Part(lane, Batch(1, refs))], batching=batching)
 
 
 def send(lanes: Lanes, batch: Sequence[Inputs], parameters: str = "") -> list[RequestRef]:
@@ -47,7 +52,7 @@ def send(lanes: Lanes, batch: Sequence[Inputs], parameters: str = "") -> list[Re
 
 
 def read(lanes: Lanes, batch: Sequence[Inputs], *, batching: bool = True) -> list[Request]:
-    return read_requests(send(lanes, batch), lanes[1], batching=batching)
+    return received(send(lanes, batch), lanes[1], batching=batching)
 
 
 def assert_same(requests: Sequence[Request], batch: Sequence[Inputs]) -> None:
@@ -166,16 +171,14 @@ def test_without_batching_every_request_has_its_own_array(lanes: Lanes) -> None:
 def test_arrays_belong_to_the_callable(lanes: Lanes, count: int, batching: bool) -> None:
     batch = [{"x": np.full((2, 5), float(k)), "s": strings(b"a", b"b")} for k in range(count)]
     refs = send(lanes, batch)
-    requests = read_requests(refs, lanes[1], batching=batching)
+    requests = received(refs, lanes[1], batching=batching)
     for request in requests:
         for array in request.values():
             assert array.flags.writeable
             assert array.flags.aligned
         request["x"][:] = -1
         request["s"][:] = b"-"
-    assert_same(
-        read_requests(refs, lanes[1], batching=batching), batch
-    )  # Triton's memory is as before
+    assert_same(received(refs, lanes[1], batching=batching), batch)  # Triton's memory is as before
     kept = [request["x"].copy() for request in requests]
     lanes[0].arena.writable()[:] = b"\xff" * lanes[0].arena.size
     for request, copy in zip(requests, kept):
@@ -191,7 +194,7 @@ def test_tensors_at_odd_addresses(lanes: Lanes, count: int, batching: bool) -> N
     refs = [RequestRef([TensorRef("x", "FP64", [1, 2], ARENA, offset, 16)], "", [])] * count
     proxy.send(Batch(1, refs))
     worker.receive()
-    for request in read_requests(refs, worker, batching=batching):
+    for request in received(refs, worker, batching=batching):
         assert request["x"].tolist() == [[1.0, 2.0]]
         assert request["x"].flags.aligned
 
@@ -206,19 +209,19 @@ def test_tensors_at_odd_addresses(lanes: Lanes, count: int, batching: bool) -> N
 )
 def test_parameters(lanes: Lanes, text: str, parameters: dict[str, Any]) -> None:
     refs = send(lanes, [{"x": np.ones((1, 1))}, {}], text)
-    for request in read_requests(refs, lanes[1], batching=True):
+    for request in received(refs, lanes[1], batching=True):
         assert request.parameters == parameters
         assert request.span is None
 
 
 def test_names_of_the_requested_outputs_are_passed_on(lanes: Lanes) -> None:
     refs = [RequestRef([], "", ["y", "z"])]
-    (request,) = read_requests(refs, lanes[1], batching=True)
+    (request,) = received(refs, lanes[1], batching=True)
     assert request.requested_output_names == ["y", "z"]
 
 
 def test_no_requests(lanes: Lanes) -> None:
-    assert read_requests([], lanes[1], batching=True) == []
+    assert received([], lanes[1], batching=True) == []
 
 
 @pytest.mark.parametrize("batching", [False, True])
@@ -250,7 +253,7 @@ def test_wrong_descriptors(
     send(lanes, [{"x": np.zeros((1, 2))}])
     refs = [RequestRef([TensorRef("x", datatype, shape, memory, offset, nbytes)], "", [])] * count
     with pytest.raises((LaneError, ArenaError)):
-        read_requests(refs, lanes[1], batching=batching)
+        received(refs, lanes[1], batching=batching)
 
 
 DTYPES = [np.dtype(code) for code in ("f4", "i8", "u1", "?")]

@@ -60,8 +60,9 @@ def respond(lanes: Lanes, value: Any, to: ResultWriter, *, rows: int = 1) -> Arr
 
 def refusal(lanes: Lanes, results: Any, to: ResultWriter, *requests: RequestRef) -> str:
     """The text with which results are refused: one line that names the model."""
+    asked = requests or [request()]
     with pytest.raises(ResultError) as caught:
-        to.write(results, requests or [request()], lanes[1])
+        to.write(to.checked(results, len(asked)), asked, lanes[1])
     text = str(caught.value)
     assert "\n" not in text
     assert "`digits`" in text
