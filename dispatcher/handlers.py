@@ -150,7 +150,7 @@ async def lane_lost(
 ) -> messages.AnyMessage:
     """Tell a proxy what becomes of the batch whose worker it lost."""
     pool = daemon.registry.by_key(message.registration).pool
-    return await pool.judge_loss(message.worker, message.losses)
+    return await pool.judge_loss(message.worker, message.losses, final=message.final)
 
 
 async def batch_overdue(

@@ -135,9 +135,10 @@ class Pool:
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody())
                 await self._changed.wait()
 
-    async def judge_loss(self, name: str, losses: int) -> Verdict:
+    async def judge_loss(self, name: str, losses: int, *, final: bool = False) -> Verdict:
         """Decide about a batch whose worker was lost after it had taken it; `losses` with this one."""
-        if self._spec.on_crash == "retry" and losses < _POISON and not self._stopping:
+        again = self._spec.on_crash == "retry" and not final and not self._stopping
+        if again and losses < _POISON:
             _log.info("batch is tried again", model=self._spec.name, lost_worker=name)
             return Verdict("retry")
         text = f"model {self._spec.name}: {await self._explain_loss(name)} while it ran this batch"

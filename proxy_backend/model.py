@@ -1,9 +1,9 @@
 """The model that tritonserver loads in place of a user's: it passes each batch to a worker and its answers back.
 
 One instance of it runs per instance of a registered model, each in a process of its own (a python
-backend stub). It asks the dispatcher once for a lane and keeps it; when the lane ends, it asks
-again. A batch that the worker had not read by then goes to the next worker as if nothing had been;
-about one that it had, the dispatcher decides (`Verdict`).
+backend stub). It asks the dispatcher once for a lane and keeps it (attachment.py); when the lane
+ends, it asks again. A batch that the worker had not read by then goes to the next worker as if nothing had been;
+about one that it had, the dispatcher decides (`Verdict`). Decoupled models go by streams.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from pytriton.ipc.lane import (
     LaneSilent,
 )
 from pytriton.proxy_backend import translate
+from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.regions import Regions
+from pytriton.proxy_backend.streams import Streams
 
 #: Parameters of the model configuration: where the dispatcher listens, and which registration this
 #: is.
@@ -54,24 +56,34 @@ class TritonPythonModel:
         _make_regions_private()
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
-        self._instance = f"{args['model_instance_name']}:{os.getpid()}"
-        self._translator = translate.Translator(
+        instance = f"{args['model_instance_name']}:{os.getpid()}"
+        translator = translate.Translator(
             {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
         )
-        self._registration = _parameter(config, REGISTRATION_PARAMETER)
-        self._control = ControlClient(_parameter(config, CONTROL_PARAMETER))
+        control = ControlClient(_parameter(config, CONTROL_PARAMETER))
+        attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
+        decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+        self._translator, self._attachment = translator, attachment
+        self._streams = Streams(self._name, attachment, translator) if decoupled else None
         self._lane: Lane | None = None
-        self._worker = ""
-        self._patience_s: float | None = None
         self._waited_on = False
         self._batch_id = 0
         try:
-            self._attach()
+            if self._streams is not None:
+                self._streams.attach()
+            else:
+                self._attach()
         except RemoteFailure as failure:
             raise pb_utils.TritonModelException(failure.text) from failure
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer one batch; returns when a worker has answered it, or none will."""
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer one batch; returns when a worker has answered it, or none will.
+
+        For a decoupled model, when a worker has begun it: answers then go another way.
+        """
+        if self._streams is not None:
+            self._streams.begin(requests)
+            return None
         losses = 0
         try:
             while True:
@@ -80,25 +92,24 @@ class TritonPythonModel:
                     return self._responses(requests, lane, self._exchange(requests, lane))
                 except LaneClosed as end:
                     losses += not end.unread
-                    text = None if end.unread else self._verdict_on_loss(losses)
+                    text = None if end.unread else self._attachment.judge_loss(losses)
                     self._drop_lane()
                 except Overdue as overdue:
                     text = overdue.text
                     self._drop_lane()
                 if text is not None:
-                    return self._lost(requests, text)
+                    return _failures(requests, text)
         except RemoteFailure as failure:
-            return self._lost(requests, failure.text)
+            return _failures(requests, failure.text)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
-            return self._lost(requests, f"model {self._name}: {error}")
+            return _failures(requests, f"model {self._name}: {error}")
 
     def finalize(self) -> None:
         """Let the worker go."""
-        self._drop_lane()
-        self._control.send(messages.Detach(self._registration, self._instance))
-        self._control.flush()
-        self._control.close()
+        if self._streams is not None:
+            self._streams.end()
+        self._attachment.close()
 
     def _exchange(self, requests: Sequence[Any], lane: Lane) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
@@ -117,12 +128,10 @@ class TritonPythonModel:
                 self._wait_on(lane)
         if self._waited_on:
             self._waited_on = False
-            lane.set_patience(self._patience_s)
-        if answer.id != self._batch_id or isinstance(answer, Batch):
-            raise LaneError(
-                f"the worker answered batch {self._batch_id} with {type(answer).__name__} {answer.id}"
-            )
-        return answer
+            lane.set_patience(self._attachment.execution_timeout_s)
+        if isinstance(answer, (BatchDone, BatchFailed)) and answer.id == self._batch_id:
+            return answer
+        raise LaneError(f"the worker answered batch {self._batch_id} with {answer!r:.100}")
 
     def _responses(
         self, requests: Sequence[Any], lane: Lane, answer: BatchDone | BatchFailed
@@ -135,67 +144,33 @@ class TritonPythonModel:
             )
         return self._translator.responses(answer.responses, lane)
 
-    # ── trouble ──────────────────────────────────────────────────────────────────────────────────
-
     def _wait_on(self, lane: Lane) -> None:
         """The batch is overdue: wait on if the dispatcher says so.
 
         Raises:
             Overdue: it says that the worker hangs.
         """
-        taken = lane.all_read()
-        verdict = self._ask(messages.BatchOverdue(self._registration, self._worker, taken))
+        verdict = self._attachment.judge_overdue(taken=lane.all_read())
         if verdict.action == "wait":
             lane.set_patience(verdict.wait_s)
             self._waited_on = True
             return
         raise Overdue(verdict.text if verdict.action == "fail" else None)
 
-    def _verdict_on_loss(self, losses: int) -> str | None:
-        """Return what to answer to the batch of a lost worker; None to try another one."""
-        verdict = self._ask(messages.LaneLost(self._registration, self._worker, losses))
-        return verdict.text if verdict.action == "fail" else None
-
-    def _ask(self, question: messages.LaneLost | messages.BatchOverdue) -> messages.Verdict:
-        verdict = self._control.ask(question, timeout_s=None)
-        if not isinstance(verdict, messages.Verdict):
-            raise LaneError(f"the dispatcher answered {type(verdict).__name__}, not a Verdict")
-        return verdict
-
     def _attach(self) -> Lane:
-        """Ask for a lane until one holds: a worker may end between the answer and the connection."""
-        lost = None
-        while self._lane is None:
-            attached = self._ask_for_worker(lost)
-            try:
-                self._lane = Lane.connect(attached.lane_path, peer_trusted=False)
-            except LaneClosed:
-                lost = attached.worker
-                continue
-            self._worker = attached.worker
-            self._patience_s = attached.execution_timeout_s
-            self._lane.set_patience(self._patience_s)
+        self._lane = self._attachment.attach()
+        self._lane.set_patience(self._attachment.execution_timeout_s)
         return self._lane
 
-    def _ask_for_worker(self, lost: str | None) -> messages.Attached:
-        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost)
-        # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
-        # one, and when the dispatcher ends, this process does.
-        answer = self._control.ask(ask, timeout_s=None)
-        if not isinstance(answer, messages.Attached):
-            raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")
-        return answer
-
     def _drop_lane(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
-            self._lane = None
-            self._waited_on = False
-            self._translator.forget_lane()
+        self._attachment.drop()
+        self._lane = None
+        self._waited_on = False
+        self._translator.forget_lane()
 
-    def _lost(self, requests: Sequence[Any], text: str) -> list[Any]:
-        code = getattr(pb_utils.TritonError, "UNAVAILABLE", None)
-        return [translate.failure(text, code) for _ in requests]
+
+def _failures(requests: Sequence[Any], text: str) -> list[Any]:
+    return [translate.unavailable(text) for _ in requests]
 
 
 def _parameter(config: dict[str, Any], name: str) -> str:

@@ -57,12 +57,13 @@ class Translator:
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
         """Return the stub's form of a batch's answers."""
-        return [
-            pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
-            if response.error is None
-            else failure(response.error)
-            for response in responses
-        ]
+        return [self.response(response, lane) for response in responses]
+
+    def response(self, response: ResponseRef, lane: Lane) -> Any:
+        """Return the stub's form of one answer."""
+        if response.error is not None:
+            return failure(response.error)
+        return pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
 
     def _input(self, tensor: Any, lane: Lane) -> TensorRef:
         name = tensor.name()
@@ -122,3 +123,8 @@ def failure(text: str, code: int | None = None) -> Any:
     """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
     error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)
+
+
+def unavailable(text: str) -> Any:
+    """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
+    return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))

@@ -64,7 +64,7 @@ class Loop:
         """Serve until SIGTERM, or until the callable is unrecoverable."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(_signal_pipe(signal.SIGTERM), self._signalled)
+        self._watch(signal_pipe(signal.SIGTERM), self._signalled)
         self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
@@ -85,17 +85,25 @@ class Loop:
         self._handlers[fd] = handler
         self._poll.register(fd, select.EPOLLIN)
 
+    def _unwatch(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._poll.unregister(fd)
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:  # no descriptors left: the callable has leaked them
-            self._poll.unregister(self._listener.fileno())
+            self._unwatch(self._listener.fileno())
             text = f"it cannot take another lane: {error}"
             self._control.send(messages.WorkerSpent(self._worker, text))
             return
         lane = Lane(connection, peer_trusted=True)
         self._lanes[lane.fileno()] = lane
         self._poll.register(lane.fileno(), select.EPOLLIN)
+        self._welcome(lane)
+
+    def _welcome(self, lane: Lane) -> None:
+        """A proxy has connected."""
 
     def _serve(self, ready: list[Lane]) -> None:
         """Answer the batch that came on the first of these lanes, with others that it can be merged with.
@@ -127,17 +135,23 @@ class Loop:
             try:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
-                self.unrecoverable = True
-                self._control.send(messages.WorkerUnrecoverable(self._worker, end.text))
+                self._give_up(end.text)
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._answer(part, answer)
         except Exception:  # not SystemExit: then the worker ends in its batch
             gauge.end()
             raise
-        spent = self._allowance.spent(gauge.end())
+        self._answered()
+
+    def _answered(self) -> None:
+        spent = self._allowance.spent(self._gauge.end())
         if spent is not None:
             self._control.send(messages.WorkerSpent(self._worker, spent))
+
+    def _give_up(self, text: str) -> None:
+        self.unrecoverable = True
+        self._control.send(messages.WorkerUnrecoverable(self._worker, text))
 
     def _answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
         lane = part.lane
@@ -182,7 +196,7 @@ class Loop:
         os.unlink(self._lane_path)
 
 
-def _signal_pipe(number: int) -> int:
+def signal_pipe(number: int) -> int:
     """Return a descriptor that becomes readable when the signal comes; the handler itself does nothing."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

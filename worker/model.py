@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pytriton.decorators import set_triton_context
+from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
 from pytriton.model_config.triton_model_config import TritonModelConfig
+from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.results import Output, ResultWriter
@@ -22,10 +24,15 @@ class Model:
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer) -> None:
         self.name = spec.name
-        self._infer = synchronous(infer)
+        self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
+        self.asynchronous = kind_of(infer) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
+        self.execution_timeout_s = spec.execution_timeout_s
+        #: As it was registered: for a decoupled model, which may answer many times.
+        self.produce = infer
+        self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
-        self._results = ResultWriter(
+        self.results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
             batching=self._batching,
@@ -36,6 +43,14 @@ class Model:
             datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
+
+    def requests(self, parts: Sequence[Part]) -> list[Request]:
+        """Return what the callable gets for one batch, or several merged.
+
+        Raises:
+            LaneError, ArenaError: the descriptors are wrong.
+        """
+        return read_requests(parts, batching=self._batching)
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         """Return the batches waiting on `lanes` that fit into one call with `batch`, taken from them.
@@ -64,8 +79,8 @@ class Model:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
         try:
-            requests = read_requests(parts, batching=self._batching)
-            results = self._results.checked(self._infer(requests), len(requests))
+            requests = self.requests(parts)
+            results = self.results.checked(self._infer(requests), len(requests))
         except PyTritonUnrecoverableError as error:
             traceback.print_exc()
             raise Unrecoverable(_one_line(error)) from error
@@ -87,7 +102,7 @@ class Model:
         lane, batch = part
         try:
             lane.arena.reset()
-            return BatchDone(batch.id, self._results.write(results, batch.requests, lane))
+            return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
             traceback.print_exc()
             return BatchFailed(batch.id, _one_line(error))

@@ -19,6 +19,7 @@ from pytriton.worker import limits
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
+from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -52,7 +53,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
-        loop = Loop(model, allowance, gauge, control, worker, load.lane_path)
+        loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         control.send(messages.WorkerReady(worker))
         loop.run()
         control.flush()
@@ -66,6 +67,12 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)
     return Model(load.spec, infer)
+
+
+def _loop_of(model: Model) -> type[Loop]:
+    if not model.decoupled:
+        return Loop
+    return AsyncStreamLoop if model.asynchronous else StreamLoop
 
 
 def _enter(world: messages.World) -> None:

@@ -116,7 +116,13 @@ class _FillOptionals(Adapter):
             filled[name] = np.array(np.broadcast_to(default, (*repeats, *default.shape)))
         if not isinstance(request, Request):
             return filled
-        return Request(filled, request.parameters, request.span, request.requested_output_names)
+        return Request(
+            filled,
+            request.parameters,
+            request.span,
+            request.requested_output_names,
+            request.cancelled,
+        )
 
 
 def _check_defaults(defaults: Mapping[str, _Array], config: TritonModelConfig) -> None:

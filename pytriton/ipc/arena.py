@@ -42,6 +42,11 @@ class Arena:
         """Bytes of memory held."""
         return self._size
 
+    @property
+    def used(self) -> int:
+        """Bytes handed out."""
+        return self._used
+
     def reset(self) -> None:
         """Take back all that was handed out. The reader must be done with it."""
         self._used = 0

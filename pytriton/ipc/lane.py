@@ -14,6 +14,20 @@ other. Tensor bytes lie in shared memory; the lane carries only where they lie::
       │        BatchDone(id, …) | BatchFailed(id, …)
       │◀────────────────────────────────────────────────────────│
 
+A decoupled model answers a batch many times, and its worker may have several under way::
+
+      │        Room(batches)                                    │   how many at once; first of all
+      │◀────────────────────────────────────────────────────────│
+      │  Batch(id, …)                                           │   the next one after BatchBegun
+      │────────────────────────────────────────────────────────▶│
+      │        BatchBegun(id)     the inputs have been copied   │
+      │◀────────────────────────────────────────────────────────│
+      │        BatchPart(id, responses) …, then BatchDone(id)   │
+      │◀────────────────────────────────────────────────────────│
+      │  Credit(parts)        so many have gone to tritonserver │
+      │  Cancel(id, request)  nobody waits for its answers      │
+      │────────────────────────────────────────────────────────▶│
+
 A worker may close a lane at any moment between batches. A batch that it had not read by then was
 not begun, which the kernel tells: `LaneClosed.unread`.
 
@@ -119,6 +133,38 @@ class BatchFailed(_LaneMessage, frozen=True):
     text: str
 
 
+class Room(_LaneMessage, frozen=True):
+    """worker → proxy: so many batches may be under way at once (decoupled models)."""
+
+    batches: int
+
+
+class BatchBegun(_LaneMessage, frozen=True):
+    """worker → proxy: the inputs have been copied; another batch may be sent, if there is room."""
+
+    id: int
+
+
+class BatchPart(_LaneMessage, frozen=True):
+    """worker → proxy: one response each to some of the requests; more may follow."""
+
+    id: int
+    responses: list[Optional[ResponseRef]]
+
+
+class Credit(_LaneMessage, frozen=True):
+    """proxy → worker: the memory of so many parts may be used again."""
+
+    parts: int
+
+
+class Cancel(_LaneMessage, frozen=True):
+    """proxy → worker: the client of this request has gone; `request` is its place in the batch."""
+
+    id: int
+    request: int
+
+
 class Spilled(_LaneMessage, frozen=True):
     """The message itself lies in the sender's arena."""
 
@@ -126,7 +172,11 @@ class Spilled(_LaneMessage, frozen=True):
     nbytes: int
 
 
-LaneMessage = Union[Announce, Batch, BatchDone, BatchFailed, Spilled]
+FromWorker = Union[BatchDone, BatchFailed, BatchPart, BatchBegun, Room]
+FromProxy = Union[Batch, Credit, Cancel]
+LaneMessage = Union[
+    Announce, Batch, BatchDone, BatchFailed, BatchPart, BatchBegun, Room, Credit, Cancel, Spilled
+]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LaneMessage).decode
@@ -229,7 +279,7 @@ class Lane:
         finally:
             os.close(fd)
 
-    def receive(self, *, wait: bool = True) -> Batch | BatchDone | BatchFailed:
+    def receive(self, *, wait: bool = True) -> FromWorker | FromProxy:
         """Return the next message that is not about memory; waits for it.
 
         Raises:
@@ -280,6 +330,10 @@ class Lane:
         if memory is None:
             raise LaneError(f"the peer refers to memory {number}, which it never announced")
         return memory.covering(end)
+
+    def hang_up(self) -> None:
+        """End the connection, so that a thread that receives on it sees its end."""
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection and give back all memory."""

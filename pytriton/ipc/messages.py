@@ -390,12 +390,14 @@ class Attached(Message, frozen=True):
 class LaneLost(Message, frozen=True):
     """The lane of a worker broke after the worker had taken a batch: what shall become of the batch?
 
-    `losses` counts the workers that were lost with this batch.
+    `losses` counts the workers that were lost with this batch. `final`: it cannot be tried again,
+    because a part of its answer has gone to the client.
     """
 
     registration: str
     worker: str
     losses: int
+    final: bool = False
 
 
 class BatchOverdue(Message, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
         parameters: request parameters and forwarded headers (str, int, bool or float values)
         span: OpenTelemetry span of the request, if tracing is on
         requested_output_names: outputs the client asked for; None means all
+        cancelled: tells whether the client has gone; see `is_cancelled`
 
     Example:
         >>> import numpy as np
@@ -37,12 +38,13 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
         (['x'], (1, 2), 2)
     """
 
-    __slots__ = ("data", "parameters", "requested_output_names", "span")
+    __slots__ = ("cancelled", "data", "parameters", "requested_output_names", "span")
 
     data: dict[str, NDArray[Any]]
     parameters: dict[str, Any] | None
     span: Any | None
     requested_output_names: list[str] | None
+    cancelled: Callable[[], bool] | None
 
     def __init__(
         self,
@@ -50,7 +52,9 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
         parameters: dict[str, Any] | None = None,
         span: Any | None = None,
         requested_output_names: list[str] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> None:
+        self.cancelled = cancelled
         self.data = data
         self.parameters = parameters
         self.span = span
@@ -88,6 +92,15 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
     def values(self) -> ValuesView[NDArray[Any]]:
         """Input arrays."""
         return self.data.values()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone, or has given up: its answer is not needed any more.
+
+        It is known for requests of decoupled models, about a quarter of a second after it happened.
+        A generator whose clients have all gone is closed at its next ``yield``; ask here in a long
+        computation before it.
+        """
+        return self.cancelled is not None and self.cancelled()
 
     @contextlib.contextmanager
     def traced_span(self, span_name: str, **attributes: Any) -> Iterator[Any | None]:

@@ -1,0 +1,77 @@
+"""Where a proxy gets its lane from: it asks the dispatcher which worker serves it, and what to do when that fails."""
+
+from __future__ import annotations
+
+import os
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+
+
+class Attachment:
+    """A proxy's place with the dispatcher, and its lane while it has one. Not for several threads at once."""
+
+    def __init__(self, control: ControlClient, registration: str, instance: str) -> None:
+        self.lane: Lane | None = None
+        self.execution_timeout_s: float | None = None
+        self._control = control
+        self._registration = registration
+        self._instance = instance
+        self._worker = ""
+
+    def attach(self) -> Lane:
+        """Return the lane; without one, ask until one holds: a worker may end between the answer and the connection.
+
+        Raises:
+            RemoteFailure: no worker will come any more; the text is for the client.
+        """
+        lost = None
+        while self.lane is None:
+            attached = self._ask_for_worker(lost)
+            try:
+                self.lane = Lane.connect(attached.lane_path, peer_trusted=False)
+            except LaneClosed:
+                lost = attached.worker
+                continue
+            self._worker = attached.worker
+            self.execution_timeout_s = attached.execution_timeout_s
+        return self.lane
+
+    def drop(self) -> None:
+        """Let the lane go."""
+        if self.lane is not None:
+            self.lane.close()
+            self.lane = None
+
+    def judge_loss(self, losses: int, *, final: bool = False) -> str | None:
+        """Return what to answer to the batch of a lost worker; None to try another one."""
+        lost = messages.LaneLost(self._registration, self._worker, losses, final)
+        verdict = self._ask(lost)
+        return verdict.text if verdict.action == "fail" else None
+
+    def judge_overdue(self, *, taken: bool) -> messages.Verdict:
+        """Return what to do about a batch that has taken too long."""
+        return self._ask(messages.BatchOverdue(self._registration, self._worker, taken))
+
+    def close(self) -> None:
+        """Let the worker go, and say so."""
+        self.drop()
+        self._control.send(messages.Detach(self._registration, self._instance))
+        self._control.flush()
+        self._control.close()
+
+    def _ask(self, question: messages.LaneLost | messages.BatchOverdue) -> messages.Verdict:
+        verdict = self._control.ask(question, timeout_s=None)
+        if not isinstance(verdict, messages.Verdict):
+            raise LaneError(f"the dispatcher answered {type(verdict).__name__}, not a Verdict")
+        return verdict
+
+    def _ask_for_worker(self, lost: str | None) -> messages.Attached:
+        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost)
+        # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
+        # one, and when the dispatcher ends, this process does.
+        answer = self._control.ask(ask, timeout_s=None)
+        if not isinstance(answer, messages.Attached):
+            raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")
+        return answer

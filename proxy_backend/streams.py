@@ -1,0 +1,273 @@
+"""Decoupled models: any number of answers to a request, given to tritonserver while more are made.
+
+    execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
+    reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders
+
+A client that has gone shows when a sender is asked, which costs a message to tritonserver: the reader
+asks every `_TICK_S` while a batch is under way, and tells the worker. An idle reader just waits.
+
+What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
+fails; one that had not begun goes to the next worker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton.ipc import messages
+from pytriton.ipc.arena import ArenaError
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.lane import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    Cancel,
+    Credit,
+    FromProxy,
+    FromWorker,
+    Lane,
+    LaneClosed,
+    LaneError,
+    LaneSilent,
+    Room,
+)
+from pytriton.proxy_backend import translate
+from pytriton.proxy_backend.attachment import Attachment
+
+#: Seconds between two looks at who is still there.
+_TICK_S = 0.25
+#: Parts that are given back to the worker at once.
+_CREDIT = 8
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class _Flight:
+    """A batch under way: the senders of its requests, and which of their clients have gone."""
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self.senders = [request.get_response_sender() for request in requests]
+        self.cancelled: set[int] = set()
+        self.begun = False
+        self.overdue_at: float | None = None
+        self.losses = 0
+
+    def end(self, make_response: Any = None) -> None:
+        """Say that nothing more comes, with a last response to each if there is one."""
+        for sender in self.senders:
+            if make_response is None:
+                sender.send(flags=_FINAL)
+            else:
+                sender.send(make_response(), flags=_FINAL)
+
+
+class Streams:
+    """The batches of one proxy of a decoupled model that are under way."""
+
+    def __init__(self, name: str, attachment: Attachment, translator: translate.Translator) -> None:
+        self._name = name
+        self._attachment = attachment
+        self._translator = translator
+        #: Guards all below, the attachment, and sending on the lane.
+        self._changed = threading.Condition()
+        self._lane: Lane | None = None
+        self._flights: dict[int, _Flight] = {}
+        self._room = 0
+        self._uncredited = 0
+        self._batch_id = 0
+        self._looked_at = 0.0
+        self._reader: threading.Thread | None = None
+        self._ending = False
+
+    def attach(self) -> None:
+        """Get a lane, unless there is one.
+
+        Raises:
+            RemoteFailure: no worker will come any more.
+        """
+        with self._changed:
+            if self._lane is not None:
+                return
+            self._lane = self._attachment.attach()
+            self._room = self._uncredited = 0
+            self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
+            self._reader.start()
+
+    def begin(self, requests: Sequence[Any]) -> None:
+        """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
+        flight = _Flight(requests)
+        try:
+            while not self._begun(flight, requests):
+                pass
+        except RemoteFailure as failure:
+            text = failure.text
+            flight.end(lambda: translate.unavailable(text))
+        except (ArenaError, LaneError, messages.MalformedMessage) as error:
+            text = f"model {self._name}: {error}"
+            flight.end(lambda: translate.unavailable(text))
+
+    def end(self) -> None:
+        """Let the lane go; all batches have been answered."""
+        with self._changed:
+            self._ending = True
+            if self._lane is not None:
+                self._lane.hang_up()
+        if self._reader is not None:
+            self._reader.join()
+
+    # ── the thread of execute ────────────────────────────────────────────────────────────────────
+
+    def _begun(self, flight: _Flight, requests: Sequence[Any]) -> bool:
+        """Send a batch when there is room and wait until it has begun; False when the lane was lost before."""
+        self.attach()
+        with self._changed:
+            lane = self._lane
+            self._changed.wait_for(
+                lambda: self._lane is not lane or len(self._flights) < self._room
+            )
+            if lane is None or self._lane is not lane:
+                return False
+            self._batch_id += 1
+            number = self._batch_id
+            self._flights[number] = flight  # first: the reader may hear of it at once
+            try:
+                lane.send(Batch(number, self._translator.requests(requests, lane)))
+            except LaneClosed:
+                del self._flights[number]
+                # The reader sees its end, too, and lets it go.
+                self._changed.wait_for(lambda: self._lane is not lane)
+                return False
+            except Exception:
+                del self._flights[number]
+                raise
+            self._changed.wait_for(lambda: number not in self._flights or flight.begun)
+            # Neither: the lane was lost, and nobody has answered.
+            return flight.begun
+
+    # ── the reader ───────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, lane: Lane) -> None:
+        try:
+            while True:
+                try:
+                    self._heard(lane, lane.receive())
+                except LaneSilent:  # noqa: PERF203, that is what the loop is for
+                    self._look_around(lane)
+        except LaneClosed as end:
+            self._lost(unread=end.unread)
+        except Exception as error:  # also what pb_utils raises
+            self._lost(text=f"model {self._name}: {error}")
+
+    def _heard(self, lane: Lane, message: FromWorker | FromProxy) -> None:
+        if isinstance(message, Room):
+            with self._changed:
+                self._room = message.batches
+                self._changed.notify_all()
+            return
+        if isinstance(message, (Batch, Credit, Cancel)) or message.id not in self._flights:
+            raise LaneError(f"the worker said {message!r:.100}")
+        flight = self._flights[message.id]
+        if isinstance(message, BatchBegun):
+            self._has_begun(lane, flight)
+        elif isinstance(message, BatchPart):
+            self._pass_on(lane, flight, message)
+        else:
+            self._done(lane, message, flight)
+
+    def _has_begun(self, lane: Lane, flight: _Flight) -> None:
+        limit_s = self._attachment.execution_timeout_s
+        if limit_s is not None:
+            flight.overdue_at = time.monotonic() + limit_s
+        lane.set_patience(_TICK_S)
+        with self._changed:
+            flight.begun = True
+            self._changed.notify_all()
+
+    def _pass_on(self, lane: Lane, flight: _Flight, part: BatchPart) -> None:
+        if len(part.responses) != len(flight.senders):
+            raise LaneError(
+                f"the worker gave {len(part.responses)} responses to {len(flight.senders)} requests"
+            )
+        for sender, response in zip(flight.senders, part.responses):
+            if response is not None:
+                sender.send(self._translator.response(response, lane))
+        self._uncredited += 1
+        if self._uncredited >= _CREDIT:
+            self._give_credit(lane)
+        if time.monotonic() - self._looked_at > _TICK_S:
+            self._look_around(lane)
+
+    def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: _Flight) -> None:
+        if isinstance(message, BatchFailed):
+            text = message.text
+            flight.end(lambda: translate.failure(text))
+        else:
+            flight.end()
+        if self._uncredited:
+            self._give_credit(lane)
+        with self._changed:
+            flight.begun = True
+            del self._flights[message.id]
+            if not self._flights:
+                lane.set_patience(None)
+            self._changed.notify_all()
+
+    def _give_credit(self, lane: Lane) -> None:
+        with self._changed:
+            lane.send(Credit(self._uncredited))
+        self._uncredited = 0
+
+    def _look_around(self, lane: Lane) -> None:
+        """Tell the worker whose clients have gone, and see whether a batch has taken too long."""
+        self._looked_at = now = time.monotonic()
+        for number, flight in list(self._flights.items()):
+            for index, sender in enumerate(flight.senders):
+                if index not in flight.cancelled and sender.is_cancelled():
+                    flight.cancelled.add(index)
+                    with self._changed:
+                        lane.send(Cancel(number, index))
+            if flight.overdue_at is not None and now > flight.overdue_at:
+                self._judge_overdue(flight, now)
+
+    def _judge_overdue(self, flight: _Flight, now: float) -> None:
+        with self._changed:
+            verdict = self._attachment.judge_overdue(taken=True)
+        if verdict.action == "wait":
+            flight.overdue_at = now + verdict.wait_s
+        else:
+            flight.overdue_at = None  # the worker is about to be ended, and the lane with it
+
+    def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
+        """The lane has ended: answer what had begun, and let what had not be sent again, if it may."""
+        with self._changed:
+            failed = [flight for flight in self._flights.values() if flight.begun]
+            waiting = [flight for flight in self._flights.values() if not flight.begun]
+            if failed and text is None:
+                text = self._judge(1, final=True)
+            for flight in waiting:
+                if not unread:
+                    flight.losses += 1
+                    why = text if text is not None and not failed else self._judge(flight.losses)
+                    if why is not None:
+                        flight.begun = True  # as far as execute is concerned
+                        failed.append(flight)
+                        text = why
+            self._attachment.drop()
+            self._translator.forget_lane()
+            self._lane = None
+            self._flights.clear()
+            self._changed.notify_all()
+        for flight in failed:
+            flight.end(lambda: translate.unavailable(text or f"model {self._name}: it is unloaded"))
+
+    def _judge(self, losses: int, *, final: bool = False) -> str | None:
+        try:
+            return self._attachment.judge_loss(losses, final=final)
+        except RemoteFailure as failure:
+            return failure.text
