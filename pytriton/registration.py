@@ -75,12 +75,13 @@ class Options:
 
 
 def _default_lanes(config: Mapping[str, Any]) -> int:
-    """Two without batching; one with it.
+    """Two without batching; one with it, and for streams.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
     is queued before a batch has come together (docs/performance.md has the figures).
     """
-    return 1 if config.get("max_batch_size", 0) > 1 else 2
+    decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+    return 1 if decoupled or config.get("max_batch_size", 0) > 1 else 2
 
 
 def prepare(
