@@ -58,6 +58,7 @@ class Deployment:
         spec = {
             "model": workload.model.as_dict(),
             "folder": str(self.folder),
+            "batching": system.batching,
             **{f"{name}_port": port for name, port in vars(self.ports).items()},
             **extra,
         }

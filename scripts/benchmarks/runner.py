@@ -126,7 +126,8 @@ def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Re
             continue
         for clients in plan.clients(workload):
             try:
-                found = _one(deployment, protocol, clients, plan.seconds)
+                seconds = max(plan.seconds, workload.least_seconds)
+                found = _one(deployment, protocol, clients, seconds)
             except generators.GeneratorFailed as error:
                 recorder.skip(system.name, f"{workload.key} {protocol} {clients}", str(error))
                 continue

@@ -149,6 +149,18 @@ def _generate_stream(workload: Workload, base: str) -> Request:
     return Request(url, b'{"x":0.0}', check, {"content-type": "application/json"})
 
 
+def plain_json(workload: Workload, url: str) -> Request:
+    """Return the request of a method that takes `x` as a JSON list, batch axis first, and returns one."""
+    sent = values(workload.model, workload.payload)
+    body = json.dumps({"x": [sent.tolist()]}, separators=(",", ":")).encode()
+    check = partial(_check_list, answer(workload))
+    return Request(url, body, check, {"content-type": "application/json"})
+
+
+def _check_list(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
+    expect(np.array(json.loads(found), np.float32).tobytes(), wanted, "answer")
+
+
 def json_http(workload: Workload, base: str) -> Request:
     """Return the request of the V2 protocol in JSON alone."""
     model = workload.model

@@ -43,6 +43,8 @@ class System(ABC):
     protocols: tuple[str, ...] = ("http",)
     #: How it is configured, for the report.
     note = ""
+    #: Batching of the identities, where it is an option.
+    batching = False
     #: It uses CPU while nobody asks it: it is started for its own turns only.
     restless = False
 

@@ -39,6 +39,7 @@ class MosecBatching(Mosec):
 
     name = "mosec-batching"
     title = "mosec, batching"
+    batching = True
     note = "bytes in, bytes out; batches of up to 64, waiting for 1 ms"
 
     def refuses(self, workload: Workload) -> str | None:
@@ -79,7 +80,13 @@ class BentoML(_Raw):
     script = "bentoml_server.py"
     requirements = ("bentoml", "numpy")
     distributions = ("bentoml", "numpy")
-    note = "a mounted ASGI route with the raw body; D: `batchable=True` behind it"
+    note = "a mounted ASGI route with the raw body; D: a `batchable` method with JSON arrays"
+    path = "/raw"
+
+    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
+        if workload.group == "D":
+            return wire.plain_json(workload, ports.http_base + "/batched")
+        return super().request(workload, protocol, ports)
 
 
 class MLServer(System):
