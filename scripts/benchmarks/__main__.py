@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report, runner, workloads
+from benchmarks import figures, footprint, machine, report, runner, workloads
 from benchmarks import systems as all_systems
 from benchmarks.systems.base import System
 
@@ -60,7 +60,7 @@ def main() -> int:
     split_only(args)
     try:
         chosen = all_systems.select(args.systems)
-        loads = workloads.select(args.workloads)
+        loads, with_footprint = chosen_loads(args.workloads)
     except ValueError as error:
         print(f"[bench] error: {error}", file=sys.stderr)
         return 2
@@ -74,11 +74,23 @@ def main() -> int:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = args.out or Path(__file__).parents[2] / "build" / "bench" / stamp
     out.mkdir(parents=True, exist_ok=True)
-    return measure(chosen, loads, plan, out)
+    return measure(chosen, loads, plan, out, with_footprint)
+
+
+def chosen_loads(names: str | None) -> tuple[list[workloads.Workload], bool]:
+    """Return the workloads that are named, and whether the footprint is."""
+    if names is None:
+        return workloads.select(None), True
+    rest = [name for name in names.split(",") if name.strip().lower() != "footprint"]
+    return workloads.select(",".join(rest)), len(rest) < len(names.split(","))
 
 
 def measure(
-    chosen: list[System], loads: list[workloads.Workload], plan: runner.Plan, out: Path
+    chosen: list[System],
+    loads: list[workloads.Workload],
+    plan: runner.Plan,
+    out: Path,
+    with_footprint: bool,
 ) -> int:
     """Install, measure and report; what was measured is kept after Ctrl-C, too."""
     import work
@@ -101,11 +113,14 @@ def measure(
         for workload in loads:
             load = workloads.calibrated(workload, turns)
             runner.measure_workload(load, chosen, plan, recorder)
+        if with_footprint:
+            rounds = 1 if plan.quick else 3
+            results["footprint"] = footprint.measure(chosen, rounds, plan.quick, recorder)
     except KeyboardInterrupt:
         print("[bench] interrupted: reporting what there is", file=sys.stderr)
         code = 130
     report.write(results, out)
-    return code
+    return code or int(any(figures.errors(one) for one in recorder.measurements))
 
 
 if __name__ == "__main__":
