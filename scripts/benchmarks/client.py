@@ -99,7 +99,9 @@ class Connection:
     def _over_grpc(self) -> tuple[bytes, dict[str, str], int]:
         assert self._channel is not None
         messages = [self._request.body[5:]]
-        call = self._channel.stream_stream if "Stream" in self._method else self._channel.stream_unary
+        call = (
+            self._channel.stream_stream if "Stream" in self._method else self._channel.stream_unary
+        )
         multi = call(self._method, _same, _same)
         try:
             got: Any = multi(iter(messages), timeout=_TIMEOUT_S)

@@ -68,7 +68,13 @@ class Deployment:
     def _start(self) -> subprocess.Popen[bytes]:
         script = SERVERS / self.system.script
         python = str(self.system.python())
-        command = [sys.executable, str(_KEEPER), python, str(script), str(self.folder / "spec.json")]
+        command = [
+            sys.executable,
+            str(_KEEPER),
+            python,
+            str(script),
+            str(self.folder / "spec.json"),
+        ]
         bent = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         env = {key: value for key, value in os.environ.items() if key not in bent}
         env["PATH"] = f"{Path(python).parent}:{env.get('PATH', os.defpath)}"

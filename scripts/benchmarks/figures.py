@@ -15,6 +15,7 @@ METRICS = (
     "p99_ms",
     "server_cpus",
     "generator_cpus",
+    "others_cpus",
     "cpu_us_per_request",
 )
 

@@ -42,7 +42,13 @@ def plot(path: Path, out: Path) -> None:
 
 def render(results: dict[str, Any]) -> str:
     """Return the whole report as Markdown."""
-    parts = [_head(results), _ratios(results), _footprint(results), _cases(results), _left_out(results)]
+    parts = [
+        _head(results),
+        _ratios(results),
+        _footprint(results),
+        _cases(results),
+        _left_out(results),
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -81,7 +87,7 @@ def _ratios(results: dict[str, Any]) -> str:
     ]
     for one in found:
         measured = "—" if one.measured is None else f"{one.measured:.2f}"
-        spread = "—" if one.spread is None else f"{one.spread[0]:.2f}–{one.spread[1]:.2f}"
+        spread = "—" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
         verdict = {True: "yes", False: "**no**", None: "not measured"}[one.met]
         lines.append(
             f"| {_case(one.case)} | {one.metric} | {one.theirs} | {one.goal} | {measured} "
@@ -97,13 +103,22 @@ def _footprint(results: dict[str, Any]) -> str:
     lines = ["## Footprint", "", "| figure | system | value | goal |", "|---|---|--:|---|"]
     for one in found:
         limit = LIMITS.get(one["name"]) if one["system"] == "ours" else None
-        goal = "" if limit is None else f"≤ {limit:g}: {'yes' if one['value'] <= limit else '**no**'}"
-        lines.append(f"| {one['name']} | {one['system']} | {one['value']:.2f} {one['unit']} | {goal} |")
+        goal = (
+            "" if limit is None else f"≤ {limit:g}: {'yes' if one['value'] <= limit else '**no**'}"
+        )
+        lines.append(
+            f"| {one['name']} | {one['system']} | {one['value']:.2f} {one['unit']} | {goal} |"
+        )
     return "\n".join([*lines, ""])
 
 
 def _cases(results: dict[str, Any]) -> str:
-    lines = ["## All figures", "", "Median (least–most) of the rounds. CPUs: 1.0 is one core.", ""]
+    lines = [
+        "## All figures",
+        "",
+        "Median (least to most) of the rounds. CPUs: 1.0 is one core.",
+        "",
+    ]
     last = ""
     for row in rows(results["measurements"]):
         if row.case[0] != last:
@@ -113,8 +128,8 @@ def _cases(results: dict[str, Any]) -> str:
                 f"### {last}: {results['workloads'].get(last, '')}",
                 "",
                 "| clients | system | requests/s | p50 ms | p99 ms | server CPUs | generator CPUs "
-                "| CPU µs/request | errors |",
-                "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+                "| others' CPUs | CPU µs/request | errors |",
+                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
             ]
         lines.append(_line(row))
     return "\n".join([*lines, ""])
@@ -127,6 +142,7 @@ def _line(row: Row) -> str:
         f"| {protocol} {clients} | {row.system} | {_spread(figures['requests_s'], 0)} "
         f"| {_spread(figures['p50_ms'], 2)} | {_spread(figures['p99_ms'], 2)} "
         f"| {figures['server_cpus'].middle:.2f} | {figures['generator_cpus'].middle:.2f} "
+        f"| {figures['others_cpus'].middle:.2f} "
         f"| {figures['cpu_us_per_request'].middle:.0f} "
         f"| {row.errors or 0}{f' of {row.requests}' if row.errors else ''} |"
     )
@@ -136,7 +152,7 @@ def _spread(one: Figure, digits: int) -> str:
     digits = digits if one.middle < 100 else 0
     if one.middle < 100 and digits == 0:
         digits = 1
-    return f"{one.middle:.{digits}f} ({one.least:.{digits}f}–{one.most:.{digits}f})"
+    return f"{one.middle:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})"
 
 
 def _left_out(results: dict[str, Any]) -> str:

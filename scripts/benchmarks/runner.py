@@ -16,6 +16,8 @@ from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 
 _WARM_UP_S = 1.0
+#: A system that was started for its turn may go on preparing itself for that long.
+_CALM_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _turn(
         problem = _problem(deployment)
         if problem:
             recorder.skip(system.name, workload.key, problem)
+        trees.wait_calm(deployment.process.pid, _CALM_S)
         yield None if problem else deployment
 
 
@@ -149,10 +152,12 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
     generators.apply(request, clients, _WARM_UP_S, size, deployment.folder)
     wrong = deployment.problem(protocol)
     refused = metrics.failures(deployment)
+    whole = trees.machine_cpu_s()
     before, start = trees.use(deployment.process.pid), time.monotonic()
     load = generators.apply(request, clients, seconds, size, deployment.folder)
     elapsed, after = time.monotonic() - start, trees.use(deployment.process.pid)
     server_cpu_s = after.cpu_s - before.cpu_s
+    others_cpu_s = max(0.0, trees.machine_cpu_s() - whole - server_cpu_s - load.cpu_s)
     wrong = wrong or deployment.problem(protocol)
     return {
         **asdict(load),
@@ -161,6 +166,8 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
         "wrong": wrong,
         "server_cpus": server_cpu_s / elapsed,
         "generator_cpus": load.cpu_s / elapsed,
+        # the kernel's work for the network, and whatever else runs on the machine
+        "others_cpus": others_cpu_s / elapsed,
         "cpu_us_per_request": server_cpu_s * 1e6 / max(1, load.requests),
     }
 

@@ -90,7 +90,9 @@ TARGETS: tuple[Target, ...] = (
 def verdicts(results: dict[str, Any]) -> list[Verdict]:
     """Return every row whose two sides were asked for in the run that `results` are of."""
     measurements = results["measurements"]
-    seen = {(one["system"], one["workload"], one["protocol"], one["clients"]) for one in measurements}
+    seen = {
+        (one["system"], one["workload"], one["protocol"], one["clients"]) for one in measurements
+    }
     found = []
     for target in TARGETS:
         for ours, theirs in _sides(target):
@@ -108,18 +110,14 @@ def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
             yield (workload, protocol, clients), (target.other or workload, theirs, clients)
 
 
-def _verdict(
-    target: Target, measurements: list[dict[str, Any]], ours: Key, theirs: Key
-) -> Verdict:
+def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, theirs: Key) -> Verdict:
     found = ratio(measurements, (_OURS, ours), (target.theirs, theirs), target.metric)
     goal = f"{'≤' if target.most else '≥'} {target.goal:g}"
     name = target.theirs if target.other is None else f"{target.theirs}, {target.other}"
     if found is None:
         return Verdict(ours, name, target.metric, goal, None, None, None)
     met = found.middle <= target.goal if target.most else found.middle >= target.goal
-    return Verdict(
-        ours, name, target.metric, goal, found.middle, (found.least, found.most), met
-    )
+    return Verdict(ours, name, target.metric, goal, found.middle, (found.least, found.most), met)
 
 
 #: Footprint of ours: name of the figure -> at most, in its unit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,3 +55,19 @@ def pss_mb(pids: list[int]) -> float:
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total * 1024 / 1e6
+
+
+def wait_calm(pid: int, timeout_s: float) -> None:
+    """Return when a tree uses less than a quarter of a core, or the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        before = use(pid).cpu_s
+        time.sleep(0.5)  # what it uses meanwhile is what is asked
+        if use(pid).cpu_s - before < 0.125:
+            return
+
+
+def machine_cpu_s() -> float:
+    """Return the CPU time that everything on the machine has used, in seconds, the hypervisor's theft too."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 MODEL: dict[str, Any] = json.loads(os.environ["BENCH_MODEL"])
-COMPUTE = None if MODEL["decoupled"] else work.function(MODEL)
+COMPUTE: Any = None if MODEL["decoupled"] else work.function(MODEL)
 OCTETS = "application/octet-stream"
 
 
@@ -31,7 +31,6 @@ async def raw(request: Request) -> Response:
     if MODEL["decoupled"]:
         return StreamingResponse(tokens(), media_type=OCTETS)
     x = work.decode(MODEL, await request.body())
-    assert COMPUTE is not None
     return Response(work.encode(MODEL, COMPUTE(x)), media_type=OCTETS)
 
 
@@ -43,7 +42,5 @@ class Served:
     @bentoml.api(batchable=True, max_batch_size=32, max_latency_ms=60_000, route="/batched")
     def batched(self, x: np.ndarray) -> np.ndarray:
         """Answer a batch; the arrays of its requests are put together along the first axis."""
-        assert COMPUTE is not None
-        return COMPUTE(x)
-
-
+        answer: np.ndarray = COMPUTE(x)
+        return answer

@@ -18,7 +18,7 @@ class Api(ls.LitAPI):
 
     def setup(self, device: str) -> None:
         """Read which work it is."""
-        self.model: dict[str, Any] = self.spec_model  # type: ignore[attr-defined]
+        self.model: dict[str, Any] = self.spec_model
         if not self.model["decoupled"]:
             self.compute = work.function(self.model)
 
@@ -80,7 +80,9 @@ def main() -> None:
         fast_queue=True,
         timeout=60,
     )
-    server.run(host="127.0.0.1", port=spec["http_port"], generate_client_file=False, log_level="warning")
+    server.run(
+        host="127.0.0.1", port=spec["http_port"], generate_client_file=False, log_level="warning"
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,14 @@ def main() -> None:
     model = spec["model"]
     os.environ["BENCH_MODEL"] = json.dumps(model)
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", str(spec["http_port"])]
-    sys.argv += ["--path", f"{spec['folder']}/mosec", "--timeout", "60000", "--log-level", "warning"]
+    sys.argv += [
+        "--path",
+        f"{spec['folder']}/mosec",
+        "--timeout",
+        "60000",
+        "--log-level",
+        "warning",
+    ]
     server = Server()
     batched = model["work"] == "nap" or spec["batching"]
     if batched:
@@ -49,7 +56,7 @@ def main() -> None:
         server.append_worker(
             Model,
             num=model["instances"],
-            max_batch_size=model["max_batch_size"],
+            max_batch_size=32,
             max_wait_time=wait_ms,
         )
     else:

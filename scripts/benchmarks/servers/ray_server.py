@@ -33,7 +33,7 @@ def application(model: dict[str, Any]) -> Any:
     )
     class Deployed:
         def __init__(self) -> None:
-            self.compute = None if model["decoupled"] else work.function(model)
+            self.compute: Any = None if model["decoupled"] else work.function(model)
 
         @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.005)
         async def batched(self, arrays: list[Any]) -> list[Any]:
@@ -51,8 +51,9 @@ def application(model: dict[str, Any]) -> Any:
                 yield work.encode(model, token)
 
     # Starlette's types are found by their names, which are local ones here.
-    Deployed.func_or_class.__call__.__annotations__["request"] = Request
-    return Deployed.bind()
+    deployment: Any = Deployed
+    deployment.func_or_class.__call__.__annotations__["request"] = Request
+    return deployment.bind()
 
 
 def main() -> None:

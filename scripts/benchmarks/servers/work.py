@@ -96,6 +96,7 @@ def decode(model: dict[str, Any], body: bytes) -> Array:
     """Return the array in a raw body: float32, or strings with their length in 4 bytes before each."""
     if model["dtype"] != "BYTES":
         return np.frombuffer(body, dtype=np.float32)
+    body = bytes(body)  # mosec hands over a memoryview
     strings, position = [], 0
     while position < len(body):
         (length,) = struct.unpack_from("<I", body, position)

@@ -54,7 +54,9 @@ class System(ABC):
         Raises:
             NotInstalled: it could not be made.
         """
-        return environments.ensure(self.requirements[0].split("[")[0].split("=")[0], self.requirements)
+        return environments.ensure(
+            self.requirements[0].split("[")[0].split("=")[0], self.requirements
+        )
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what is measured."""

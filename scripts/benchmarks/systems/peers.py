@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 from benchmarks import wire
 from benchmarks.systems.base import Ports, System
 from benchmarks.wire import Request
@@ -40,7 +38,7 @@ class MosecBatching(Mosec):
     name = "mosec-batching"
     title = "mosec, batching"
     batching = True
-    note = "bytes in, bytes out; batches of up to 64, waiting for 1 ms"
+    note = "bytes in, bytes out; batches of up to 32, waiting for 1 ms at most"
 
     def refuses(self, workload: Workload) -> str | None:
         if not workload.model.max_batch_size or workload.group == "D":
@@ -95,8 +93,9 @@ class MLServer(System):
     name = "mlserver"
     title = "MLServer"
     script = "mlserver_server.py"
-    requirements = ("mlserver", "numpy")
-    distributions = ("mlserver", "numpy")
+    # Its parallel workers ask for an event loop as older versions of uvloop make it.
+    requirements = ("mlserver", "numpy", "uvloop<0.22")
+    distributions = ("mlserver", "numpy", "uvloop")
     protocols = ("http", "grpc")
     note = "gRPC with raw contents; HTTP with JSON, the only form it has; batching only in D"
 
@@ -109,5 +108,3 @@ class MLServer(System):
         if workload.payload.responses > 1:
             return "its streams cannot be asked for with the V2 protocol's ModelStreamInfer as Triton's"
         return None
-
-

@@ -72,7 +72,9 @@ class NvidiaPytriton(_Triton):
         library = Path(sysconfig.get_config_var("LIBDIR") or "/", str(name))
         if not library.exists():
             return {}
-        folder = environments.cache_folder() / f"libpython-{sys.version_info[0]}.{sys.version_info[1]}"
+        folder = (
+            environments.cache_folder() / f"libpython-{sys.version_info[0]}.{sys.version_info[1]}"
+        )
         folder.mkdir(parents=True, exist_ok=True)
         link = folder / library.name
         if not link.exists() or link.resolve() != library.resolve():
