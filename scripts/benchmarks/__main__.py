@@ -36,6 +36,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, help="default: 5, with --quick 2")
     add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
     add("--out", type=Path, help="folder for results (default: build/bench/<time>)")
+    add(
+        "--no-plots",
+        action="store_true",
+        help="draw none: they need matplotlib, which is installed",
+    )
     add("--report", type=Path, metavar="FILE.json", help="only render a former run's results anew")
     return parser.parse_args(arguments)
 
@@ -55,7 +60,7 @@ def main() -> int:
     args = parse()
     if args.report:
         results = json.loads(args.report.read_text())
-        report.write(results, args.out or args.report.parent)
+        report.write(results, args.out or args.report.parent, plots=not args.no_plots)
         return 0
     split_only(args)
     try:
@@ -70,6 +75,7 @@ def main() -> int:
         seconds=args.seconds or (1.0 if args.quick else 4.0),
         protocols=tuple(args.protocols.split(",")),
         quick=args.quick,
+        plots=not args.no_plots,
     )
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = args.out or Path(__file__).parents[2] / "build" / "bench" / stamp
@@ -98,7 +104,8 @@ def measure(
     recorder = runner.Recorder()
     versions = runner.install(chosen, recorder)
     chosen = [one for one in chosen if one.name in versions]
-    turns = work.turns_for(0.005)
+    spins = any(one.model.work == "spin" for one in loads)
+    turns = work.turns_for(0.005) if spins else 0
     results: dict[str, Any] = {
         "meta": {**machine.facts(), "versions": versions, "spin_turns": turns, "plan": vars(plan)},
         "notes": {one.name: one.note for one in chosen},
@@ -119,7 +126,7 @@ def measure(
     except KeyboardInterrupt:
         print("[bench] interrupted: reporting what there is", file=sys.stderr)
         code = 130
-    report.write(results, out)
+    report.write(results, out, plan.plots)
     return code or int(any(figures.errors(one) for one in recorder.measurements))
 
 

@@ -14,7 +14,7 @@ from benchmarks.targets import LIMITS, verdicts
 _PLOTS = Path(__file__).with_name("plots.py")
 
 
-def write(results: dict[str, Any], out: Path) -> None:
+def write(results: dict[str, Any], out: Path, plots: bool = True) -> None:
     """Write all of it to a folder, and print the tables."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
@@ -22,7 +22,8 @@ def write(results: dict[str, Any], out: Path) -> None:
     text = render(results)
     (out / "report.md").write_text(text)
     print(text)
-    plot(path, out)
+    if plots:
+        plot(path, out)
     print(f"[bench] results, report and plots: {out}")
 
 

@@ -28,6 +28,7 @@ class Plan:
     seconds: float
     protocols: tuple[str, ...]
     quick: bool
+    plots: bool = True
 
     def clients(self, workload: Workload) -> tuple[int, ...]:
         """Return the numbers of clients of a workload."""
@@ -89,7 +90,12 @@ def _start_all(
     """Start servers at the same time; return those that answer right, by name."""
     started = [stack.enter_context(Deployment(system, workload)) for system in systems]
     with ThreadPoolExecutor(max(1, len(started))) as pool:
-        problems = list(pool.map(_problem, started))
+        try:
+            problems = list(pool.map(_problem, started))
+        except BaseException:  # Ctrl-C: the threads wait for servers, so these have to go first
+            for deployment in started:
+                deployment.stop()
+            raise
     for deployment, problem in zip(started, problems):
         if problem:
             recorder.skip(deployment.system.name, workload.key, problem)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -72,12 +74,15 @@ def main() -> int:
         grpc_address="127.0.0.1", grpc_port=spec["grpc_port"],
         metrics_address="127.0.0.1", metrics_port=spec["metrics_port"],
     )  # fmt: skip
-    with Triton(config=config) as triton:
+    with Triton(config=config, workspace=f"{spec['folder']}/workspace") as triton:
         say("ready")
         for index in range(spec.get("copies", 1)):
             bind(triton, spec["model"], f"{spec['model']['name']}{index or ''}")
         say("registered")
-        triton.serve()
+        ended = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: ended.set())
+        triton.run()
+        ended.wait()  # leaving the block ends it in order, which gives its memory back
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -69,23 +70,31 @@ def register(client: DaemonClient, model: dict[str, Any], name: str | None = Non
     )
 
 
-def start(spec: dict[str, Any]) -> tuple[subprocess.Popen[bytes], DaemonClient]:
-    """Start a daemon on the ports of `spec`; return when it is ready."""
-    folder = Path(spec["folder"]) / "run"
-    command = [sys.executable, "-m", "pytriton.cli", "start", "--runtime-dir", str(folder)]
+def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a daemon on the ports of `spec`."""
+    command = [sys.executable, "-m", "pytriton.cli", "start", "--runtime-dir", runtime_dir(spec)]
     command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
     command += ["--metrics-address", "127.0.0.1"]
     for name in ("http", "grpc", "metrics"):
         command += [f"--{name}-port", str(spec[f"{name}_port"])]
-    process = subprocess.Popen(command, stdout=sys.stderr)
+    return subprocess.Popen(command, stdout=sys.stderr)
+
+
+def runtime_dir(spec: dict[str, Any]) -> str:
+    """Return the daemon's folder."""
+    return str(Path(spec["folder"]) / "run")
+
+
+def wait_ready(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> DaemonClient:
+    """Return a client when the daemon is ready."""
     while process.poll() is None:
         try:
-            client = connect(runtime_dir=folder)
+            client = connect(runtime_dir=runtime_dir(spec))
         except DaemonNotRunningError:
             time.sleep(0.01)  # its socket is not there yet: nothing tells another process
             continue
         if client.status().state == "ready":
-            return process, client
+            return client
         client.close()
         time.sleep(0.01)
     raise SystemExit(f"the daemon ended with {process.returncode}")
@@ -100,7 +109,18 @@ def main() -> int:
     """Serve the model of the specification, as often as it asks for."""
     say("begun")
     spec = work.spec()
-    process, client = start(spec)
+    # SIGTERM is how the benchmark ends it; as an exception it passes through the `finally` below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    process = launch(spec)
+    try:
+        return serve(spec, process)
+    finally:
+        end(process)
+
+
+def serve(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> int:
+    """Register when the daemon is ready, and wait for its end."""
+    client = wait_ready(spec, process)
     say("ready", pid=process.pid)
     copies = spec.get("copies", 1)
     for index in range(copies):
@@ -108,6 +128,12 @@ def main() -> int:
     say("registered")
     client.close()
     return process.wait()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have the daemon stop in its own order: killed, it would leave memory of tritonserver behind."""
+    process.terminate()
+    process.wait()
 
 
 if __name__ == "__main__":
