@@ -1,0 +1,134 @@
+"""The command line of scripts/bench."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import figures, footprint, machine, report, runner, workloads
+from benchmarks import systems as all_systems
+from benchmarks.systems.base import System
+
+sys.path.insert(0, str(Path(__file__).parent / "servers"))
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure pytriton-daemon and other model servers, interleaved in one run.",
+        epilog="systems: " + ", ".join(one.name for one in all_systems.SYSTEMS)
+        + "; workloads: "
+        + ", ".join(f"{one.key} ({one.title})" for one in workloads.WORKLOADS)
+        + "; footprint",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a few minutes: fewer clients, rounds and seconds")
+    add("--only", help="workloads and systems together, e.g. A,C2,ours,mosec")
+    add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
+    add("--workloads", help="letters or keys, e.g. A,C2,footprint (default: all)")
+    add("--protocols", default="http,grpc", help="default: http,grpc")
+    add("--rounds", type=int, help="default: 5, with --quick 2")
+    add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
+    add("--out", type=Path, help="folder for results (default: build/bench/<time>)")
+    add(
+        "--no-plots",
+        action="store_true",
+        help="draw none: they need matplotlib, which is installed",
+    )
+    add("--report", type=Path, metavar="FILE.json", help="only render a former run's results anew")
+    return parser.parse_args(arguments)
+
+
+def split_only(args: argparse.Namespace) -> None:
+    """Make --systems and --workloads of --only."""
+    if not args.only:
+        return
+    names = [name.strip() for name in args.only.split(",") if name.strip()]
+    known = {one.name for one in all_systems.SYSTEMS}
+    args.systems = ",".join(name for name in names if name in known) or args.systems
+    args.workloads = ",".join(name for name in names if name not in known) or args.workloads
+
+
+def main() -> int:
+    """Run the benchmark; 0 unless something could not be measured right."""
+    args = parse()
+    if args.report:
+        results = json.loads(args.report.read_text())
+        report.write(results, args.out or args.report.parent, plots=not args.no_plots)
+        return 0
+    split_only(args)
+    try:
+        chosen = all_systems.select(args.systems)
+        loads, with_footprint = chosen_loads(args.workloads)
+    except ValueError as error:
+        print(f"[bench] error: {error}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plan = runner.Plan(
+        rounds=args.rounds or (2 if args.quick else 5),
+        seconds=args.seconds or (1.0 if args.quick else 4.0),
+        protocols=tuple(args.protocols.split(",")),
+        quick=args.quick,
+        plots=not args.no_plots,
+    )
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = args.out or Path(__file__).parents[2] / "build" / "bench" / stamp
+    out.mkdir(parents=True, exist_ok=True)
+    return measure(chosen, loads, plan, out, with_footprint)
+
+
+def chosen_loads(names: str | None) -> tuple[list[workloads.Workload], bool]:
+    """Return the workloads that are named, and whether the footprint is."""
+    if names is None:
+        return workloads.select(None), True
+    rest = [name for name in names.split(",") if name.strip().lower() != "footprint"]
+    return workloads.select(",".join(rest)), len(rest) < len(names.split(","))
+
+
+def measure(
+    chosen: list[System],
+    loads: list[workloads.Workload],
+    plan: runner.Plan,
+    out: Path,
+    with_footprint: bool,
+) -> int:
+    """Install, measure and report; what was measured is kept after Ctrl-C, too."""
+    import work
+
+    recorder = runner.Recorder()
+    versions = runner.install(chosen, recorder)
+    chosen = [one for one in chosen if one.name in versions]
+    spins = any(one.model.work == "spin" for one in loads)
+    turns = work.turns_for(0.005) if spins else 0
+    results: dict[str, Any] = {
+        "meta": {**machine.facts(), "versions": versions, "spin_turns": turns, "plan": vars(plan)},
+        "notes": {one.name: one.note for one in chosen},
+        "titles": {one.name: one.title for one in chosen},
+        "workloads": {one.key: one.title for one in loads},
+        "measurements": recorder.measurements,
+        "footprint": [],
+        "skipped": recorder.skipped,
+    }
+    code = 0
+    try:
+        for workload in loads:
+            load = workloads.calibrated(workload, turns)
+            runner.measure_workload(load, chosen, plan, recorder)
+        if with_footprint:
+            rounds = 1 if plan.quick else 3
+            results["footprint"] = footprint.measure(chosen, rounds, plan.quick, recorder)
+    except KeyboardInterrupt:
+        print("[bench] interrupted: reporting what there is", file=sys.stderr)
+        code = 130
+    report.write(results, out, plan.plots)
+    return code or int(any(figures.errors(one) for one in recorder.measurements))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

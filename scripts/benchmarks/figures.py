@@ -1,0 +1,117 @@
+"""From measurements to figures: medians over rounds, spreads, ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Key = tuple[str, str, int]  #: workload, protocol, clients
+METRICS = (
+    "requests_s",
+    "p50_ms",
+    "p99_ms",
+    "server_cpus",
+    "generator_cpus",
+    "others_cpus",
+    "cpu_us_per_request",
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric over the rounds."""
+
+    middle: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system in one case."""
+
+    system: str
+    case: Key
+    figures: dict[str, Figure]
+    rounds: int
+    requests: int
+    errors: int  #: of all rounds: failed, hidden, counted by the server, or wrong when asked
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much one system has of what the other has, round by round: the median and the ends."""
+
+    middle: float
+    least: float
+    most: float
+
+
+def figure(values: Iterable[float]) -> Figure:
+    """Return the median and the ends of some values."""
+    known = sorted(values)
+    return Figure(median(known), known[0], known[-1])
+
+
+def rows(measurements: list[dict[str, Any]]) -> list[Row]:
+    """Return one row per case and system, cases in the order in which they were measured."""
+    grouped: dict[tuple[Key, str], list[dict[str, Any]]] = {}
+    for one in measurements:
+        grouped.setdefault((case_of(one), one["system"]), []).append(one)
+    found = [_row(system, case, group) for (case, system), group in grouped.items()]
+    order = {case: index for index, case in enumerate(dict.fromkeys(row.case for row in found))}
+    return sorted(found, key=lambda row: order[row.case])
+
+
+def case_of(measurement: dict[str, Any]) -> Key:
+    """Return which case a measurement is one of."""
+    return measurement["workload"], measurement["protocol"], measurement["clients"]
+
+
+def _row(system: str, case: Key, group: list[dict[str, Any]]) -> Row:
+    return Row(
+        system,
+        case,
+        {name: figure(one[name] for one in group) for name in METRICS},
+        rounds=len(group),
+        requests=sum(one["requests"] for one in group),
+        errors=sum(errors(one) for one in group),
+    )
+
+
+def errors(measurement: dict[str, Any]) -> int:
+    """Return how many requests of a measurement went wrong, in whatever way that was noticed."""
+    noticed = max(measurement["failed"] + measurement["hidden"], measurement["server_failures"])
+    return int(noticed) + bool(measurement["wrong"])
+
+
+def ratio(
+    measurements: list[dict[str, Any]],
+    ours: tuple[str, Key],
+    theirs: tuple[str, Key],
+    metric: str = "requests_s",
+) -> Ratio | None:
+    """Return ours ÷ theirs, paired by round, so that a machine that slows down slows both.
+
+    None when a side was not measured.
+    """
+    over = _by_round(measurements, *ours, metric)
+    under = _by_round(measurements, *theirs, metric)
+    shared = [over[number] / under[number] for number in over if under.get(number)]
+    if not shared or not all(map(math.isfinite, shared)):
+        return None
+    whole = figure(shared)
+    return Ratio(whole.middle, whole.least, whole.most)
+
+
+def _by_round(
+    measurements: list[dict[str, Any]], system: str, case: Key, metric: str
+) -> dict[int, float]:
+    return {
+        one["round"]: one[metric]
+        for one in measurements
+        if one["system"] == system and case_of(one) == case
+    }

@@ -1,0 +1,166 @@
+"""Load on a server by wrk (HTTP) and h2load (gRPC), both written in C, so that they cost little.
+
+Both keep each client's connection open and send the next request when the answer is there. Errors that hide in a
+good status are found by size: every answer of a workload has as many bytes as the one that was checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.wire import Request
+from benchmarks.workloads import percentile
+
+_SCRIPT = Path(__file__).with_name("load.lua")
+#: Share by which the bytes per answer may differ: the pieces of a stream are framed as they come.
+_TOLERANCE = 0.01
+
+
+class GeneratorFailed(Exception):
+    """The load generator itself failed; the text is what it said."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a generator saw; times in milliseconds, CPU in seconds."""
+
+    generator: str
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+    failed: int  #: connections, statuses and time-outs
+    hidden: int  #: answers of a good status that cannot have been right
+    cpu_s: float
+
+
+def generator_for(request: Request) -> str:
+    """Return the name of the program that is used: the C one where it is installed."""
+    program = "h2load" if request.grpc else "wrk"
+    return program if shutil.which(program) else "python"
+
+
+def apply(request: Request, clients: int, seconds: float, size: int, folder: Path) -> Load:
+    """Send a request from `clients` connections for some seconds.
+
+    Args:
+        request: what to send
+        clients: connections, each with one request at a time
+        seconds: how long
+        size: bytes of a right answer, as `client.Connection` counted them when it was checked
+        folder: for files of the generator
+
+    Raises:
+        GeneratorFailed: the generator could not be run.
+    """
+    program = generator_for(request)
+    if program == "python":
+        from benchmarks.python_load import apply_python
+
+        return apply_python(request, clients, seconds, size)
+    body = folder / "body.bin"
+    body.write_bytes(request.body)
+    if program == "wrk":
+        return _wrk(request, clients, seconds, size, body)
+    return _h2load(request, clients, seconds, size, body, folder / "requests.log")
+
+
+def _wrk(request: Request, clients: int, seconds: float, size: int, body: Path) -> Load:
+    # wrk wants whole seconds; a part of one is only asked for by warm-ups
+    command = ["wrk", "-t1", f"-c{clients}", f"-d{max(1, math.ceil(seconds))}s", "--timeout", "60s"]
+    env = {**os.environ, "BENCH_BODY": str(body)}
+    env["BENCH_HEADERS"] = "\n".join(f"{name}: {value}" for name, value in request.headers.items())
+    said, cpu_s = _run([*command, "-s", str(_SCRIPT), request.url], env)
+    found = re.search(r"^BENCH (\{.*\})$", said, re.MULTILINE)
+    if not found:
+        raise GeneratorFailed(f"wrk said nothing to be read: {said[-500:]}")
+    seen = json.loads(found.group(1))
+    return Load(
+        generator="wrk",
+        requests=seen["requests"],
+        seconds=seen["duration_us"] / 1e6,
+        p50_ms=seen["p50_us"] / 1e3,
+        p99_ms=seen["p99_us"] / 1e3,
+        mean_ms=seen["mean_us"] / 1e3,
+        failed=seen["failed"],
+        hidden=_hidden(seen["requests"], seen["bytes"], size, clients),
+        cpu_s=cpu_s,
+    )
+
+
+def _hidden(answers: int, received: int, size: int, clients: int) -> int:
+    """Estimate how many of `answers` had another size than the right one, from the bytes in all.
+
+    Answers under way at the beginning and the end add or take up to one per client.
+    """
+    if not answers or not size:
+        return 0
+    off = abs(received / size - answers)
+    return 0 if off <= clients + answers * _TOLERANCE else math.ceil(off)
+
+
+def _h2load(
+    request: Request, clients: int, seconds: float, size: int, body: Path, log: Path
+) -> Load:
+    log.unlink(missing_ok=True)
+    command = ["h2load", "-t1", f"-c{clients}", "-m1", f"-D{seconds:g}", f"--log-file={log}"]
+    command += [f"-d{body}"]
+    for name, value in request.headers.items():
+        command += ["-H", f"{name}: {value}"]
+    said, cpu_s = _run([*command, request.url], dict(os.environ))
+    times, statuses = _read_log(log)
+    traffic = re.search(r"\((\d+)\) data", said)
+    if not times or traffic is None:
+        raise GeneratorFailed(f"h2load finished no request: {said[-800:]}")
+    bad = sum(status != 200 for status in statuses)
+    # an error in the trailers has no data
+    hidden = _hidden(len(times) - bad, int(traffic.group(1)), size, clients)
+    return Load(
+        generator="h2load",
+        requests=len(times),
+        seconds=seconds,
+        p50_ms=percentile(times, 0.50),
+        p99_ms=percentile(times, 0.99),
+        mean_ms=sum(times) / len(times),
+        failed=bad,
+        hidden=hidden,
+        cpu_s=cpu_s,
+    )
+
+
+def _read_log(log: Path) -> tuple[list[float], list[int]]:
+    """Return the sorted latencies in ms and the statuses of h2load's log."""
+    times, statuses = [], []
+    if log.exists():
+        for line in log.read_text().splitlines():
+            _, status, elapsed = line.split("\t")[:3]
+            times.append(int(elapsed) / 1e3)
+            statuses.append(int(status))
+    return sorted(times), statuses
+
+
+def _run(command: list[str], env: dict[str, str]) -> tuple[str, float]:
+    """Run a generator; return what it printed and the CPU seconds it used."""
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.read().decode(errors="replace")
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise GeneratorFailed(f"{command[0]} ended with {process.returncode}: {said[-500:]}")
+    return said, used.ru_utime + used.ru_stime

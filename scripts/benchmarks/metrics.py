@@ -1,0 +1,22 @@
+"""What Triton itself counted as failed, from its metrics endpoint, which needs no token."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+
+from benchmarks.deployment import Deployment
+
+_FAILURES = re.compile(r"^nv_inference_request_failure\{.*\} (\d+(?:\.\d+)?)$", re.MULTILINE)
+
+
+def failures(deployment: Deployment) -> int:
+    """Return the failed requests of a Triton since its start; 0 for systems that are none."""
+    try:
+        url = f"http://127.0.0.1:{deployment.ports.metrics}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            text = response.read().decode()
+    except (urllib.error.URLError, OSError):
+        return 0
+    return round(sum(float(count) for count in _FAILURES.findall(text)))

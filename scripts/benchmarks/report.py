@@ -1,0 +1,171 @@
+"""What a run leaves in its folder: results.json, report.md, and plots made of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks import environments
+from benchmarks.figures import Figure, Row, rows
+from benchmarks.targets import LIMITS, verdicts
+
+_PLOTS = Path(__file__).with_name("plots.py")
+
+
+def write(results: dict[str, Any], out: Path, plots: bool = True) -> None:
+    """Write all of it to a folder, and print the tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "results.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    text = render(results)
+    (out / "report.md").write_text(text)
+    print(text)
+    if plots:
+        plot(path, out)
+    print(f"[bench] results, report and plots: {out}")
+
+
+def plot(path: Path, out: Path) -> None:
+    """Draw the plots, with matplotlib in an environment of its own; say so when that fails."""
+    try:
+        python = environments.ensure("plots", ("matplotlib",))
+    except environments.NotInstalled as error:
+        print(f"[bench] no plots: {error}")
+        return
+    done = subprocess.run(
+        [str(python), str(_PLOTS), str(path), str(out)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        print(f"[bench] no plots: {done.stderr.strip()[-1500:]}")
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return the whole report as Markdown."""
+    parts = [
+        _head(results),
+        _ratios(results),
+        _footprint(results),
+        _cases(results),
+        _left_out(results),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _head(results: dict[str, Any]) -> str:
+    meta = results["meta"]
+    plan = meta["plan"]
+    lines = [
+        "# Benchmark",
+        "",
+        f"{meta['date']}, commit {meta['commit']}: {meta['cpu']}, {meta['cores']} cores, "
+        f"{meta['memory_gb']} GB, Linux {meta['kernel']}, Python {meta['python']}; load before "
+        f"{meta['load_average_before']:.1f}. {plan['rounds']} rounds of {plan['seconds']:g} s each, "
+        f"systems in turn; load by {' and '.join(meta['generators']) or 'Python'}.",
+        "",
+        "| system | versions | configuration |",
+        "|---|---|---|",
+    ]
+    for name, title in results["titles"].items():
+        known = ", ".join(f"{key} {value}" for key, value in meta["versions"][name].items())
+        lines.append(f"| {title} (`{name}`) | {known} | {results['notes'][name]} |")
+    return "\n".join([*lines, ""])
+
+
+def _ratios(results: dict[str, Any]) -> str:
+    found = verdicts(results)
+    if not found:
+        return ""
+    met = sum(bool(one.met) for one in found)
+    lines = [
+        "## Ratios: ours ÷ theirs",
+        "",
+        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends.",
+        "",
+        "| case | metric | compared with | goal | measured | spread | reached |",
+        "|---|---|---|--:|--:|--:|---|",
+    ]
+    for one in found:
+        measured = "—" if one.measured is None else f"{one.measured:.2f}"
+        spread = "—" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
+        verdict = {True: "yes", False: "**no**", None: "not measured"}[one.met]
+        lines.append(
+            f"| {_case(one.case)} | {one.metric} | {one.theirs} | {one.goal} | {measured} "
+            f"| {spread} | {verdict} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _footprint(results: dict[str, Any]) -> str:
+    found = results.get("footprint", [])
+    if not found:
+        return ""
+    lines = ["## Footprint", "", "| figure | system | value | goal |", "|---|---|--:|---|"]
+    for one in found:
+        limit = LIMITS.get(one["name"]) if one["system"] == "ours" else None
+        goal = (
+            "" if limit is None else f"≤ {limit:g}: {'yes' if one['value'] <= limit else '**no**'}"
+        )
+        lines.append(
+            f"| {one['name']} | {one['system']} | {one['value']:.2f} {one['unit']} | {goal} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _cases(results: dict[str, Any]) -> str:
+    lines = [
+        "## All figures",
+        "",
+        "Median (least to most) of the rounds. CPUs: 1.0 is one core.",
+        "",
+    ]
+    last = ""
+    for row in rows(results["measurements"]):
+        if row.case[0] != last:
+            last = row.case[0]
+            lines += [
+                "",
+                f"### {last}: {results['workloads'].get(last, '')}",
+                "",
+                "| clients | system | requests/s | p50 ms | p99 ms | server CPUs | generator CPUs "
+                "| others' CPUs | CPU µs/request | errors |",
+                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+            ]
+        lines.append(_line(row))
+    return "\n".join([*lines, ""])
+
+
+def _line(row: Row) -> str:
+    _, protocol, clients = row.case
+    figures = row.figures
+    return (
+        f"| {protocol} {clients} | {row.system} | {_spread(figures['requests_s'], 0)} "
+        f"| {_spread(figures['p50_ms'], 2)} | {_spread(figures['p99_ms'], 2)} "
+        f"| {figures['server_cpus'].middle:.2f} | {figures['generator_cpus'].middle:.2f} "
+        f"| {figures['others_cpus'].middle:.2f} "
+        f"| {figures['cpu_us_per_request'].middle:.0f} "
+        f"| {row.errors or 0}{f' of {row.requests}' if row.errors else ''} |"
+    )
+
+
+def _spread(one: Figure, digits: int) -> str:
+    digits = digits if one.middle < 100 else 0
+    if one.middle < 100 and digits == 0:
+        digits = 1
+    return f"{one.middle:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})"
+
+
+def _left_out(results: dict[str, Any]) -> str:
+    if not results["skipped"]:
+        return ""
+    lines = ["## Left out", ""]
+    lines += [
+        f"- {one['workload']}: {one['system']}: {one['reason'][:300]}" for one in results["skipped"]
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _case(case: tuple[str, str, int]) -> str:
+    workload, protocol, clients = case
+    return f"{workload}, {protocol}, {clients} {'client' if clients == 1 else 'clients'}"

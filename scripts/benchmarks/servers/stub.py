@@ -1,0 +1,71 @@
+"""Becomes the tritonserver that ours would start, with the model's code as a model.py inside the stub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import work
+
+from pytriton.dispatcher.server_runtime import (
+    ServerChoice,
+    find_or_install_server,
+    server_environment,
+)
+
+HERE = Path(__file__).parent
+
+
+def config_text(model: dict[str, Any]) -> str:
+    """Return config.pbtxt of the model."""
+    dtype = {"FP32": "TYPE_FP32", "BYTES": "TYPE_STRING"}[model["dtype"]]
+    lines = [f'backend: "python" max_batch_size: {model["max_batch_size"]}']
+    for side, name in (("input", "x"), ("output", "y")):
+        lines.append(f'{side} [ {{ name: "{name}" data_type: {dtype} dims: [ -1 ] }} ]')
+    lines.append(f"instance_group [ {{ kind: KIND_CPU count: {model['instances']} }} ]")
+    if model["max_batch_size"]:
+        lines.append("dynamic_batching { }")
+    if model["decoupled"]:
+        lines.append("model_transaction_policy { decoupled: true }")
+    text = json.dumps(json.dumps(model))  # a string of protobuf's text format is quoted like JSON's
+    lines.append(f'parameters {{ key: "model" value {{ string_value: {text} }} }}')
+    return "\n".join(lines)
+
+
+def lay_out(folder: Path, model: dict[str, Any]) -> Path:
+    """Write a model repository and return it."""
+    version = folder / "models" / model["name"] / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(config_text(model))
+    shutil.copy(HERE / "stub_model.py", version / "model.py")
+    shutil.copy(HERE / "work.py", version / "work.py")
+    return folder / "models"
+
+
+def main() -> None:
+    """Replace this process by tritonserver."""
+    spec = work.spec()
+    folder = Path(spec["folder"])
+    runtime = find_or_install_server(ServerChoice(), print)
+    backends = folder / "backends"
+    backends.mkdir()
+    # Not the server's own folder: its stub may be for another version of Python.
+    (backends / "python").symlink_to(runtime.python_backend)
+    arguments = [
+        f"--model-repository={lay_out(folder, spec['model'])}",
+        f"--backend-directory={backends}",
+        "--disable-auto-complete-config",
+        f"--backend-config=python,shm-region-prefix-name=bench-{os.getpid()}-",
+    ]
+    for name in ("http", "grpc", "metrics"):
+        arguments += [f"--{name}-address=127.0.0.1", f"--{name}-port={spec[f'{name}_port']}"]
+    env = server_environment(runtime, os.environ)
+    os.chdir(folder)
+    os.execve(runtime.binary, [str(runtime.binary), *arguments], env)
+
+
+if __name__ == "__main__":
+    main()

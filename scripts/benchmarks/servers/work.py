@@ -1,0 +1,113 @@
+"""The work of the models: the same functions in every system, on numpy arrays and bytes alone.
+
+This file is copied or put on the path of every system's own environment, so it imports nothing but numpy.
+Arrays have the batch axis first where the model has batching.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+_tables: dict[int, list[Array]] = {}
+
+
+def spec() -> dict[str, Any]:
+    """Return the model that this server is to serve, and its ports: the one argument, a JSON file."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def spin(turns: float) -> int:
+    """Keep one CPU busy with Python's own bytecode."""
+    total = 0
+    for turn in range(int(turns)):
+        total += turn & 7
+    return total
+
+
+def turns_for(seconds: float) -> int:
+    """Return how many turns of `spin` take that long here, at best: the same for every system."""
+    turns, best = 20_000, float("inf")
+    end = time.monotonic() + 3.0  # long enough to meet a moment when nobody else wants the CPU
+    while time.monotonic() < end:
+        start = time.perf_counter()
+        spin(turns)
+        best = min(best, time.perf_counter() - start)
+    return int(turns * seconds / best)
+
+
+def function(model: dict[str, Any]) -> Callable[[Array], Array]:
+    """Return the function of a model: from the input (a batch, if it has batching) to the output."""
+    amount = model["amount"]
+
+    def identity(x: Array) -> Array:
+        return x
+
+    def spinning(x: Array) -> Array:
+        spin(amount)
+        return x
+
+    def nap(x: Array) -> Array:
+        time.sleep(amount)
+        return x
+
+    def table(x: Array) -> Array:
+        return tables(int(amount))[int(x.reshape(-1)[1]) % 2]
+
+    def device(x: Array) -> Array:
+        time.sleep(amount)
+        return x[..., :4]
+
+    functions = {
+        "identity": identity,
+        "spin": spinning,
+        "nap": nap,
+        "table": table,
+        "device": device,
+    }
+    return functions[model["work"]]
+
+
+def tables(size: int) -> list[Array]:
+    """Return the two answers of `table`, made once: what is measured is their way to the client."""
+    if size not in _tables:
+        row = np.arange(size, dtype=np.float32) % 1024
+        _tables[size] = [row + 1, row]
+    return _tables[size]
+
+
+def tokens(model: dict[str, Any]) -> Iterator[Array]:
+    """Yield the answers of a stream, one number each."""
+    for index in range(int(model["amount"])):
+        yield np.array([index], dtype=np.float32)
+
+
+def decode(model: dict[str, Any], body: bytes) -> Array:
+    """Return the array in a raw body: float32, or strings with their length in 4 bytes before each."""
+    if model["dtype"] != "BYTES":
+        return np.frombuffer(body, dtype=np.float32)
+    body = bytes(body)  # mosec hands over a memoryview
+    strings, position = [], 0
+    while position < len(body):
+        (length,) = struct.unpack_from("<I", body, position)
+        strings.append(body[position + 4 : position + 4 + length])
+        position += 4 + length
+    return np.array(strings, dtype=object)
+
+
+def encode(model: dict[str, Any], array: Array) -> bytes:
+    """Return an array as a raw body; see `decode`."""
+    if model["dtype"] != "BYTES":
+        raw: bytes = array.tobytes()
+        return raw
+    return b"".join(struct.pack("<I", len(item)) + item for item in array.tolist())

@@ -1,0 +1,83 @@
+"""The systems that are tritonserver in front: ours, nvidia-pytriton, and the python backend by itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import sysconfig
+from pathlib import Path
+
+from benchmarks import environments, wire
+from benchmarks.systems.base import Ports, System
+from benchmarks.wire import Request
+from benchmarks.workloads import Workload
+
+_BATCHING = "identity: dynamic batching of up to 64"
+
+
+class _Triton(System):
+    protocols = ("http", "grpc")
+
+    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
+        if protocol == "grpc":
+            return wire.triton_grpc(workload, ports.grpc_base)
+        return wire.triton_http(workload, ports.http_base)
+
+
+class Ours(_Triton):
+    """The daemon of this checkout, with the callable registered by a client."""
+
+    name = "ours"
+    title = "pytriton-daemon"
+    script = "ours.py"
+    note = f"{_BATCHING}, `@batch`"
+
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    def versions(self) -> dict[str, str]:
+        return {"pytriton-daemon": importlib.metadata.version("pytriton-daemon")}
+
+
+class Stub(_Triton):
+    """Triton's python backend with the binaries that ours uses, the callable inside the stub."""
+
+    name = "stub"
+    title = "python backend"
+    script = "stub.py"
+    note = f"{_BATCHING}; the code runs inside Triton's stub, not isolated"
+
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    def versions(self) -> dict[str, str]:
+        from pytriton.dispatcher.wheel import PINNED
+
+        return {"tritonserver": PINNED.triton_version}
+
+
+class NvidiaPytriton(_Triton):
+    """NVIDIA's PyTriton, by its documented interface."""
+
+    name = "nvidia-pytriton"
+    title = "nvidia-pytriton"
+    script = "nvidia_pytriton.py"
+    requirements = ("nvidia-pytriton==0.7.0",)
+    distributions = ("nvidia-pytriton", "numpy")
+    note = f"{_BATCHING}, `@batch`; instances are several callables"
+
+    def environment(self) -> dict[str, str]:
+        """Put the interpreter's own libpython first: a system's, of another release, breaks the stub."""
+        name = sysconfig.get_config_var("INSTSONAME")
+        library = Path(sysconfig.get_config_var("LIBDIR") or "/", str(name))
+        if not library.exists():
+            return {}
+        folder = (
+            environments.cache_folder() / f"libpython-{sys.version_info[0]}.{sys.version_info[1]}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        link = folder / library.name
+        if not link.exists() or link.resolve() != library.resolve():
+            link.unlink(missing_ok=True)
+            link.symlink_to(library)
+        return {"LD_LIBRARY_PATH": str(folder)}

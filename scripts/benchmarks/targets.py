@@ -1,0 +1,130 @@
+"""The figures to reach, and whether a run reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.figures import Key, ratio
+
+_OURS = "ours"
+_NVIDIA = "nvidia-pytriton"
+_STUB = "stub"
+_PEERS = ("litserve", "ray-serve", "bentoml", "mlserver")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Ours ÷ theirs of one metric is to be at least (or, for times, at most) a number.
+
+    Args:
+        cases: workload and numbers of clients; each protocol of each is a row of its own
+        theirs: the system that is compared with
+        goal: the number
+        metric: as in `figures.METRICS`
+        most: the ratio is to be at most the goal
+        other: the workload on their side, if another one
+        protocol: of their side, for systems with one protocol only; None: the same as ours
+    """
+
+    cases: tuple[tuple[str, int], ...]
+    theirs: str
+    goal: float
+    metric: str = "requests_s"
+    most: bool = False
+    other: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row of the table of ratios."""
+
+    case: Key
+    theirs: str
+    metric: str
+    goal: str
+    measured: float | None
+    spread: tuple[float, float] | None
+    met: bool | None  #: None: not measured
+
+
+def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
+    return tuple((workload, count) for count in clients)
+
+
+_A, _B, _H = _cases("A", 1, 8, 32), _cases("B", 1, 4, 16), _cases("H", 4)
+_C2, _D, _G = _cases("C2", 8), _cases("D", 64), _cases("G", 4)
+_E, _F = (("E1", 8), ("E1000", 8)), _cases("F", 1, 8)
+
+TARGETS: tuple[Target, ...] = (
+    Target(_cases("A", 1, 8), _NVIDIA, 4.0),
+    Target(_cases("A", 32), _NVIDIA, 3.3),
+    Target(_A, _NVIDIA, 0.5, metric="p99_ms", most=True),
+    Target(_A, _STUB, 0.85),
+    Target(_B, _NVIDIA, 2.0),
+    Target(_B, _STUB, 1.0),
+    Target(_C2, _OURS, 1.9, other="C1"),
+    Target(_C2, _NVIDIA, 1.9),
+    Target(_C2, _STUB, 0.98),
+    Target(_D, _STUB, 0.97),
+    Target(_D, _STUB, 1.2),
+    Target(_D, _STUB, 1.0, metric="p99_ms", most=True),
+    Target(_D, _NVIDIA, 1.8),
+    Target(_D, _NVIDIA, 1.0, metric="p99_ms", most=True),
+    Target((*_E, *_F, *_G), _NVIDIA, 2.0),
+    Target((*_E, *_F, *_G), _STUB, 0.9),
+    Target(_H, _STUB, 1.2),
+    Target((*_B, *_G), "mosec", 1.0, protocol="http"),
+    Target(_C2, "mosec", 1.0, protocol="http"),
+    Target(_D, "mosec", 0.85, protocol="http"),
+    Target(_D, "mosec", 1.0, protocol="http"),
+    *(
+        Target((*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), peer, 1.0, protocol="http")
+        for peer in _PEERS
+    ),
+)
+
+
+def verdicts(results: dict[str, Any]) -> list[Verdict]:
+    """Return every row whose two sides were asked for in the run that `results` are of."""
+    measurements = results["measurements"]
+    seen = {
+        (one["system"], one["workload"], one["protocol"], one["clients"]) for one in measurements
+    }
+    found = []
+    for target in TARGETS:
+        for ours, theirs in _sides(target):
+            if (_OURS, *ours) in seen and (target.theirs, *theirs) in seen:
+                found.append(_verdict(target, measurements, ours, theirs))
+    return found
+
+
+def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
+    for workload, clients in target.cases:
+        for protocol in ("http", "grpc"):
+            theirs = target.protocol or protocol
+            if target.protocol and protocol != target.protocol:
+                continue  # a peer with HTTP alone is compared over HTTP
+            yield (workload, protocol, clients), (target.other or workload, theirs, clients)
+
+
+def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, theirs: Key) -> Verdict:
+    found = ratio(measurements, (_OURS, ours), (target.theirs, theirs), target.metric)
+    goal = f"{'≤' if target.most else '≥'} {target.goal:g}"
+    name = target.theirs if target.other is None else f"{target.theirs}, {target.other}"
+    if found is None:
+        return Verdict(ours, name, target.metric, goal, None, None, None)
+    met = found.middle <= target.goal if target.most else found.middle >= target.goal
+    return Verdict(ours, name, target.metric, goal, found.middle, (found.least, found.most), met)
+
+
+#: Footprint of ours: name of the figure -> at most, in its unit.
+LIMITS = {
+    "idle CPU, 10 models": 0.5,
+    "memory, 1 model": 150.0,
+    "memory per further instance": 40.0,
+    "start to ready": 3.0,
+    "register to first answer": 1.5,
+}
