@@ -50,7 +50,6 @@ class Translator:
                 [self._input(tensor, lane) for tensor in request.inputs()],
                 request.parameters(),
                 request.requested_output_names(),
-                request.request_id(),
             )
             for request in requests
         ]

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Batch, Lane, TensorRef
+from pytriton.ipc.lane import Batch, Lane, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
+from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
 #: The request's index, its lane, and where its input lies.
@@ -50,16 +51,24 @@ def read_requests(parts: Sequence[Source], *, batching: bool) -> list[Request]:
     refs = [request for part in parts for request in part.batch.requests]
     if len(refs) == 1 or not batching:
         lane = parts[0].lane
-        data = [{ref.name: _copy(ref, lane) for ref in request.inputs} for request in refs]
-    else:
-        data = [{} for _ in refs]
-        for name, sharing in _by_input(parts).items():
-            for (index, _, _), array in zip(sharing, _gather(sharing)):
-                data[index][name] = array
-    return [
-        Request(inputs, _parameters(ref.parameters), None, ref.requested)
-        for inputs, ref in zip(data, refs)
-    ]
+        return [
+            _request(ref, {tensor.name: _copy(tensor, lane) for tensor in ref.inputs})
+            for ref in refs
+        ]
+    requests = [_request(ref, {}) for ref in refs]
+    wholes: dict[str, Array] = {}
+    slices: dict[str, list[Array]] = {}
+    for name, sharing in _by_input(parts).items():
+        arrays, whole = _gather(sharing)
+        for (index, _, _), array in zip(sharing, arrays):
+            requests[index].data[name] = array
+        if whole is not None:
+            wholes[name], slices[name] = whole, arrays
+    return Pieces(requests, wholes, slices)
+
+
+def _request(ref: RequestRef, data: dict[str, Array]) -> Request:
+    return Request(data, _parameters(ref.parameters), None, ref.requested)
 
 
 def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
@@ -79,14 +88,14 @@ def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
     return by_name
 
 
-def _gather(sharing: list[_Placed]) -> list[Array]:
-    """Return an input of several requests: slices of one array where they agree in type and shape."""
+def _gather(sharing: list[_Placed]) -> tuple[list[Array], Array | None]:
+    """Return an input of several requests: slices of one array, and that array, where they agree."""
     first = sharing[0][2]
     row = first.shape[1:]
     datatype = first.datatype
     for _, _, ref in sharing:
         if datatype == "BYTES" or ref.datatype != datatype or not ref.shape or ref.shape[1:] != row:
-            return [_copy(ref, lane) for _, lane, ref in sharing]
+            return [_copy(ref, lane) for _, lane, ref in sharing], None
     dtype = _element_dtype(datatype)
     whole: Array = np.concatenate([tensors.read(lane, ref, dtype) for _, lane, ref in sharing])
     slices = []
@@ -95,7 +104,7 @@ def _gather(sharing: list[_Placed]) -> list[Array]:
         end = start + ref.shape[0]
         slices.append(whole[start:end])
         start = end
-    return slices
+    return slices, whole
 
 
 def _copy(ref: TensorRef, lane: Lane) -> Array:

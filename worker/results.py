@@ -11,6 +11,7 @@ import numpy as np
 from pytriton.ipc import tensors
 from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
+from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
 
@@ -67,10 +68,41 @@ class ResultWriter:
             ResultError: names, batch axis, type or (strict) shape are not as declared.
             ArenaError: no memory for them.
         """
+        if type(results) is Pieces:
+            refs = self._write_pieces(results, requests, lane)
+            if refs is not None:
+                return refs
         return [
             ResponseRef(self._response(result, request, lane))
             for result, request in zip(results, requests)
         ]
+
+    def _write_pieces(
+        self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
+    ) -> list[ResponseRef] | None:
+        """Write whole arrays where each request gets a slice of them; None where one has to look closer."""
+        requested = requests[0].requested
+        rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
+        alike = all(request.requested == requested for request in requests)
+        if self._strict or not self._batching or not alike or len(rows) != len(requests):
+            return None
+        wholes = []
+        for output in self._outputs:
+            if requested and output.name not in requested:
+                continue
+            whole = results.whole(output.name)
+            if whole is None or whole.dtype is not output.dtype or output.datatype == "BYTES":
+                return None
+            if [len(result[output.name]) for result in results] != rows:
+                return None
+            wholes.append((output, whole))
+        if not wholes or not sum(rows):
+            return None
+        columns = [
+            _rows_of(tensors.write(lane, output.name, output.datatype, whole, output.dtype), rows)
+            for output, whole in wholes
+        ]
+        return [ResponseRef(list(refs)) for refs in zip(*columns)]
 
     def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
         if type(result) is not dict and not isinstance(result, (Mapping, Request)):
@@ -169,6 +201,20 @@ class ResultWriter:
 
     def _error(self, output: Output, what: str) -> ResultError:
         return ResultError(f"Output `{output.name}` of model `{self._model}` {what}.")
+
+
+def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
+    """Return where the slices of an array lie, so many rows each."""
+    row = whole.shape[1:]
+    nbytes = whole.nbytes // whole.shape[0]
+    offset = whole.offset
+    refs = []
+    for count in rows:
+        shape = [count, *row]
+        size = count * nbytes
+        refs.append(TensorRef(whole.name, whole.datatype, shape, whole.memory, offset, size))
+        offset += size
+    return refs
 
 
 def _is_list(results: Any) -> bool:

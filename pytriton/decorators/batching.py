@@ -1,8 +1,9 @@
 """``@batch`` and ``@sample``: from a list of requests to keyword arguments and back.
 
-This is the hot path of every model that uses them. Three ways to one array per input, cheapest
-first: one request has its array already; requests that lie one behind the other in memory (the
-worker gathers a batch that way) are taken as the one array they are; all others are concatenated.
+This is the hot path of every model that uses them. Four ways to one array per input, cheapest
+first: one request has its array already; a worker has gathered a batch before and says so
+(`Pieces`); requests that lie one behind the other in memory are taken as the one array they are;
+all others are concatenated. Responses are `Pieces`, too: a worker lays down the whole.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 
 __all__ = ["batch", "gather", "get_inference_request_batch_size", "sample", "split"]
@@ -168,11 +170,12 @@ def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], li
                 f"{sorted(names)} and {sorted(data.keys())}. Put @group_by_keys above @batch, or "
                 "give optional inputs a value with @fill_optionals."
             )
-    columns = {name: [data[name] for data in datas] for name in names}
-    sizes = [len(array) for array in next(iter(columns.values()), ())]
-    if not sizes:
-        raise _no_batch_axis()
-    return {name: _join(arrays) for name, arrays in columns.items()}, sizes
+    sizes = [_rows(data) for data in datas]
+    joined: dict[str, Any] = {}
+    for name in names:
+        whole = requests.whole(name) if type(requests) is Pieces else None
+        joined[name] = _join([data[name] for data in datas]) if whole is None else whole
+    return joined, sizes
 
 
 def _rows(data: Mapping[str, Any]) -> int:
@@ -242,11 +245,11 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
             raise _wrong_sizes(outputs, total)
     if len(sizes) == 1:
         return [outputs]
-    items = list(outputs.items())
-    return [
-        {name: value[end - size : end] for name, value in items}
-        for size, end in zip(sizes, accumulate(sizes))
-    ]
+    bounds = [(end - size, end) for size, end in zip(sizes, accumulate(sizes))]
+    slices = {name: [value[low:high] for low, high in bounds] for name, value in outputs.items()}
+    responses = [dict(zip(slices, row)) for row in zip(*slices.values())]
+    arrays = {name: value for name, value in outputs.items() if type(value) is np.ndarray}
+    return Pieces(responses, arrays, {name: slices[name] for name in arrays})
 
 
 def _length(value: Any) -> int:

@@ -44,7 +44,6 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
     parameters: dict[str, Any] | None
     span: Any | None
     requested_output_names: list[str] | None
-    cancelled: Callable[[], bool] | None
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "pytriton.exceptions",
         "pytriton.ipc",
         "pytriton.model_config",
+        "pytriton.proxy.pieces",
         "pytriton.proxy.types",
     },
 }

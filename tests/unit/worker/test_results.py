@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pytriton.decorators.batching import split
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.lane import BatchDone, Lane, RequestRef, TensorRef
@@ -368,3 +369,26 @@ def test_strict_checks_the_shape(lanes: Lanes, datatype: str, shape: tuple[int, 
 def test_without_strict_the_shape_is_not_checked(lanes: Lanes) -> None:
     got = respond(lanes, np.ones((1, 2, 2), np.float32), writer(output("y", "FP32", (3,))))
     assert got.shape == (1, 2, 2)
+
+
+# ── slices of one array ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [3, 1, 2], [0, 2], [0, 0]])
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_slices_are_written_as_each_by_itself(
+    lanes: Lanes, sizes: list[int], changed: bool, dtype: Any
+) -> None:
+    whole = np.arange(2.0 * sum(sizes)).reshape(-1, 2).astype(dtype)
+    results = split({"y": whole, "z": whole[::-1]}, sizes)
+    if changed:
+        results[0]["y"] = results[0]["y"] + 100
+    wanted = [{name: array.copy() for name, array in result.items()} for result in results]
+    got = responses(
+        lanes, results, [request(size) for size in sizes], writer(output("y"), output("z"))
+    )
+    for one, other in zip(got, wanted):
+        assert {name: array.tolist() for name, array in one.items()} == {
+            name: array.tolist() for name, array in other.items()
+        }
