@@ -157,7 +157,12 @@ class _Http:
         # Not tritonclient's own time-outs: they count each wait for bytes anew.
         timer = gevent.Timeout.start_new(timeout_s)
         try:
-            return getattr(client, method)(**arguments, headers=headers)
+            answer = getattr(client, method)(**arguments, headers=headers)
+            if answer is False:
+                # tritonclient does not read the text of a refusal (a proxy's, say): while it is
+                # unread the connection is taken, and the next call would wait for it.
+                self._drop(client)
+            return answer
         except gevent.Timeout as late:
             if late is not timer:
                 raise

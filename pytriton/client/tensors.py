@@ -157,7 +157,7 @@ def restore(outputs: Outputs, config: TritonModelConfig, *, sample: bool) -> Out
     for name, array in outputs.items():
         if _is_scalar(specs.get(name)) and array.ndim == 1 + config.batching:
             array = array[..., 0]
-        restored[name] = array[0] if sample and config.batching else array
+        restored[name] = array[0, ...] if sample and config.batching else array
     return restored
 
 

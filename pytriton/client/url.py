@@ -110,7 +110,8 @@ def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
         PyTritonClientInvalidUrlError: one of them cannot be read
         PyTritonClientValueError: there is none, or their schemes differ
     """
-    parsed = tuple(TritonUrl.from_url(url) for url in ([urls] if isinstance(urls, str) else urls))
+    given = urls if isinstance(urls, (list, tuple)) else [urls]
+    parsed = tuple(TritonUrl.from_url(url) for url in given)
     if not parsed:
         raise PyTritonClientValueError("Give at least one url; got an empty list.")
     schemes = sorted({url.scheme for url in parsed})

@@ -69,6 +69,7 @@ def _wait(
     begun = time.monotonic()
     unknown_since = None
     pause_s = _FIRST_PAUSE_S
+    reasons: dict[str, CallFailed] = {}
     while True:
         problems: list[Problem] = []
         for server in servers:
@@ -76,7 +77,10 @@ def _wait(
             try:
                 yield from check(server, left_s / len(servers))
             except CallFailed as failure:
-                problems.append((server.url, failure))
+                # The last look may have little time: what was said before tells more than that.
+                if failure.kind is not Kind.TIMEOUT or server.url not in reasons:
+                    reasons[server.url] = failure
+                problems.append((server.url, reasons[server.url]))
                 servers.rest(server)
         if len(problems) < len(servers):
             return
