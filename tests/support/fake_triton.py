@@ -7,6 +7,7 @@ refuse, and to not have the model. The answer is the server's own number, so tha
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,7 @@ class FakeTriton:
     error: tuple[int, grpc.StatusCode, str] | None = None  #: answer of every inference
     gate: threading.Event = field(default_factory=threading.Event)  #: inferences wait for it
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    connections: list[socket.socket] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
 
     def count(self, method: str) -> int:
@@ -87,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     fake: FakeTriton
 
     def handle(self) -> None:
+        self.fake.connections.append(self.connection)
         with suppress(ConnectionError):  # clients that give up, as some tests want them to
             super().handle()
 
@@ -193,6 +196,9 @@ def _serve_http(fake: FakeTriton, port: int) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
+        for connection in fake.connections:
+            with suppress(OSError):  # ended already
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join()
 
 
