@@ -8,10 +8,9 @@ from typing import Any
 
 from pytriton.client.asyncio_client import AsyncClient
 from pytriton.client.core import Prepared
-from pytriton.client.failures import CallFailed, Kind, describe
+from pytriton.client.failures import describe
 from pytriton.client.request import Request
 from pytriton.client.servers import Server
-from pytriton.client.streams import is_final, stream_arguments
 from pytriton.client.tensors import Outputs, decode
 
 __all__ = ["AsyncioDecoupledModelClient"]
@@ -38,30 +37,31 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         prepared = self._core.prepare(request)
         server = await self._run(self._core.choose())
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
+        # tritonclient's aio has no way to ask for an empty final response. So the request is the only one of
+        # its stream: Triton ends the stream when it has sent all its responses.
         stream = client.stream_infer(_once(prepared), headers=prepared.headers)
         try:
-            final = False
-            while not final:
-                result = await self._next(stream, server)
-                final = is_final(result)
-                if not final or result.get_response().outputs:
+            while (result := await self._next(stream, server)) is not None:
+                if result.get_response().outputs:  # else it says the end, which comes anyway
                     yield self._core.finish(decode(result), prepared)
         finally:
             stream.cancel()
 
     async def _next(self, stream: Any, server: Server) -> Any:
+        """Return the next response; None at the end."""
         try:
             result, error = await asyncio.wait_for(stream.__anext__(), self._settings.deadline_s)
+        except StopAsyncIteration:
+            self._core.require_open()
+            return None
         except Exception as raised:
             result, error = None, raised
         if error is None:
             return result
         self._core.require_open()
-        if isinstance(error, StopAsyncIteration):
-            error = CallFailed(Kind.BROKEN, "the stream ended without a final response")
         failure = describe(error)
         raise self._core.inference_error(failure, server) if failure else error
 
 
 async def _once(prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
-    yield stream_arguments(prepared.arguments)
+    yield prepared.arguments

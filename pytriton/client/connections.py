@@ -59,10 +59,6 @@ def aconnect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
     return _AioGrpc(url, tls, "tritonclient.grpc.aio") if url.is_grpc else _AioHttp(url, tls)
 
 
-def _lower(headers: dict[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}  # gRPC allows no others
-
-
 class _Grpc:
     """One channel for all threads: gRPC's are made for that."""
 
@@ -105,7 +101,7 @@ class _Grpc:
         if method == "get_model_config":
             arguments = {**arguments, "as_json": True}
         function = getattr(self.client(), method)
-        return function(**arguments, headers=_lower(headers), client_timeout=timeout_s)
+        return function(**arguments, headers=headers, client_timeout=timeout_s)
 
     def _detach(self) -> Any:
         with self._lock:

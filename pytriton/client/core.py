@@ -228,7 +228,10 @@ class Core:
             "parameters": request.parameters,
             **options.as_arguments(str(next(self._ids))),
         }
-        return Prepared(arguments, {**self._token_headers, **request.headers}, request.sample)
+        headers = request.headers
+        if self.settings.urls[0].is_grpc:  # which allows no capitals
+            headers = {name.lower(): value for name, value in headers.items()}
+        return Prepared(arguments, {**self._token_headers, **headers}, request.sample)
 
     def _check_coupling(self, config: TritonModelConfig) -> None:
         if config.decoupled == self._decoupled:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
+
+from tritonclient.utils import InferenceServerException
 
 from pytriton.client.core import Prepared
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
@@ -16,6 +19,9 @@ from pytriton.client.sync_client import SyncClient
 from pytriton.client.tensors import Outputs, decode
 
 __all__ = ["DecoupledModelClient"]
+
+#: Longest wait for the reason why a stream did not begin, in seconds; it is there as a rule.
+_REASON_S = 1.0
 
 
 class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
@@ -69,7 +75,7 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
         try:
             client.start_stream(buffer.put, headers=prepared.headers)
-            client.async_stream_infer(**stream_arguments(prepared.arguments))
+            self._send(client, server, prepared)
             final = False
             while not final:
                 result = self._next(buffer, server)
@@ -80,6 +86,18 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
             self._buffer = None
             buffer.close()
             client.stop_stream(cancel_requests=True)
+
+    def _send(self, client: Any, server: Server, prepared: Prepared) -> None:
+        try:
+            client.async_stream_infer(**stream_arguments(prepared.arguments))
+        except InferenceServerException as error:
+            # A stream that could not even begin. Why is told where the responses come.
+            assert self._buffer is not None
+            with suppress(CallFailed):
+                _, told = self._buffer.get(_REASON_S) or (None, None)
+                error = told or error
+            failure = describe(error)
+            raise (self._core.inference_error(failure, server) if failure else error) from None
 
     def _next(self, buffer: ResponseBuffer, server: Server) -> Any:
         try:

@@ -54,7 +54,7 @@ _GRPC_TEXTS: Mapping[str, Kind] = {
     "certificate_verify_failed": Kind.TLS,
     "handshake": Kind.TLS,
     "ssl_error": Kind.TLS,
-    "tls": Kind.TLS,
+    "verification check failed": Kind.TLS,
     "failed to connect": Kind.UNREACHABLE,
     "dns resolution failed": Kind.UNREACHABLE,
     "name resolution": Kind.UNREACHABLE,
@@ -78,6 +78,11 @@ def describe(error: BaseException) -> CallFailed | None:
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if callable(code) and callable(
+        details
+    ):  # grpc's own, which tritonclient lets pass here and there
+        return _server_said(str(details()), str(code()))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):
         return CallFailed(Kind.TIMEOUT, text)

@@ -31,8 +31,9 @@ class RequestOptions:
 
     Args:
         priority: 1 is the highest of the model's `priority_levels`; 0 is the model's default
-        timeout_s: longest wait in the server's queue, in seconds; needs a `QueuePolicy` with
-            `allow_timeout_override`. The client's own patience is `inference_timeout_s`
+        timeout_s: longest wait in the server's queue, in seconds. Triton heeds it where the model's
+            `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
+            The client's own patience is `inference_timeout_s`
         request_id: name of the request in logs and traces; None counts "0", "1", … per client
         sequence_id: sequence that the request belongs to; 0 is none
         sequence_start: it is the first of its sequence
