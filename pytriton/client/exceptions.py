@@ -6,6 +6,8 @@ the other when a model does not become ready; here both `except` clauses hold.
 
 from __future__ import annotations
 
+from pytriton.exceptions import PyTritonError
+
 __all__ = [
     "PyTritonClientClosedError",
     "PyTritonClientError",
@@ -20,19 +22,8 @@ __all__ = [
 ]
 
 
-class PyTritonClientError(Exception):
-    """Base of all exceptions of the clients.
-
-    Args:
-        message: what was wrong, where, and what to do about it
-    """
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
+class PyTritonClientError(PyTritonError):
+    """Base of all exceptions of the clients."""
 
 
 class PyTritonClientValueError(PyTritonClientError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 from urllib.parse import SplitResult, urlsplit
 
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError, PyTritonClientValueError
@@ -110,7 +110,8 @@ def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
         PyTritonClientInvalidUrlError: one of them cannot be read
         PyTritonClientValueError: there is none, or their schemes differ
     """
-    given = urls if isinstance(urls, (list, tuple)) else [urls]
+    # What is no list is taken for one URL, whose error says what is wrong with it.
+    given: Any = urls if isinstance(urls, (list, tuple)) else [urls]
     parsed = tuple(TritonUrl.from_url(url) for url in given)
     if not parsed:
         raise PyTritonClientValueError("Give at least one url; got an empty list.")

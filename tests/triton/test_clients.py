@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -292,6 +293,10 @@ def _pending(daemon: RunningDaemon, model: str) -> int:
     return int(lines[0].split()[-1]) if lines else 0
 
 
+def _pending_at_least(daemon: RunningDaemon, model: str, number: int) -> bool:
+    return _pending(daemon, model) >= number
+
+
 def test_priorities_and_queue_time_outs(url: str, served: RunningDaemon, tmp_path: Path) -> None:
     """What came later with priority 1 is served before what waits with 2, the default."""
     name = f"queue-{url[:4]}"
@@ -311,7 +316,8 @@ def test_priorities_and_queue_time_outs(url: str, served: RunningDaemon, tmp_pat
         eventually(begun.exists, "the first has begun")
         for number, priority in ((2, 0), (3, 1)):
             answers.append(threads.submit(ask, number, priority=priority))
-            eventually(lambda n=number: _pending(served, name) >= n - 1, "it waits in the queue")
+            waiting = partial(_pending_at_least, served, name, number - 1)
+            eventually(waiting, "it waits in the queue")
         late = threads.submit(ask, 4, timeout_s=0.001)
         eventually(lambda: _pending(served, name) >= 3 or late.done(), "it waits, or is refused")
         (tmp_path / "go").touch()
@@ -381,30 +387,3 @@ def test_a_gateway_makes_its_client_before_its_loop_runs(url: str) -> None:
         return answers
 
     assert asyncio.run(application()) == [0, 1, 2, 3, 4]
-
-
-def test_everything_restricted() -> None:
-    """Every client shows the token with every call, so that nothing has to stay open for it."""
-    everything = ["health", "metadata", "inference", "model-config", "model-repository"]
-    with RunningDaemon.start(restricted_endpoints=everything, access_token="k" * 20) as daemon:
-        daemon.client.register(_plain, "plain", [A], [SUM], progress=False)
-        for url in (f"http://{daemon.http}", f"grpc://{daemon.grpc}"):
-            with ModelClient(url, "plain", access_token="k" * 20, init_timeout_s=20) as client:
-                client.wait_for_server(20)
-                client.wait_for_model(20)
-                assert client.infer_batch(ONES[None])["sum"].tolist() == [[2, 2, 2]]
-            with FuturesModelClient(url, "plain", access_token="k" * 20) as futures:
-                assert futures.infer_sample(ONES).result(20)["sum"].tolist() == [2, 2, 2]
-            assert asyncio.run(_ask_with_token(url)) == [2, 2, 2]
-            with (
-                ModelClient(url, "plain") as client,  # 300 s would be waited for a server
-                pytest.raises(PyTritonClientInferenceServerError, match="Pass access_token="),
-            ):
-                client.infer_sample(ONES)
-
-
-async def _ask_with_token(url: str) -> list[float]:
-    async with AsyncioModelClient(url, "plain", access_token="k" * 20) as client:
-        await client.wait_for_server(20)
-        answer: list[float] = (await client.infer_sample(ONES))["sum"].tolist()
-        return answer

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.decoupled_models import CODE, COUPLED, DECOUPLED, TENSORS
+from support.inference import Array
 from support.plain_triton import PlainTriton, plain_triton
 from support.running import eventually
 
@@ -31,67 +33,6 @@ from pytriton.client.exceptions import (
 )
 from pytriton.model_config import TensorSpec, TritonModelConfig
 
-_TENSORS = """
-input [ { name: "count", data_type: TYPE_INT32, dims: [1] } ]
-output [
-  { name: "number", data_type: TYPE_INT32, dims: [1] },
-  { name: "told", data_type: TYPE_STRING, dims: [1] }
-]
-backend: "python"
-"""
-DECOUPLED = "model_transaction_policy { decoupled: true }"
-#: Answers `count` times; waits before an answer while the file "wait" of its folder is there.
-_CODE = """
-import json, os, threading, time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-FOLDER = {folder!r}
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            threading.Thread(target=self.answer, args=(request,)).start()
-
-    def answer(self, request):
-        sender = request.get_response_sender()
-        count = int(pb_utils.get_input_tensor_by_name(request, "count").as_numpy().reshape(-1)[0])
-        shape = pb_utils.get_input_tensor_by_name(request, "count").as_numpy().shape
-        told = np.full(shape, request.parameters().encode(), object)
-        for number in range(abs(count)):
-            while os.path.exists(FOLDER + "/wait") and number and not request.is_cancelled():
-                time.sleep(0.01)
-            if request.is_cancelled():
-                open(FOLDER + "/cancelled", "w").close()
-                break
-            with open(FOLDER + "/sent", "w") as sent:
-                sent.write(str(number))
-            tensors = [
-                pb_utils.Tensor("number", np.full(shape, number, np.int32)),
-                pb_utils.Tensor("told", told),
-            ]
-            sender.send(pb_utils.InferenceResponse(tensors))
-        if count < 0:
-            error = pb_utils.TritonError("no negative counts")
-            sender.send(pb_utils.InferenceResponse(error=error))
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
-#: The same tensors, one answer.
-_COUPLED = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        count = [pb_utils.get_input_tensor_by_name(one, "count").as_numpy() for one in requests]
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("number", one), pb_utils.Tensor("told", one.astype(bytes))]
-            )
-            for one in count
-        ]
-"""
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -100,11 +41,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
-    code = _CODE.replace("{folder!r}", repr(str(files)))
+    code = CODE.replace("{folder!r}", repr(str(files)))
     models = {
-        "count": (f"max_batch_size: 4 {_TENSORS} {DECOUPLED}", code),
-        "plain": (f"max_batch_size: 0 {_TENSORS} {DECOUPLED}", code),
-        "coupled": (f"max_batch_size: 4 {_TENSORS}", _COUPLED),
+        "count": (f"max_batch_size: 4 {TENSORS} {DECOUPLED}", code),
+        "plain": (f"max_batch_size: 0 {TENSORS} {DECOUPLED}", code),
+        "coupled": (f"max_batch_size: 4 {TENSORS}", COUPLED),
     }
     options = [
         "--model-control-mode=explicit",
@@ -124,7 +65,7 @@ def clean(files: Path) -> Iterator[None]:
         file.unlink()
 
 
-def count(number: int) -> np.ndarray:  # type: ignore[type-arg]
+def count(number: int) -> Array:
     return np.array([number], np.int32)
 
 
@@ -384,7 +325,7 @@ def test_loading_and_unloading(triton: PlainTriton, protocol: str) -> None:
         assert client.model_config.max_batch_size == 7
         client.unload_model()
         config = {"name": "coupled", "backend": "python", "max_batch_size": 2}
-        client.load_model(json.dumps(config), {"file:1/model.py": _COUPLED.encode()})
+        client.load_model(json.dumps(config), {"file:1/model.py": COUPLED.encode()})
         assert client.model_config.max_batch_size == 2
         client.load_model()
         assert client.infer_sample(count(5))["number"].tolist() == [5]

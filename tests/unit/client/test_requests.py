@@ -75,7 +75,7 @@ def test_options_reach_the_server(fake: FakeTriton) -> None:
 
 
 def test_parameters_and_headers_reach_the_server(fake: FakeTriton) -> None:
-    parameters = {"text": "t", "count": 3, "flag": True}
+    parameters: dict[str, str | int | bool] = {"text": "t", "count": 3, "flag": True}
     with ModelClient(fake.url, MODEL) as client:
         client.infer_batch(x=X[None], parameters=parameters, headers={"X-Who": "me", "x-n": 5})
     (received,) = fake.inferences()
@@ -237,6 +237,6 @@ def test_tls_files_that_cannot_be(tmp_path: Path) -> None:
 
 def test_an_input_may_be_called_options(fake: FakeTriton) -> None:
     with ModelClient(fake.url, MODEL) as client:
-        client.infer_sample(options=X)
+        client.infer_sample(options=X)  # type: ignore[arg-type]
     (received,) = fake.inferences()
     assert [tensor["name"] for tensor in received.request["inputs"]] == ["options"]

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from support.fake_triton import MODEL, FakeTriton, fake_triton
+from support.inference import Array
 from support.running import eventually
 
 from pytriton.client import AsyncioModelClient, FuturesModelClient, ModelClient, RequestOptions
@@ -110,7 +111,7 @@ def test_a_subclass_that_splits_batches(fake: FakeTriton) -> None:
     """As PyTriton's guide on chunking does it."""
 
     class ChunkingClient(FuturesModelClient):
-        def infer_in_chunks(self, x: np.ndarray) -> list[float]:  # type: ignore[type-arg]
+        def infer_in_chunks(self, x: Array) -> list[float]:
             size = self.model_config().result().max_batch_size
             futures = [
                 super(ChunkingClient, self).infer_batch(x[start : start + size])
