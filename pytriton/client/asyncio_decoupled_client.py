@@ -51,6 +51,9 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         """Return the next response; None at the end."""
         try:
             result, error = await asyncio.wait_for(stream.__anext__(), self._settings.deadline_s)
+        except asyncio.CancelledError:
+            self._core.require_open()  # close() cancels what reads from the channel
+            raise
         except StopAsyncIteration:
             self._core.require_open()
             return None

@@ -20,6 +20,7 @@ from pytriton.client.tensors import check_convention
 __all__ = ["InferMethods", "Request"]
 
 R = TypeVar("R")
+_NO_OPTIONS = RequestOptions()
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Request:
             named,
             check_parameters(parameters),
             check_headers(headers),
-            RequestOptions() if options is None else options,
+            _NO_OPTIONS if options is None else options,
             sample,
         )
 

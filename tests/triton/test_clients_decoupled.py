@@ -309,6 +309,25 @@ def test_leaving_early_cancels_with_asyncio(triton: PlainTriton, files: Path) ->
     asyncio.run(asyncio.wait_for(ask(), 60))
 
 
+def test_closing_stops_a_stream_with_asyncio(triton: PlainTriton, files: Path) -> None:
+    (files / "wait").touch()
+
+    async def ask() -> None:
+        client = AsyncioDecoupledModelClient(triton.grpc, "count")
+        responses = client.infer_sample(count(3)).__aiter__()
+        await responses.__anext__()
+        waits = asyncio.ensure_future(responses.__anext__())
+        await asyncio.sleep(0)  # it runs up to where it waits
+        await client.close()
+        await client.close()
+        with pytest.raises(
+            PyTritonClientClosedError, match="AsyncioDecoupledModelClient is closed"
+        ):
+            await waits
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
 # ── Loading and unloading ────────────────────────────────────────────────────────────────────────
 
 
