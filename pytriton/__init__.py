@@ -41,7 +41,7 @@ _NAMES = {
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
-_MODULES = ("daemon", "decorators", "declaration", "exceptions", "limits", "model_config")
+_MODULES = ("client", "daemon", "decorators", "declaration", "exceptions", "limits", "model_config")
 
 #: Resolved by __getattr__ below.
 __all__ = [

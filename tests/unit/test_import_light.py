@@ -93,6 +93,13 @@ def test_submodules_are_attributes_after_a_plain_import(tmp_path: Path) -> None:
     assert done.stdout.split() == ["pytriton.exceptions", "pytriton.model_config"]
 
 
+def test_the_clients_load_no_protocol_before_its_first_connection(tmp_path: Path) -> None:
+    """A program that uses asyncio has no use for gevent, one that uses HTTP none for grpc."""
+    names = imported_by("import pytriton; pytriton.client.ModelClient('localhost', 'm')", tmp_path)
+    assert "pytriton.client.model_client" in names
+    assert sorted(names & {"aiohttp", "gevent", "grpc", "tritonclient.http"}) == []
+
+
 def test_a_wrong_name_is_an_attribute_error() -> None:
     import pytriton
 

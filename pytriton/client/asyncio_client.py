@@ -1,0 +1,125 @@
+"""`AsyncioModelClient`: ask a model from a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pytriton.client.base import BaseClient
+from pytriton.client.connections import aconnect
+from pytriton.client.core import require_timeout
+from pytriton.client.request import Request
+from pytriton.client.steps import Steps, arun
+from pytriton.client.tensors import Outputs
+from pytriton.client.waiting import wait_for_server
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["AsyncClient", "AsyncioModelClient"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Self = TypeVar("Self", bound="AsyncClient[Any]")
+
+
+class AsyncClient(BaseClient[R]):
+    """A client for one model whose methods are awaited. One event loop may use it, with any number of tasks.
+
+    It may be made outside the loop; nothing is opened before the first request.
+    """
+
+    _connect = staticmethod(aconnect)
+    _server_error = "Error occurred on Triton Inference Server side: {text}"
+
+    _initialising: asyncio.Future[TritonModelConfig] | None = None
+
+    @property
+    def model_config(self) -> Awaitable[TritonModelConfig]:
+        """The model's configuration, to be awaited; waits for the model if it was not seen yet."""
+        return self._initialise()
+
+    async def wait_for_server(self, timeout_s: float) -> None:
+        """Wait until the server is ready; see `ModelClient.wait_for_server`."""
+        require_timeout("timeout_s", timeout_s)
+        await self._run(wait_for_server(self._core.servers, timeout_s))
+
+    async def wait_for_model(self, timeout_s: float) -> None:
+        """Wait until the model is ready; see `ModelClient.wait_for_model`."""
+        require_timeout("timeout_s", timeout_s)
+        await self._run(self._core.wait_for_model(timeout_s))
+
+    async def load_model(
+        self,
+        config: str | Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Have the server load the model; see `ModelClient.load_model`."""
+        await self._run(self._core.load(config, files))
+
+    async def unload_model(self) -> None:
+        """Have the server unload the model; see `ModelClient.unload_model`."""
+        await self._run(self._core.unload())
+
+    async def close(self) -> None:
+        """Close all connections. A second time does nothing."""
+        self._core.closed = True
+        for server in self._core.servers:
+            await server.connection.close()
+
+    async def __aenter__(self: Self) -> Self:
+        self._core.require_open()
+        if not self._settings.lazy_init:
+            try:
+                await self._initialise()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _initialise(self) -> TritonModelConfig:
+        core = self._core
+        core.require_open()
+        if core.initialised:
+            assert core.config is not None
+            return core.config
+        if self._initialising is None:  # the first of many tasks asks for all
+            task = asyncio.ensure_future(self._run(core.initialise()))
+            task.add_done_callback(self._initialised)
+            self._initialising = task
+        # Shielded: one task that is cancelled must not end it for the others.
+        return await asyncio.shield(self._initialising)
+
+    def _initialised(self, task: asyncio.Future[TritonModelConfig]) -> None:
+        self._initialising = None
+        if not task.cancelled():
+            task.exception()  # seen, even if all that waited for it were cancelled
+
+    async def _run(self, steps: Steps[T]) -> T:
+        self._core.require_open()
+        return await arun(steps, self._pause)
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._core.require_open()
+
+
+class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
+    """A client for coroutines. Arguments are those of `BaseClient`.
+
+    Example:
+        >>> async with AsyncioModelClient("localhost", "linear") as client:      # doctest: +SKIP
+        ...     result = await client.infer_sample(x)
+    """
+
+    async def _infer(self, request: Request) -> Outputs:
+        await self._initialise()
+        return await self._run(self._core.infer(self._core.prepare(request)))

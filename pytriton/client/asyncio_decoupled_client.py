@@ -1,0 +1,70 @@
+"""`AsyncioDecoupledModelClient`: read the responses of a decoupled model in a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pytriton.client.asyncio_client import AsyncClient
+from pytriton.client.core import Prepared
+from pytriton.client.failures import describe
+from pytriton.client.request import Request
+from pytriton.client.servers import Server
+from pytriton.client.tensors import Outputs, decode
+
+__all__ = ["AsyncioDecoupledModelClient"]
+
+
+class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
+    """A client for one decoupled model in coroutines, over gRPC. Arguments are those of `BaseClient`.
+
+    `infer_sample` and `infer_batch` return an async iterator of the responses; any number of requests may be
+    under way. Leaving an iterator early cancels its request. `inference_timeout_s` is the longest wait for each
+    response.
+
+    Example:
+        >>> async with AsyncioDecoupledModelClient("grpc://localhost", "llm") as client:  # doctest: +SKIP
+        ...     async for response in client.infer_sample(prompt):
+        ...         print(response["token"])
+    """
+
+    _decoupled = True
+
+    async def _infer(self, request: Request) -> AsyncIterator[Outputs]:
+        # An async generator: the call returns it at once, as the base class says.
+        await self._initialise()
+        prepared = self._core.prepare(request)
+        server = await self._run(self._core.choose())
+        client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
+        # tritonclient's aio has no way to ask for an empty final response. So the request is the only one of
+        # its stream: Triton ends the stream when it has sent all its responses.
+        stream = client.stream_infer(_once(prepared), headers=prepared.headers)
+        try:
+            while (result := await self._next(stream, server)) is not None:
+                if result.get_response().outputs:  # else it says the end, which comes anyway
+                    yield self._core.finish(decode(result), prepared)
+        finally:
+            stream.cancel()
+
+    async def _next(self, stream: Any, server: Server) -> Any:
+        """Return the next response; None at the end."""
+        try:
+            result, error = await asyncio.wait_for(stream.__anext__(), self._settings.deadline_s)
+        except asyncio.CancelledError:
+            self._core.require_open()  # close() cancels what reads from the channel
+            raise
+        except StopAsyncIteration:
+            self._core.require_open()
+            return None
+        except Exception as raised:
+            result, error = None, raised
+        if error is None:
+            return result
+        self._core.require_open()
+        failure = describe(error)
+        raise self._core.inference_error(failure, server) if failure else error
+
+
+async def _once(prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
+    yield prepared.arguments

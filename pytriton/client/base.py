@@ -1,0 +1,128 @@
+"""What the four clients that hold connections have in common: how they are made, and what they tell."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+from pytriton.client.connections import Connection
+from pytriton.client.core import Core, Settings
+from pytriton.client.errors import SERVER_ERROR
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.client.request import InferMethods
+from pytriton.client.tls import TlsOptions
+from pytriton.client.url import TritonUrl, Urls
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["BaseClient"]
+
+R = TypeVar("R")
+Self = TypeVar("Self", bound="BaseClient[Any]")
+
+
+class BaseClient(InferMethods[R]):
+    """A client for one model.
+
+    Args:
+        url: server, such as ``"localhost"``, ``"host:8000"``, ``"grpc://host:8001"``,
+            ``"https://host"`` or ``"grpcs://host:8001"``. Of several servers that serve the same model a
+            list: requests go to them in turn, and pass over those that are away
+        model_name: name of the model
+        model_version: its version; None is the latest
+        lazy_init: False waits for the model at once, True before the first request
+        init_timeout_s: longest wait for server and model, in seconds. None is 300 s, of which at most 10 s for
+            a model that a running server does not know
+        inference_timeout_s: longest wait for an answer (of a decoupled model: for the next answer), in
+            seconds; None is 60 s
+        model_config: the model's configuration, if it is known; saves asking the server
+        ensure_model_is_ready: False does not ask whether the model is ready before the first request
+        access_token: shown with every call; needed for endpoints that the server restricts
+        tls: certificates for https and grpcs; None trusts what the machine trusts
+
+    Raises:
+        PyTritonClientInvalidUrlError: a URL cannot be read
+        PyTritonClientValueError: another argument cannot be
+    """
+
+    _decoupled: ClassVar[bool] = False
+    _server_error: ClassVar[str] = SERVER_ERROR
+
+    def __init__(
+        self,
+        url: Urls,
+        model_name: str,
+        model_version: str | int | None = None,
+        *,
+        lazy_init: bool = True,
+        init_timeout_s: float | None = None,
+        inference_timeout_s: float | None = None,
+        model_config: TritonModelConfig | None = None,
+        ensure_model_is_ready: bool = True,
+        access_token: str | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        self._settings = Settings(
+            url,
+            model_name,
+            model_version,
+            lazy_init,
+            init_timeout_s,
+            inference_timeout_s,
+            model_config,
+            ensure_model_is_ready,
+            access_token,
+            tls,
+        )
+        if self._decoupled and not self._settings.urls[0].is_grpc:
+            raise PyTritonClientValueError(
+                f"{type(self).__name__} only supports gRPC, got "
+                f"{self._settings.urls[0].with_scheme}. Use grpc://host:8001 or grpcs://host:8001."
+            )
+        self._core = Core(
+            type(self).__name__,
+            self._settings,
+            self._connect,
+            decoupled=self._decoupled,
+            server_error=self._server_error,
+        )
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Complete the construction of a subclass."""
+
+    @staticmethod
+    def _connect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
+        raise NotImplementedError
+
+    @classmethod
+    def from_existing_client(cls: type[Self], existing_client: BaseClient[Any]) -> Self:
+        """Make a client for the same model on the same servers, with connections of its own.
+
+        It does not ask whether the model is ready, nor for the configuration that the existing client knows.
+        Nothing is sent.
+        """
+        settings = existing_client._settings
+        return cls(
+            settings.url,
+            settings.model_name,
+            settings.model_version,
+            init_timeout_s=settings.init_timeout_s,
+            inference_timeout_s=settings.inference_timeout_s,
+            model_config=existing_client._core.config,
+            ensure_model_is_ready=False,
+            access_token=settings.access_token,
+            tls=settings.tls,
+        )
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model."""
+        return self._settings.model_name
+
+    @property
+    def model_version(self) -> str | None:
+        """Version of the model; None is the latest."""
+        return self._settings.version or None
+
+    def __repr__(self) -> str:
+        urls = ", ".join(url.with_scheme for url in self._settings.urls)
+        return f"<{type(self).__name__} of {self._core.servers.label} at {urls}>"

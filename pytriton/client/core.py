@@ -1,0 +1,293 @@
+"""What all clients share: the servers, the model, its configuration, and the steps of each operation."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytriton.client.auth import create_auth_headers
+from pytriton.client.connections import Connection
+from pytriton.client.errors import SERVER_ERROR, call_error
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientValueError,
+)
+from pytriton.client.failures import NOT_BEGUN, CallFailed
+from pytriton.client.request import Request
+from pytriton.client.servers import Server, Servers
+from pytriton.client.steps import Call, Steps
+from pytriton.client.tensors import Outputs, decode, encode, named_inputs, restore
+from pytriton.client.tls import TlsOptions
+from pytriton.client.url import TritonUrl, Urls, parse_urls
+from pytriton.client.waiting import read_config, wait_for_model
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["Core", "Prepared", "Settings"]
+
+DEFAULT_INIT_TIMEOUT_S = 300.0
+DEFAULT_INFERENCE_TIMEOUT_S = 60.0
+#: How long a server that answers may not know the model, where the user has not said how long to wait.
+UNKNOWN_MODEL_GRACE_S = 10.0
+#: Longest time that a server may take to say that it is back, while an inference waits for it.
+_COMEBACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user says about a client; see `ModelClient`."""
+
+    url: Urls
+    model_name: str
+    model_version: str | int | None = None
+    lazy_init: bool = True
+    init_timeout_s: float | None = None
+    inference_timeout_s: float | None = None
+    model_config: TritonModelConfig | None = None
+    ensure_model_is_ready: bool = True
+    access_token: str | None = None
+    tls: TlsOptions | None = None
+    urls: tuple[TritonUrl, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "urls", parse_urls(self.url))
+        if not isinstance(self.model_name, str) or not self.model_name:
+            raise PyTritonClientValueError(
+                f"model_name must be the name of a model, got {self.model_name!r}."
+            )
+        version = self.model_version
+        if version is not None and not (str(version).isdecimal() and int(version) > 0):
+            raise PyTritonClientValueError(
+                f"model_version must be a number from 1, or None for the latest; got {version!r}."
+            )
+        for name in ("init_timeout_s", "inference_timeout_s"):
+            require_timeout(name, getattr(self, name))
+        if self.tls is not None and not self.urls[0].is_secure:
+            raise PyTritonClientValueError(
+                f"tls= needs a url with https:// or grpcs://, got {self.urls[0].with_scheme}."
+            )
+
+    @property
+    def version(self) -> str:
+        """The version as tritonclient takes it: "" is the latest."""
+        return "" if self.model_version is None else str(self.model_version)
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for server and model, in seconds."""
+        return DEFAULT_INIT_TIMEOUT_S if self.init_timeout_s is None else self.init_timeout_s
+
+    @property
+    def deadline_s(self) -> float:
+        """How long one inference may take, in seconds."""
+        if self.inference_timeout_s is None:
+            return DEFAULT_INFERENCE_TIMEOUT_S
+        return self.inference_timeout_s
+
+
+def require_timeout(name: str, seconds: float | None) -> None:
+    """Raise `PyTritonClientValueError` unless it is a number of seconds above 0, or None."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise PyTritonClientValueError(
+            f"{name} must be a number of seconds above 0, or None; got {seconds!r}."
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is ready to be sent to any of the servers."""
+
+    arguments: dict[str, Any]
+    headers: dict[str, str]
+    sample: bool
+
+
+class Core:
+    """State and steps of one client; a blocking or an asyncio client does the steps.
+
+    Args:
+        owner: name of the client's class, for texts
+        settings: what the user said
+        connect: makes the connection to a server
+        decoupled: whether the client is one for decoupled models
+        server_error: how a message of the server is introduced
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        settings: Settings,
+        connect: Callable[[TritonUrl, TlsOptions | None], Connection],
+        *,
+        decoupled: bool = False,
+        server_error: str = SERVER_ERROR,
+    ) -> None:
+        self.settings = settings
+        self.config = settings.model_config
+        self.closed = False
+        self._owner = owner
+        self._decoupled = decoupled
+        self._server_error = server_error
+        self._ready = not settings.ensure_model_is_ready
+        self._ids = itertools.count()
+        self._token_headers: dict[str, str] = {}
+        if settings.access_token is not None:
+            protocol = "grpc" if settings.urls[0].is_grpc else "http"
+            self._token_headers = create_auth_headers(settings.access_token, protocol)
+        self.servers = Servers(
+            [Server(connect(url, settings.tls)) for url in settings.urls],
+            settings.model_name,
+            settings.version,
+            self._token_headers,
+        )
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the model was seen ready and its configuration is known."""
+        return self._ready and self.config is not None
+
+    def require_open(self) -> None:
+        """Raise `PyTritonClientClosedError` once the client is closed."""
+        if self.closed:
+            raise PyTritonClientClosedError(f"{self._owner} is closed")
+
+    def initialise(self) -> Steps[TritonModelConfig]:
+        """Wait for the model as long as `init_timeout_s`, unless it was seen, and read its configuration."""
+        settings = self.settings
+        if not self._ready:
+            grace_s = UNKNOWN_MODEL_GRACE_S if settings.init_timeout_s is None else None
+            yield from wait_for_model(self.servers, settings.patience_s, grace_s)
+            self._ready = True
+        if self.config is None:
+            self.config = yield from read_config(self.servers, settings.patience_s)
+        return self.config
+
+    def wait_for_model(self, timeout_s: float) -> Steps[None]:
+        """Wait for the model, whether or not it was seen before."""
+        yield from wait_for_model(self.servers, timeout_s, None)
+        self._ready = True
+
+    def load(
+        self, config: str | Mapping[str, Any] | None, files: Mapping[str, Any] | None
+    ) -> Steps[None]:
+        """Load the model on every server."""
+        text = config if config is None or isinstance(config, str) else json.dumps(config)
+        arguments = {"config": text, "files": None if files is None else dict(files)}
+        yield from self._on_all("load_model", "model load", arguments)
+
+    def unload(self) -> Steps[None]:
+        """Unload the model on every server."""
+        yield from self._on_all("unload_model", "model unload", {})
+
+    def _on_all(self, method: str, doing: str, arguments: dict[str, Any]) -> Steps[None]:
+        self._ready = not self.settings.ensure_model_is_ready
+        self.config = self.settings.model_config  # what was read may be another's now
+        arguments = {"model_name": self.settings.model_name, **arguments}
+        for server in self.servers:
+            yield from self._call(server, method, doing, self.settings.patience_s, arguments)
+
+    def _call(
+        self, server: Server, method: str, doing: str, timeout_s: float, arguments: dict[str, Any]
+    ) -> Steps[Any]:
+        try:
+            return (
+                yield Call(server.connection, method, timeout_s, arguments, self._token_headers)
+            )
+        except CallFailed as failure:
+            raise call_error(failure, server.url, doing, timeout_s) from failure
+
+    def prepare(self, request: Request) -> Prepared:
+        """Check a request against the model's configuration, which must be known.
+
+        Raises:
+            PyTritonClientInferenceServerError: the model is decoupled and the client is not, or vice versa
+            PyTritonClientValueError, PyTritonClientModelDoesntSupportBatchingError, RuntimeError:
+                see `named_inputs`
+        """
+        config = self.config
+        assert config is not None
+        self._check_coupling(config)
+        arrays = named_inputs(config, request.positional, request.named, sample=request.sample)
+        options, module = request.options, self.servers.module
+        if options.sequence_id and len(self.servers) > 1:
+            raise PyTritonClientValueError(
+                "The requests of a sequence must reach one server; use a client with one url."
+            )
+        wanted = options.requested_outputs
+        arguments = {
+            "model_name": self.settings.model_name,
+            "model_version": self.settings.version,
+            "inputs": encode(arrays, module),
+            "outputs": wanted and [module.InferRequestedOutput(name) for name in wanted],
+            "parameters": request.parameters,
+            **options.as_arguments(str(next(self._ids))),
+        }
+        headers = request.headers
+        if self.settings.urls[0].is_grpc:  # which allows no capitals
+            headers = {name.lower(): value for name, value in headers.items()}
+        return Prepared(arguments, {**self._token_headers, **headers}, request.sample)
+
+    def _check_coupling(self, config: TritonModelConfig) -> None:
+        if config.decoupled == self._decoupled:
+            return
+        state, other = ("coupled", "") if self._decoupled else ("decoupled", "Decoupled")
+        kind = "Asyncio" if self._owner.startswith("Asyncio") else ""
+        raise PyTritonClientInferenceServerError(
+            f"Model config is {state}. Use {kind}{other}ModelClient instead."
+        )
+
+    def infer(self, prepared: Prepared) -> Steps[Outputs]:
+        """Send a request to the server whose turn it is, or to the next that takes it."""
+        deadline = time.monotonic() + self.settings.deadline_s
+        for server, is_last in self.servers.in_turn():
+            left_s = max(0.001, deadline - time.monotonic())
+            try:
+                if not server.ready:
+                    yield from self.servers.check(server, min(left_s / 2, _COMEBACK_S))
+                result = yield Call(
+                    server.connection, "infer", left_s, prepared.arguments, prepared.headers
+                )
+            except CallFailed as failure:
+                if failure.kind in NOT_BEGUN or not server.ready:
+                    self.servers.rest(server)
+                    if not is_last:
+                        continue
+                raise self.inference_error(failure, server) from failure
+            return self.finish(decode(result), prepared)
+        raise AssertionError("a client has at least one server")
+
+    def choose(self) -> Steps[Server]:
+        """Return the server for a stream: the next that says it has the model, where there are several."""
+        for server, is_last in self.servers.in_turn():
+            if len(self.servers) == 1:
+                return server
+            try:
+                yield from self.servers.check(server, min(self.settings.deadline_s, _COMEBACK_S))
+            except CallFailed as failure:
+                self.servers.rest(server)
+                if is_last:
+                    raise self.inference_error(failure, server) from failure
+            else:
+                return server
+        raise AssertionError("a client has at least one server")
+
+    def inference_error(self, failure: CallFailed, server: Server) -> Exception:
+        """Return the exception for an inference that failed."""
+        return call_error(
+            failure,
+            server.url,
+            "inference request",
+            self.settings.deadline_s,
+            self._server_error,
+        )
+
+    def finish(self, outputs: Outputs, prepared: Prepared) -> Outputs:
+        """Give outputs the shapes that the user expects."""
+        assert self.config is not None
+        return restore(outputs, self.config, sample=prepared.sample)

@@ -1,0 +1,79 @@
+"""From a failed call to the exception that the user gets: PyTriton's type, and one line that says it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytriton.client.exceptions import (
+    PyTritonClientError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+    PyTritonClientTlsError,
+)
+from pytriton.client.failures import CallFailed, Kind
+
+__all__ = ["SERVER_ERROR", "Problem", "call_error", "waiting_error"]
+
+#: How the clients begin a message of the server. {doing} is "inference request" or the like.
+SERVER_ERROR = "Error occurred during {doing}. Message: {text}"
+
+#: A server's URL, and why it is not ready.
+Problem = tuple[str, CallFailed]
+
+_TOKEN_HINT = "Pass access_token= to the client (`pytriton-daemon token` shows a daemon's)."
+_TLS_HINT = (
+    "Pass tls=TlsOptions(ca_certificate=...) with the authority that signed its certificate."
+)
+
+
+def call_error(
+    failure: CallFailed, url: str, doing: str, timeout_s: float, template: str = SERVER_ERROR
+) -> PyTritonClientError:
+    """Return the exception for a call that failed.
+
+    Args:
+        failure: of the call
+        url: of the server
+        doing: what was being done, for the text
+        timeout_s: how long it might have taken, in seconds
+        template: how a message of the server is introduced
+    """
+    text = failure.text
+    if failure.kind is Kind.TLS:
+        return PyTritonClientTlsError(f"No secure connection to {url}: {text}. {_TLS_HINT}")
+    late = {
+        Kind.TIMEOUT: f"{url} did not answer within the time ({text})",
+        Kind.UNREACHABLE: f"cannot connect to {url}: {text}",
+        Kind.BROKEN: f"the connection to {url} ended before the answer came: {text}",
+    }.get(failure.kind)
+    if late is not None:
+        return PyTritonClientTimeoutError(
+            f"Timeout occurred during {doing}. Timeout: {timeout_s:g} s. Message: {late}"
+        )
+    if failure.kind is Kind.RESTRICTED:
+        text = f"{text}. {_TOKEN_HINT}"
+    return PyTritonClientInferenceServerError(template.format(doing=doing, text=text))
+
+
+def waiting_error(
+    what: str, problems: Sequence[Problem], waited_s: float, advice: str = ""
+) -> PyTritonClientError:
+    """Return the exception for a wait that ended without success.
+
+    Args:
+        what: "server", or "model NAME/VERSION"
+        problems: of each server, why it is not ready
+        waited_s: how long was waited, in seconds
+        advice: what the user may do
+    """
+    said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
+    message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."
+    answered = any(
+        problem.kind in (Kind.UNKNOWN_MODEL, Kind.NOT_READY, Kind.REFUSED)
+        for _, problem in problems
+    )
+    kind = PyTritonClientTimeoutError
+    if answered and what != "server":
+        kind = PyTritonClientModelUnavailableError
+    return kind(f"{message} {advice}".rstrip())

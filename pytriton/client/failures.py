@@ -1,0 +1,119 @@
+"""One kind of error for all that can go wrong on the way to a server, whichever transport it came from."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["NOT_BEGUN", "CallFailed", "Kind", "describe"]
+
+
+class Kind(enum.Enum):
+    """What a failure means to the caller."""
+
+    TIMEOUT = "timeout"  #: no answer within the time
+    UNREACHABLE = "unreachable"  #: no connection; surely nothing was sent
+    BROKEN = "broken"  #: the connection ended before the answer
+    TLS = "tls"  #: no secure connection: trying again does not help
+    RESTRICTED = "restricted"  #: the endpoint wants the access token
+    UNKNOWN_MODEL = "unknown model"  #: the server does not know the model, or not that version
+    NOT_READY = "not ready"  #: the server knows the model, but it is not ready
+    REFUSED = "refused"  #: any other error that the server answered with
+
+
+#: Kinds after which another server may be asked: this one has not begun with the request.
+NOT_BEGUN = frozenset({Kind.UNREACHABLE, Kind.UNKNOWN_MODEL, Kind.NOT_READY})
+
+
+class CallFailed(Exception):
+    """A call of a server failed.
+
+    Args:
+        kind: what it means
+        text: what was said about it
+    """
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+
+
+#: What Triton says -> its kind. Texts of Triton 2.51; the status differs between the protocols.
+_SERVER_TEXTS: Mapping[str, Kind] = {
+    "unknown model": Kind.UNKNOWN_MODEL,
+    "is not at ready state": Kind.NOT_READY,
+    "is restricted, expecting header": Kind.RESTRICTED,
+}
+#: What gRPC says with the status UNAVAILABLE, which Triton uses, too (for a full queue).
+_GRPC_TEXTS: Mapping[str, Kind] = {
+    "certificate_verify_failed": Kind.TLS,
+    "handshake": Kind.TLS,
+    "ssl_error": Kind.TLS,
+    "verification check failed": Kind.TLS,
+    "failed to connect": Kind.UNREACHABLE,
+    "dns resolution failed": Kind.UNREACHABLE,
+    "name resolution": Kind.UNREACHABLE,
+    "connection refused": Kind.UNREACHABLE,
+    "socket closed": Kind.BROKEN,
+    "connection reset": Kind.BROKEN,
+    "broken pipe": Kind.BROKEN,
+    "recvmsg": Kind.BROKEN,
+    "goaway": Kind.BROKEN,
+    "endpoint closing": Kind.BROKEN,
+    "transport": Kind.BROKEN,
+}
+#: Packages whose exceptions tell of connections, beside those that are OSErrors.
+_TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
+
+
+def describe(error: BaseException) -> CallFailed | None:
+    """Return what an exception of tritonclient or of its transport means; None for any other."""
+    if isinstance(error, CallFailed):
+        return error
+    message = getattr(error, "message", None)
+    if callable(message) and hasattr(error, "status"):  # InferenceServerException
+        return _server_said(str(message()), str(error.status() or ""))
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if callable(code) and callable(
+        details
+    ):  # grpc's own, which tritonclient lets pass here and there
+        return _server_said(str(details()), str(code()))
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):
+        return CallFailed(Kind.TIMEOUT, text)
+    if isinstance(error, ssl.SSLError) or _certificate_refused(error):
+        return CallFailed(Kind.TLS, text)
+    if isinstance(error, (ConnectionRefusedError, socket.gaierror)) or _never_connected(error):
+        return CallFailed(Kind.UNREACHABLE, text)
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _TRANSPORTS:
+        return CallFailed(Kind.BROKEN, text)
+    return None
+
+
+def _server_said(text: str, status: str) -> CallFailed:
+    lowered = text.lower()
+    if status.endswith("DEADLINE_EXCEEDED"):
+        return CallFailed(Kind.TIMEOUT, text)
+    kind = _first(_SERVER_TEXTS, lowered)
+    if kind is None and status.endswith("UNAVAILABLE"):
+        kind = _first(_GRPC_TEXTS, lowered)
+    return CallFailed(kind or Kind.REFUSED, text)
+
+
+def _first(kinds: Mapping[str, Kind], text: str) -> Kind | None:
+    return next((kind for words, kind in kinds.items() if words in text), None)
+
+
+def _certificate_refused(error: Any) -> bool:
+    # aiohttp wraps them: in `os_error`, or in `certificate_error`.
+    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
+    return isinstance(inner, (ssl.SSLError, ssl.CertificateError))
+
+
+def _never_connected(error: BaseException) -> bool:
+    return type(error).__name__.startswith("ClientConnector")  # aiohttp's, one per reason

@@ -1,0 +1,175 @@
+"""`FuturesModelClient`: ask a model many times at once, from one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
+from pytriton.client.model_client import ModelClient
+from pytriton.client.request import InferMethods, Request
+from pytriton.client.tensors import Outputs
+from pytriton.client.tls import TlsOptions
+from pytriton.client.url import Urls
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["FuturesModelClient"]
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="FuturesModelClient")
+
+#: Threads are made when they are needed; this many is no limit.
+_UNLIMITED_WORKERS = 100_000
+
+
+class FuturesModelClient(InferMethods[Future[Outputs]]):
+    """A client whose methods return futures at once; threads of its own wait for the answers.
+
+    Args:
+        url: see `ModelClient`
+        model_name: name of the model
+        model_version: its version; None is the latest
+        max_workers: most requests under way; None is without limit
+        max_queue_size: most requests that wait for their turn besides; None is without limit
+        non_blocking: when as many wait as may, raise `PyTritonClientQueueFullError` instead of waiting
+        init_timeout_s: see `ModelClient`; the time in the queue is no part of the time-outs
+        inference_timeout_s, ensure_model_is_ready, access_token, tls: see `ModelClient`
+        model_config: see `ModelClient`
+
+    Raises:
+        ValueError: `max_workers` or `max_queue_size` is below 1
+        PyTritonClientValueError: another argument cannot be
+
+    Example:
+        >>> with FuturesModelClient("localhost", "linear") as client:            # doctest: +SKIP
+        ...     futures = [client.infer_sample(x) for x in samples]
+        ...     results = [future.result() for future in futures]
+    """
+
+    def __init__(
+        self,
+        url: Urls,
+        model_name: str,
+        model_version: str | int | None = None,
+        *,
+        max_workers: int | None = 128,
+        max_queue_size: int | None = 128,
+        non_blocking: bool = False,
+        init_timeout_s: float | None = None,
+        inference_timeout_s: float | None = None,
+        model_config: TritonModelConfig | None = None,
+        ensure_model_is_ready: bool = True,
+        access_token: str | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        _require_size("max_workers", max_workers)
+        _require_size("max_queue_size", max_queue_size)
+        self._client = ModelClient(
+            url,
+            model_name,
+            model_version,
+            init_timeout_s=init_timeout_s,
+            inference_timeout_s=inference_timeout_s,
+            model_config=model_config,
+            ensure_model_is_ready=ensure_model_is_ready,
+            access_token=access_token,
+            tls=tls,
+        )
+        workers = _UNLIMITED_WORKERS if max_workers is None else max_workers
+        self._executor = ThreadPoolExecutor(workers, f"pytriton-{model_name}")
+        self._limit = None if max_queue_size is None else workers + max_queue_size
+        self._non_blocking = non_blocking
+        self._changed = threading.Condition()
+        self._count = 0  #: requests that wait or are under way
+        self._closed = False
+        self._abandoned = False  #: those that wait are not to begin any more
+
+    def model_config(self) -> Future[TritonModelConfig]:
+        """Ask for the model's configuration."""
+        return self._submit(lambda: self._client.model_config)
+
+    def wait_for_model(self, timeout_s: float) -> Future[None]:
+        """Wait for the model for at most `timeout_s` seconds; errors are those of `ModelClient`."""
+        return self._submit(lambda: self._client.wait_for_model(timeout_s))
+
+    def close(self, wait: bool = True) -> None:
+        """Take no more requests. A second time does nothing more.
+
+        Args:
+            wait: return when all requests are answered. Otherwise those that wait for their turn end with
+                `PyTritonClientClosedError`, and those under way are answered in the background
+        """
+        with self._changed:
+            self._closed = True
+            self._abandoned = self._abandoned or not wait
+            self._changed.notify_all()
+            idle = self._count == 0
+        if idle:
+            self._client.close()
+        self._executor.shutdown(wait=wait)
+
+    def __enter__(self: Self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _infer(self, request: Request) -> Future[Outputs]:
+        return self._submit(lambda: self._client._infer(request))
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        with self._changed:
+            self._require_open()
+            while self._limit is not None and self._count >= self._limit:
+                if self._non_blocking:
+                    raise PyTritonClientQueueFullError(
+                        f"The queue of {self._client!r} is full: {self._count} requests wait or "
+                        "are under way. Collect results first, or raise max_queue_size."
+                    )
+                self._changed.wait()
+                self._require_open()
+            self._count += 1
+            future = self._executor.submit(self._work, work)
+        future.add_done_callback(self._give_back_cancelled)
+        return future
+
+    def _work(self, work: Callable[[], T]) -> T:
+        try:
+            if self._abandoned:
+                raise self._closed_error()
+            return work()
+        finally:
+            self._give_back()  # before the future is done: whoever sees it done may submit
+
+    def _give_back_cancelled(self, future: Future[Any]) -> None:
+        if future.cancelled():  # it never began
+            self._give_back()
+
+    def _give_back(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+            last = self._closed and self._count == 0
+        if last:
+            self._client.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> PyTritonClientClosedError:
+        return PyTritonClientClosedError(f"{type(self).__name__} is closed")
+
+
+def _require_size(name: str, size: int | None) -> None:
+    if size is not None and size <= 0:
+        raise ValueError(f"{name} must be greater than 0, or None for no limit; got {size}.")

@@ -1,0 +1,127 @@
+"""The way in that all clients share: `infer_sample` and `infer_batch`, and what is given to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.client.options import (
+    Headers,
+    Parameters,
+    RequestOptions,
+    Value,
+    check_headers,
+    check_parameters,
+)
+from pytriton.client.tensors import check_convention
+
+__all__ = ["InferMethods", "Request"]
+
+R = TypeVar("R")
+_NO_OPTIONS = RequestOptions()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of `infer_sample` or `infer_batch`, as far as it can be checked without the model."""
+
+    positional: Sequence[Any]
+    named: Mapping[str, Any]
+    parameters: dict[str, Value] | None
+    headers: dict[str, str]
+    options: RequestOptions
+    sample: bool
+
+    @classmethod
+    def make(
+        cls,
+        positional: Sequence[Any],
+        named: dict[str, Any],
+        parameters: Parameters,
+        headers: Headers,
+        options: Any,
+        *,
+        sample: bool,
+    ) -> Request:
+        """Check the arguments.
+
+        Raises:
+            PyTritonClientValueError: one of them cannot be
+        """
+        # A model of PyTriton's time may have an input that is called "options".
+        if options is not None and not isinstance(options, RequestOptions):
+            if not hasattr(options, "dtype"):
+                raise PyTritonClientValueError(
+                    f"options must be RequestOptions, got {type(options).__name__}: {options!r}."
+                )
+            named = {**named, "options": options}
+            options = None
+        check_convention(positional, named)
+        return cls(
+            positional,
+            named,
+            check_parameters(parameters),
+            check_headers(headers),
+            _NO_OPTIONS if options is None else options,
+            sample,
+        )
+
+
+class InferMethods(Generic[R]):
+    """The inference methods of all five clients; they differ in what comes back."""
+
+    def infer_sample(
+        self,
+        *inputs: Any,
+        parameters: Parameters = None,
+        headers: Headers = None,
+        options: RequestOptions | None = None,
+        **named_inputs: Any,
+    ) -> R:
+        """Ask the model about one sample: inputs and outputs without the batch axis.
+
+        Args:
+            inputs: numpy arrays, in the order of the model's inputs
+            parameters: request parameters (str, int or bool) for the callable
+            headers: HTTP headers, or gRPC metadata
+            options: priority, request id, queue time-out, sequence, wanted outputs
+            named_inputs: or arrays by the inputs' names; not both
+
+        Returns:
+            the outputs by name, in the way of the client: as a dict, a Future of one, something to
+            await, or an iterator of the responses
+
+        Raises:
+            PyTritonClientValueError: the arguments cannot be
+            PyTritonClientTimeoutError: no answer within `inference_timeout_s`, or no connection;
+                `PyTritonClientModelUnavailableError` where the server does not have the model
+            PyTritonClientInferenceServerError: the server answered with an error
+            PyTritonClientClosedError: the client is closed
+        """
+        return self._infer(
+            Request.make(inputs, named_inputs, parameters, headers, options, sample=True)
+        )
+
+    def infer_batch(
+        self,
+        *inputs: Any,
+        parameters: Parameters = None,
+        headers: Headers = None,
+        options: RequestOptions | None = None,
+        **named_inputs: Any,
+    ) -> R:
+        """Ask the model about a batch: the first axis of all inputs and outputs is the batch's.
+
+        Arguments and errors are those of `infer_sample`.
+
+        Raises:
+            PyTritonClientModelDoesntSupportBatchingError: the model has no batch axis
+        """
+        return self._infer(
+            Request.make(inputs, named_inputs, parameters, headers, options, sample=False)
+        )
+
+    def _infer(self, request: Request) -> R:
+        raise NotImplementedError

@@ -1,0 +1,111 @@
+"""The servers of one client: whose turn it is, and which of them rest.
+
+With several URLs, requests go to one after another in turn. A server that cannot be reached, or does not have the
+model, rests for some seconds; then it is asked whether it is ready before it gets a request again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytriton.client.connections import Connection
+from pytriton.client.failures import CallFailed, Kind
+from pytriton.client.steps import Call, Steps
+
+__all__ = ["Server", "Servers"]
+
+_REST_S = 3.0
+
+
+@dataclass
+class Server:
+    """One server, and what is known about it."""
+
+    connection: Connection
+    ready: bool = True  #: as far as is known
+    rests_until: float = 0.0  #: on time.monotonic
+
+    @property
+    def url(self) -> str:
+        """Its URL, for texts."""
+        return self.connection.url.with_scheme
+
+
+class Servers:
+    """The servers of a client, which all serve one model.
+
+    Args:
+        servers: at least one
+        model_name: name of the model
+        version: its version, "" for the latest
+        headers: headers of every call: the access token
+    """
+
+    def __init__(
+        self, servers: Sequence[Server], model_name: str, version: str, headers: dict[str, str]
+    ) -> None:
+        self.model_name = model_name
+        self.version = version
+        self._servers = list(servers)
+        self._headers = headers
+        self._turns = itertools.count()
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    @property
+    def module(self) -> Any:
+        """Module of tritonclient with the classes for inputs and outputs."""
+        return self._servers[0].connection.module
+
+    @property
+    def label(self) -> str:
+        """The model in texts."""
+        return f"model {self.model_name}/{self.version or '<latest>'}"
+
+    def in_turn(self) -> Iterator[tuple[Server, bool]]:
+        """Go through all servers once, beginning with the one whose turn it is; those at rest come last.
+
+        The flag says which is the last of them.
+        """
+        count = len(self._servers)
+        first = next(self._turns) % count
+        turned = self._servers[first:] + self._servers[:first]
+        now = time.monotonic()
+        turned.sort(key=lambda server: server.rests_until > now)
+        return ((server, number == count) for number, server in enumerate(turned, start=1))
+
+    def rest(self, server: Server) -> None:
+        """Let a server rest, unless it is the only one."""
+        if len(self._servers) > 1:
+            server.ready = False
+            server.rests_until = time.monotonic() + _REST_S
+
+    def call(self, server: Server, method: str, timeout_s: float, **arguments: Any) -> Steps[Any]:
+        """Call a method of one server with the token."""
+        return (yield Call(server.connection, method, timeout_s, arguments, self._headers))
+
+    def check(self, server: Server, timeout_s: float) -> Steps[None]:
+        """Ask a server whether it has the model ready.
+
+        Raises:
+            CallFailed: it has not; the text says why
+        """
+        model = {"model_name": self.model_name, "model_version": self.version}
+        if not (yield from self.call(server, "is_model_ready", timeout_s, **model)):
+            # It only said no. The configuration's answer says why.
+            yield from self.call(server, "get_model_config", timeout_s, **model)
+            if not (yield from self.call(server, "is_server_live", timeout_s)):
+                raise CallFailed(
+                    Kind.RESTRICTED, "it knows the model, but does not tell whether it is ready"
+                )
+            raise CallFailed(Kind.NOT_READY, "it knows the model, which is not ready")
+        server.ready = True
+        server.rests_until = 0.0

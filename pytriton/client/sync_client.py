@@ -1,0 +1,132 @@
+"""Clients that block: what `ModelClient` and `DecoupledModelClient` have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pytriton.client.base import BaseClient
+from pytriton.client.connections import connect
+from pytriton.client.core import require_timeout
+from pytriton.client.steps import Steps, run
+from pytriton.client.waiting import wait_for_server
+from pytriton.model_config.triton_model_config import TritonModelConfig
+
+__all__ = ["SyncClient"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Self = TypeVar("Self", bound="SyncClient[Any]")
+
+
+class SyncClient(BaseClient[R]):
+    """A blocking client for one model. It may be used by several threads."""
+
+    _connect = staticmethod(connect)
+
+    def _set_up(self) -> None:
+        self._closing = threading.Event()
+        self._initialising = threading.Lock()
+        if not self._settings.lazy_init:
+            try:
+                self._initialise()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def model_config(self) -> TritonModelConfig:
+        """The model's configuration; waits for the model if it was not seen yet."""
+        return self._initialise()
+
+    @property
+    def is_batching_supported(self) -> bool:
+        """Whether `infer_batch` can be used; waits for the model if it was not seen yet."""
+        return self.model_config.batching
+
+    def wait_for_server(self, timeout_s: float) -> None:
+        """Wait until the server is ready.
+
+        Args:
+            timeout_s: longest wait, in seconds
+
+        Raises:
+            PyTritonClientTimeoutError: it was not within the time
+        """
+        require_timeout("timeout_s", timeout_s)
+        self._run(wait_for_server(self._core.servers, timeout_s))
+
+    def wait_for_model(self, timeout_s: float) -> None:
+        """Wait until the model is ready.
+
+        Args:
+            timeout_s: longest wait, in seconds
+
+        Raises:
+            PyTritonClientModelUnavailableError: a server answers, but did not have it ready within the time
+            PyTritonClientTimeoutError: no server answered
+        """
+        require_timeout("timeout_s", timeout_s)
+        self._run(self._core.wait_for_model(timeout_s))
+
+    def load_model(
+        self,
+        config: str | Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Have the server load the model from its repository, or load it anew.
+
+        Args:
+            config: configuration to load it with, as JSON or a dict
+            files: files to load it from: ``{"file:1/model.py": b"..."}``; needs `config`
+
+        Raises:
+            PyTritonClientInferenceServerError: it was refused; the endpoint wants an access token by default
+        """
+        self._run(self._core.load(config, files))
+
+    def unload_model(self) -> None:
+        """Have the server unload the model.
+
+        Raises:
+            PyTritonClientInferenceServerError: it was refused; the endpoint wants an access token by default
+        """
+        self._run(self._core.unload())
+
+    def close(self) -> None:
+        """Close all connections. A second time does nothing."""
+        self._core.closed = True
+        self._closing.set()
+        for server in self._core.servers:
+            server.connection.close()
+
+    def __enter__(self: Self) -> Self:
+        self._core.require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _initialise(self) -> TritonModelConfig:
+        core = self._core
+        core.require_open()
+        if core.initialised:
+            assert core.config is not None
+            return core.config
+        with self._initialising:  # the second of two threads finds it done
+            return self._run(core.initialise())
+
+    def _run(self, steps: Steps[T]) -> T:
+        self._core.require_open()
+        return run(steps, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        self._closing.wait(seconds)
+        self._core.require_open()

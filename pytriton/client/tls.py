@@ -1,0 +1,81 @@
+"""How a client trusts a server, and shows who it is, over https and grpcs."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from typing import Any, Union
+
+from pytriton.client.exceptions import PyTritonClientValueError
+
+__all__ = ["TlsOptions"]
+
+_File = Union[str, "os.PathLike[str]", None]
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """Files of a secure connection, all PEM.
+
+    Args:
+        ca_certificate: certificates of authorities to trust; None is those of the machine
+        client_certificate: the client's own certificate, where the server asks for one
+        client_key: its private key
+
+    Raises:
+        PyTritonClientValueError: a file cannot be read, or certificate and key are not both given
+
+    Example:
+        >>> TlsOptions(ca_certificate="ca.pem")                                # doctest: +SKIP
+    """
+
+    ca_certificate: _File = None
+    client_certificate: _File = None
+    client_key: _File = None
+
+    def __post_init__(self) -> None:
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise PyTritonClientValueError(
+                "TlsOptions needs client_certificate and client_key together, or neither."
+            )
+        for name in ("ca_certificate", "client_certificate", "client_key"):
+            _check_readable(name, getattr(self, name))
+
+    def context(self, module: Any = ssl) -> Any:
+        """Make the context for https, with the module ssl or gevent's.
+
+        Raises:
+            PyTritonClientValueError: a file holds no certificate or key, or they do not belong together
+        """
+        try:
+            context = module.create_default_context(cafile=_path(self.ca_certificate))
+            if self.client_certificate is not None:
+                context.load_cert_chain(self.client_certificate, self.client_key)
+        except (ssl.SSLError, ValueError) as error:
+            raise PyTritonClientValueError(f"The files of {self} cannot be used: {error}") from None
+        return context
+
+    def grpc_options(self) -> dict[str, str | None]:
+        """Return the files as tritonclient's gRPC client names them."""
+        return {
+            "root_certificates": _path(self.ca_certificate),
+            "certificate_chain": _path(self.client_certificate),
+            "private_key": _path(self.client_key),
+        }
+
+
+def _path(file: _File) -> str | None:
+    return None if file is None else os.fspath(file)
+
+
+def _check_readable(name: str, file: _File) -> None:
+    if file is None:
+        return
+    try:
+        with open(file, "rb"):
+            pass
+    except (OSError, TypeError) as error:
+        raise PyTritonClientValueError(
+            f"TlsOptions: {name}={file!r} cannot be read: {error}"
+        ) from None

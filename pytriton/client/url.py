@@ -1,0 +1,123 @@
+"""Where a server is: scheme, host and port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+from urllib.parse import SplitResult, urlsplit
+
+from pytriton.client.exceptions import PyTritonClientInvalidUrlError, PyTritonClientValueError
+
+__all__ = ["TritonUrl", "Urls", "parse_urls"]
+
+#: One URL, or several of servers that serve the same model.
+Urls = Union[str, Sequence[str]]
+
+#: Scheme -> port where the URL names none. Triton itself serves no https: a proxy in front of it does.
+_DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 8001}
+_HINT = "Use host, host:port, http://…, https://…, grpc://… or grpcs://…"
+
+
+@dataclass(frozen=True)
+class TritonUrl:
+    """A parsed URL.
+
+    Args:
+        scheme: "http", "https", "grpc" or "grpcs"
+        hostname: name or address, without the brackets of IPv6
+        port: port number
+        path: base path in front of Triton's own (HTTP only), without slashes around it
+
+    Example:
+        >>> TritonUrl.from_url("grpc://localhost").with_scheme
+        'grpc://localhost:8001'
+    """
+
+    scheme: str
+    hostname: str
+    port: int
+    path: str = ""
+
+    @classmethod
+    def from_url(cls, url: str) -> TritonUrl:
+        """Parse a URL.
+
+        Args:
+            url: ``host`` or ``host:port`` (http is meant), or a URL with one of the four schemes.
+                Ports where none is named: 8000 (http), 443 (https), 8001 (grpc, grpcs)
+
+        Raises:
+            PyTritonClientInvalidUrlError: it is not one of these
+        """
+        if not isinstance(url, str) or not url.strip():
+            raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}. {_HINT}")
+        text = url.strip()
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            port = parts.port
+        except ValueError as error:
+            raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: {error}. {_HINT}") from None
+        _check(url, parts)
+        if port is None:
+            port = _DEFAULT_PORTS[parts.scheme]
+        return cls(parts.scheme, parts.hostname or "", port, parts.path.strip("/"))
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.scheme in ("grpc", "grpcs")
+
+    @property
+    def is_http(self) -> bool:
+        return not self.is_grpc
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self.scheme in ("https", "grpcs")
+
+    @property
+    def without_scheme(self) -> str:
+        """``host:port``, as tritonclient takes it."""
+        host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
+        return f"{host}:{self.port}/{self.path}" if self.path else f"{host}:{self.port}"
+
+    @property
+    def with_scheme(self) -> str:
+        """``scheme://host:port``."""
+        return f"{self.scheme}://{self.without_scheme}"
+
+
+def _check(url: str, parts: SplitResult) -> None:
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise PyTritonClientInvalidUrlError(
+            f"Invalid url {url!r}: unknown scheme {parts.scheme!r}. {_HINT}"
+        )
+    if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
+        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: it names no host. {_HINT}")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise PyTritonClientInvalidUrlError(
+            f"Invalid url {url!r}: user names, queries and fragments have no meaning here. {_HINT}"
+        )
+    if parts.path.strip("/") and parts.scheme in ("grpc", "grpcs"):
+        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: gRPC knows no path. {_HINT}")
+
+
+def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
+    """Parse one URL or several.
+
+    Raises:
+        PyTritonClientInvalidUrlError: one of them cannot be read
+        PyTritonClientValueError: there is none, or their schemes differ
+    """
+    # What is no list is taken for one URL, whose error says what is wrong with it.
+    given: Any = urls if isinstance(urls, (list, tuple)) else [urls]
+    parsed = tuple(TritonUrl.from_url(url) for url in given)
+    if not parsed:
+        raise PyTritonClientValueError("Give at least one url; got an empty list.")
+    schemes = sorted({url.scheme for url in parsed})
+    if len(schemes) > 1:
+        raise PyTritonClientValueError(
+            f"All urls of one client must have the same scheme; got {', '.join(schemes)}."
+        )
+    return parsed

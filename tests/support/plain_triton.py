@@ -1,0 +1,89 @@
+"""A tritonserver without a daemon, which serves Python models of a folder: for models no daemon serves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tritonclient.http
+
+from pytriton.dispatcher.ports import free_port
+from pytriton.dispatcher.server_runtime import (
+    ServerChoice,
+    find_or_install_server,
+    server_environment,
+)
+from support.running import eventually
+
+
+@dataclass(frozen=True)
+class PlainTriton:
+    """Where it listens."""
+
+    http: str
+    grpc: str
+
+
+@contextmanager
+def plain_triton(
+    folder: Path, models: Mapping[str, tuple[str, str]], options: Sequence[str] = ()
+) -> Iterator[PlainTriton]:
+    """Serve models, each with its config.pbtxt and its model.py, until the end of the block."""
+    for name, (config, code) in models.items():
+        (folder / "models" / name / "1").mkdir(parents=True)
+        (folder / "models" / name / "config.pbtxt").write_text(config)
+        (folder / "models" / name / "1" / "model.py").write_text(code)
+    runtime = find_or_install_server(ServerChoice(), print)
+    backends = folder / "backends"
+    backends.mkdir()
+    (backends / "python").symlink_to(runtime.python_backend)
+    http, grpc = free_port("127.0.0.1"), free_port("127.0.0.1")
+    command = [
+        str(runtime.binary),
+        f"--model-repository={folder / 'models'}",
+        f"--backend-directory={backends}",
+        f"--backend-config=python,shm-region-prefix-name=plain-{os.getpid()}-{http}-",
+        f"--http-port={http}",
+        f"--grpc-port={grpc}",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--allow-metrics=false",
+        "--exit-timeout-secs=5",
+        *options,
+    ]
+    log = folder / "tritonserver.log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=server_environment(runtime, os.environ),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            _wait_ready(process, f"127.0.0.1:{http}", log)
+            yield PlainTriton(f"http://127.0.0.1:{http}", f"grpc://127.0.0.1:{grpc}")
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    def ready() -> bool:
+        assert process.poll() is None, f"tritonserver ended:\n{log.read_text(errors='replace')}"
+        with tritonclient.http.InferenceServerClient(address) as client:
+            try:
+                return bool(client.is_server_ready())
+            except ConnectionRefusedError:
+                return False
+
+    eventually(ready, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 60)

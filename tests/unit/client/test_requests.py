@@ -1,0 +1,242 @@
+"""What reaches a server: tokens, parameters, headers, options; and what is refused before."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fake_triton import MODEL, FakeTriton, Received
+
+from pytriton.client import (
+    AsyncioModelClient,
+    DecoupledModelClient,
+    FuturesModelClient,
+    ModelClient,
+    RequestOptions,
+    TlsOptions,
+)
+from pytriton.client.exceptions import PyTritonClientValueError
+from pytriton.model_config import TensorSpec, TritonModelConfig
+
+X = np.ones(2, np.float32)
+CONFIG = TritonModelConfig(
+    MODEL,
+    inputs=[
+        TensorSpec("a", np.float32, (-1,)),
+        TensorSpec("b", np.bytes_, (-1,), optional=True),
+    ],
+)
+
+
+def values(received: Received) -> dict[str, Any]:
+    """The parameters of a request, whichever protocol it came by; gRPC writes int64 as text."""
+    found = {}
+    for name, value in received.request.get("parameters", {}).items():
+        (value,) = value.values() if isinstance(value, dict) else (value,)
+        found[name] = int(value) if isinstance(value, str) and value.isdecimal() else value
+    found.pop("binary_data_output", None)
+    return found
+
+
+# ── What is sent ─────────────────────────────────────────────────────────────────────────────────
+
+OPTIONS = RequestOptions(
+    priority=2, timeout_s=0.25, sequence_id=7, sequence_start=True, sequence_end=True
+)
+AS_PARAMETERS = {
+    "priority": 2,
+    "timeout": 250_000,
+    "sequence_id": 7,
+    "sequence_start": True,
+    "sequence_end": True,
+}
+
+
+def test_options_reach_the_server(fake: FakeTriton) -> None:
+    with ModelClient(fake.url, MODEL) as client:
+        client.infer_sample(X, options=OPTIONS)
+        client.infer_sample(X, options=RequestOptions(request_id="mine"))
+        client.infer_sample(X, options=RequestOptions(requested_outputs=["y"]))
+        client.infer_sample(X)
+    optioned, named, wanted, plain = fake.inferences()
+    assert {**values(optioned)} == AS_PARAMETERS
+    assert [one.request["id"] for one in (optioned, named, wanted, plain)] == [
+        "0",
+        "mine",
+        "2",
+        "3",
+    ]
+    assert [output["name"] for output in wanted.request["outputs"]] == ["y"]
+    assert "outputs" not in plain.request
+    assert values(plain) == {}
+
+
+def test_parameters_and_headers_reach_the_server(fake: FakeTriton) -> None:
+    parameters: dict[str, str | int | bool] = {"text": "t", "count": 3, "flag": True}
+    with ModelClient(fake.url, MODEL) as client:
+        client.infer_batch(x=X[None], parameters=parameters, headers={"X-Who": "me", "x-n": 5})
+    (received,) = fake.inferences()
+    assert values(received) == parameters
+    assert (received.headers["x-who"], received.headers["x-n"]) == ("me", "5")
+
+
+def call_everything(client: ModelClient) -> None:
+    client.wait_for_server(5)
+    client.wait_for_model(5)
+    assert client.model_config.model_name == MODEL
+    client.infer_sample(X)
+    client.load_model({"name": MODEL}, {"file:1/model.py": b""})
+    client.unload_model()
+
+
+def carried(fake: FakeTriton) -> set[tuple[str, str | None]]:
+    header = "triton-access-token"
+    if fake.url.startswith("grpc"):
+        header = f"triton-grpc-protocol-{header}"
+    return {(one.method, one.headers.get(header)) for one in fake.received}
+
+
+def test_the_token_is_shown_with_every_call(fake: FakeTriton) -> None:
+    with ModelClient(fake.url, MODEL, access_token="secret") as client:
+        call_everything(client)
+    methods = ("ready", "config", "infer", "load", "unload")
+    assert carried(fake) == {(method, "secret") for method in methods}
+
+
+def test_other_clients_show_the_token(fake: FakeTriton) -> None:
+    async def ask() -> None:
+        async with AsyncioModelClient(fake.url, MODEL, access_token="secret") as client:
+            await client.wait_for_server(5)
+            await client.infer_sample(X)
+            await client.load_model()
+            await client.unload_model()
+
+    asyncio.run(ask())
+    with FuturesModelClient(fake.url, MODEL, access_token="secret") as client:
+        client.infer_sample(X).result()
+        client.wait_for_model(5).result()
+        client.model_config().result()
+    assert {token for _, token in carried(fake)} == {"secret"}
+
+
+def test_no_token_no_header_and_a_calls_own_header_wins(fake: FakeTriton) -> None:
+    with ModelClient(fake.url, MODEL) as client:
+        client.infer_sample(X)
+    assert {token for _, token in carried(fake)} == {None}
+    fake.received.clear()
+    name = "triton-access-token"
+    name = f"triton-grpc-protocol-{name}" if fake.url.startswith("grpc") else name
+    with ModelClient(fake.url, MODEL, access_token="secret") as client:
+        client.infer_sample(X, headers={name: "other"})
+    assert ("infer", "other") in carried(fake)
+
+
+# ── What is refused, with nothing sent ───────────────────────────────────────────────────────────
+
+
+def ask(*inputs: Any, **named: Any) -> Any:
+    """Ask a server that is not there: what is sent would fail otherwise."""
+    with ModelClient(
+        "127.0.0.1:1", MODEL, model_config=CONFIG, ensure_model_is_ready=False
+    ) as client:
+        return client.infer_sample(*inputs, **named)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "said"),
+    [
+        ([X], {"b": X}, "Use either positional either keyword method arguments convention"),
+        ([], {}, "Provide input data"),
+        ([X, X, X], {}, r"takes 2 inputs \(a, b\), got 3 positional arguments"),
+        ([[1.0]], {}, r"Input 'a' must be a numpy array, got list.*np\.asarray"),
+        ([X.astype("M8[s]")], {}, "Input 'a': Triton has no data type"),
+        ([X], {"parameters": {"a": 1.5}}, "Values of parameters must be str, int or bool"),
+        ([X], {"parameters": {"a": None}}, "Values of parameters must be str, int or bool"),
+        ([X], {"parameters": {1: 1}}, "Names of parameters must be strings"),
+        ([X], {"parameters": [1]}, "parameters must be a dict"),
+        ([X], {"parameters": {"priority": 1}}, r"RequestOptions\(priority=\.\.\.\)"),
+        ([X], {"parameters": {"timeout": 1}}, r"RequestOptions\(timeout_s=\.\.\.\)"),
+        ([X], {"parameters": {"triton_a": 1}}, "Triton's own"),
+        ([X], {"headers": {"a": 1.5}}, "Values of headers must be str, int or bool"),
+        ([X], {"headers": "a: b"}, "headers must be a dict"),
+        ([X], {"options": {"priority": 1}}, "options must be RequestOptions"),
+    ],
+)
+def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> None:
+    with pytest.raises(PyTritonClientValueError, match=said):
+        ask(*inputs, **named)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.array(["é"]), r"Unicode inputs are not supported\. Encode numpy array 'b'"),
+        (np.array(["é"], object), r"Input 'b' has dtype object and holds str .* Use only bytes"),
+        (np.array([b"a", 1], object), "Input 'b' has dtype object and holds int"),
+    ],
+)
+def test_text_has_to_be_encoded(array: Any, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        ask(a=X, b=array)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"priority": -1},
+        {"priority": True},
+        {"priority": "1"},
+        {"timeout_s": 0},
+        {"request_id": 5},
+        {"sequence_id": 1.5},
+        {"requested_outputs": "y"},
+    ],
+)
+def test_options_that_cannot_be(fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        PyTritonClientValueError, match=f"RequestOptions: {next(iter(fields))} must"
+    ):
+        RequestOptions(**fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_name": ""}, "model_name must be the name of a model"),
+        ({"model_version": "latest"}, "model_version must be a number from 1"),
+        ({"model_version": 0}, "model_version must be a number from 1"),
+        ({"init_timeout_s": 0}, "init_timeout_s must be a number of seconds above 0"),
+        ({"inference_timeout_s": -1}, "inference_timeout_s must be a number of seconds above 0"),
+        ({"inference_timeout_s": "5"}, "inference_timeout_s must be a number of seconds above 0"),
+        ({"inference_timeout_s": float("nan")}, "inference_timeout_s must be a number"),
+        ({"tls": TlsOptions()}, r"tls= needs a url with https:// or grpcs://"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(PyTritonClientValueError, match=said):
+        ModelClient("localhost", **{"model_name": MODEL, **settings})
+
+
+def test_decoupled_clients_want_grpc() -> None:
+    with pytest.raises(PyTritonClientValueError, match="DecoupledModelClient only supports gRPC"):
+        DecoupledModelClient("localhost", MODEL)
+
+
+def test_tls_files_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(PyTritonClientValueError, match=r"ca_certificate=.* cannot be read"):
+        TlsOptions(ca_certificate=tmp_path / "missing.pem")
+    (tmp_path / "empty.pem").touch()
+    with pytest.raises(PyTritonClientValueError, match="client_key together"):
+        TlsOptions(client_certificate=tmp_path / "empty.pem")
+    with pytest.raises(PyTritonClientValueError, match="cannot be used"):
+        ModelClient("https://h", MODEL, tls=TlsOptions(tmp_path / "empty.pem"))
+
+
+def test_an_input_may_be_called_options(fake: FakeTriton) -> None:
+    with ModelClient(fake.url, MODEL) as client:
+        client.infer_sample(options=X)  # type: ignore[arg-type]
+    (received,) = fake.inferences()
+    assert [tensor["name"] for tensor in received.request["inputs"]] == ["options"]

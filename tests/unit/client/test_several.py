@@ -1,0 +1,259 @@
+"""Many requests at once, and several servers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from support.fake_triton import MODEL, FakeTriton, fake_triton
+from support.inference import Array
+from support.running import eventually
+
+from pytriton.client import AsyncioModelClient, FuturesModelClient, ModelClient, RequestOptions
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientQueueFullError,
+    PyTritonClientTimeoutError,
+    PyTritonClientValueError,
+)
+
+X = np.ones(2, np.float32)
+
+
+# ── FuturesModelClient ───────────────────────────────────────────────────────────────────────────
+
+
+def test_futures(fake: FakeTriton) -> None:
+    with FuturesModelClient(fake.url, MODEL, max_workers=4) as client:
+        futures = [client.infer_sample(X) for _ in range(40)]
+        assert [future.result()["y"].tolist() for future in futures] == [[1]] * 40
+        assert client.model_config().result().max_batch_size == 8
+        assert client.wait_for_model(5).result() is None
+        assert client.infer_batch(x=X[None]).result()["y"].shape == (1, 1)
+    assert fake.count("ready") == 2  # once for all requests, once for wait_for_model
+
+
+@pytest.mark.parametrize("sizes", [{"max_workers": 0}, {"max_queue_size": 0}, {"max_workers": -1}])
+def test_sizes_that_cannot_be(sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be greater than 0"):
+        FuturesModelClient("localhost", MODEL, **sizes)  # type: ignore[arg-type]
+
+
+def test_a_full_queue_is_an_error_when_it_must_not_block(fake: FakeTriton) -> None:
+    fake.gate.clear()
+    with FuturesModelClient(
+        fake.url, MODEL, max_workers=2, max_queue_size=1, non_blocking=True
+    ) as client:
+        futures = [client.infer_sample(X) for _ in range(3)]
+        with pytest.raises(PyTritonClientQueueFullError, match="is full: 3 requests"):
+            client.infer_sample(X)
+        assert futures[2].cancel() or futures[1].cancel()  # one still waits: its place is free
+        futures.append(client.infer_sample(X))
+        with pytest.raises(PyTritonClientQueueFullError):
+            client.infer_sample(X)
+        fake.gate.set()
+        assert sum(not one.cancelled() and one.result()["y"][0] == 1 for one in futures) == 3
+
+
+def test_a_full_queue_blocks(fake: FakeTriton) -> None:
+    fake.gate.clear()
+    with FuturesModelClient(fake.url, MODEL, max_workers=1, max_queue_size=1) as client:
+        futures = [client.infer_sample(X) for _ in range(2)]
+        with ThreadPoolExecutor(1) as other:
+            third = other.submit(client.infer_sample, X)
+            fake.entered.acquire()
+            assert not third.done()
+            fake.gate.set()
+            futures.append(third.result(30))
+        assert [future.result(30)["y"].tolist() for future in futures] == [[1]] * 3
+
+
+def test_no_limits(fake: FakeTriton) -> None:
+    fake.gate.clear()
+    with FuturesModelClient(fake.url, MODEL, max_workers=None, max_queue_size=None) as client:
+        futures = [client.infer_sample(X) for _ in range(20)]
+        fake.gate.set()
+        assert all(future.result()["y"] == 1 for future in futures)
+
+
+def test_closing_with_wait_answers_all(fake: FakeTriton) -> None:
+    client = FuturesModelClient(fake.url, MODEL, max_workers=1)
+    futures = [client.infer_sample(X) for _ in range(5)]
+    client.close()
+    assert all(future.done() and future.result()["y"] == 1 for future in futures)
+    client.close()
+    for call in (lambda: client.infer_sample(X), client.model_config, client.__enter__):
+        with pytest.raises(PyTritonClientClosedError, match="FuturesModelClient is closed"):
+            call()
+
+
+def test_closing_without_wait_drops_what_waits(fake: FakeTriton) -> None:
+    fake.gate.clear()
+    client = FuturesModelClient(fake.url, MODEL, max_workers=1)
+    first, second = client.infer_sample(X), client.infer_sample(X)
+    fake.entered.acquire()
+    client.close(wait=False)
+    assert not first.done()
+    fake.gate.set()
+    assert first.result(30)["y"] == 1
+    with pytest.raises(PyTritonClientClosedError):
+        second.result(30)
+
+
+def test_a_subclass_that_splits_batches(fake: FakeTriton) -> None:
+    """As PyTriton's guide on chunking does it."""
+
+    class ChunkingClient(FuturesModelClient):
+        def infer_in_chunks(self, x: Array) -> list[float]:
+            size = self.model_config().result().max_batch_size
+            futures = [
+                super(ChunkingClient, self).infer_batch(x[start : start + size])
+                for start in range(0, len(x), size)
+            ]
+            return [float(future.result()["y"][0, 0]) for future in futures]
+
+    with ChunkingClient(fake.url, MODEL) as client:
+        assert client.infer_in_chunks(np.ones((20, 2), np.float32)) == [1, 1, 1]
+
+
+# ── Threads ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_threads_share_a_client(fake: FakeTriton) -> None:
+    with ModelClient(fake.url, MODEL) as client, ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda _: client.infer_sample(X)["y"][0], range(80)))
+    assert results == [1] * 80
+    assert (fake.count("ready"), fake.count("config")) == (1, 1)
+
+
+def test_a_client_may_be_closed_and_collected_in_another_thread(fake: FakeTriton) -> None:
+    clients = [ModelClient(fake.url, MODEL), ModelClient(fake.url, MODEL)]
+    for client in clients:
+        client.infer_sample(X)
+    del client
+
+    def drop() -> None:
+        clients[0].close()
+        clients[0].close()
+        clients.clear()
+        gc.collect()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    thread.join()  # what it failed with would be pytest's error
+
+
+def test_a_closed_client(fake: FakeTriton) -> None:
+    client = ModelClient(fake.url, MODEL)
+    with client:
+        client.infer_sample(X)
+    client.close()
+    for call in (
+        lambda: client.infer_sample(X),
+        lambda: client.model_config,
+        lambda: client.wait_for_model(1),
+        lambda: client.wait_for_server(1),
+        client.load_model,
+        client.unload_model,
+        client.__enter__,
+    ):
+        with pytest.raises(PyTritonClientClosedError, match="ModelClient is closed"):
+            call()
+
+    async def ask() -> None:
+        async with AsyncioModelClient(fake.url, MODEL) as client:
+            await client.infer_sample(X)
+        await client.close()
+        with pytest.raises(PyTritonClientClosedError, match="AsyncioModelClient is closed"):
+            await client.infer_sample(X)
+        with pytest.raises(PyTritonClientClosedError):
+            await client.model_config
+
+    asyncio.run(ask())
+
+
+# ── Several servers ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["http", "grpc"])
+def pair(request: pytest.FixtureRequest) -> Iterator[list[FakeTriton]]:
+    with fake_triton(request.param, 1) as first, fake_triton(request.param, 2) as second:
+        yield [first, second]
+
+
+def asked(client: ModelClient, times: int = 6) -> Counter[float]:
+    return Counter(float(client.infer_sample(X)["y"][0]) for _ in range(times))
+
+
+def test_servers_take_turns(pair: list[FakeTriton]) -> None:
+    with ModelClient([one.url for one in pair], MODEL) as client:
+        assert asked(client) == {1: 3, 2: 3}
+
+
+def test_servers_take_turns_with_asyncio(pair: list[FakeTriton]) -> None:
+    async def ask() -> Counter[float]:
+        async with AsyncioModelClient([one.url for one in pair], MODEL) as client:
+            results = await asyncio.gather(*[client.infer_sample(X) for _ in range(6)])
+            return Counter(float(result["y"][0]) for result in results)
+
+    assert asyncio.run(ask()) == {1: 3, 2: 3}
+
+
+def test_a_server_without_the_model_is_passed_over_until_it_has_it(
+    pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytriton.client.servers._REST_S", 0.05)
+    with ModelClient([one.url for one in pair], MODEL) as client:
+        assert asked(client) == {1: 3, 2: 3}
+        pair[0].knows = False
+        assert asked(client) == {2: 6}
+        pair[0].knows = True
+        eventually(lambda: asked(client)[1], "the first server is asked again")
+
+
+def test_a_server_that_ends_is_passed_over(pair: list[FakeTriton]) -> None:
+    scheme = pair[0].url.partition(":")[0]
+    with ExitStack() as stack:
+        third = stack.enter_context(fake_triton(scheme, 3))
+        client = stack.enter_context(ModelClient([third.url, pair[0].url], MODEL))
+        assert asked(client) == {1: 3, 3: 3}
+        with fake_triton(scheme, 4) as gone:
+            other = stack.enter_context(ModelClient([gone.url, pair[0].url], MODEL))
+            assert other.model_config.model_name == MODEL
+        assert asked(other) == {1: 6}
+
+
+def test_no_server_is_left(pair: list[FakeTriton]) -> None:
+    for one in pair:
+        one.knows = False
+    with (
+        ModelClient([one.url for one in pair], MODEL, init_timeout_s=0.3) as client,
+        pytest.raises(PyTritonClientTimeoutError) as caught,
+    ):
+        client.infer_sample(X)
+    assert all(one.url in str(caught.value) for one in pair)
+
+
+def test_an_error_of_one_server_is_not_asked_of_another(pair: list[FakeTriton]) -> None:
+    """It may have done the work: asking again is the user's decision."""
+    for one in pair:
+        one.gate.clear()
+    with ModelClient([one.url for one in pair], MODEL, inference_timeout_s=0.3) as client:
+        with pytest.raises(PyTritonClientTimeoutError):
+            client.infer_sample(X)
+        assert sum(one.count("infer") for one in pair) == 1
+
+
+def test_a_sequence_wants_one_server(pair: list[FakeTriton]) -> None:
+    with (
+        ModelClient([one.url for one in pair], MODEL) as client,
+        pytest.raises(PyTritonClientValueError, match="use a client with one url"),
+    ):
+        client.infer_sample(X, options=RequestOptions(sequence_id=1))
