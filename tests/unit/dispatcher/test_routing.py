@@ -1,4 +1,4 @@
-"""Routes: a worker gets as many proxies as it has lanes before the next gets one; none has too many beside one that lacks some."""
+"""Routes: a worker gets its number of proxies before the next gets one; none has too many while another lacks some."""
 
 from __future__ import annotations
 
