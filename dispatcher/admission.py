@@ -13,6 +13,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_NAME = 200
 #: Of one model: each is a process of its own.
 MOST_WORKERS = 1024
+#: Of one worker: each is a proxy, a process of its own, too.
+MOST_LANES = 16
 
 
 def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
@@ -42,6 +44,11 @@ def _check_instances(spec: messages.ModelSpec) -> None:
             ErrorKind.INVALID,
             f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
             "process of its own",
+        )
+    if not 1 <= spec.lanes <= MOST_LANES:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"lanes={spec.lanes}: a worker takes 1 to {MOST_LANES}, each is a process of its own",
         )
 
 

@@ -39,7 +39,7 @@ class Routes:
 
     def _burden(self, worker: str) -> tuple[int, int]:
         count = self.lanes_of(worker)
-        return count // self._lanes, -count
+        return (0, -count) if 0 < count < self._lanes else (1, count)
 
     def forget(self, proxy: str) -> None:
         """A proxy has gone, or is about to get another worker."""

@@ -51,7 +51,7 @@ class Loop:
         self._control = control
         self._worker = worker
         self._stopping = False
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, Lane] = {}  #: the one that was served last comes last
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -68,14 +68,14 @@ class Loop:
         self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
-            ready = []
+            awake = []
             for fd, _ in poll():
-                if fd in lanes:
-                    ready.append(lanes[fd])
-                elif fd in handlers:
+                if fd in handlers:
                     handlers[fd]()
-            if ready and not self._finished():
-                self._serve(ready)
+                else:
+                    awake.append(fd)
+            if awake and not self._finished():  # a handler may have dropped one of them
+                self._serve([lane for fd, lane in lanes.items() if fd in awake])
         self._close()
 
     def _finished(self) -> bool:
@@ -108,9 +108,13 @@ class Loop:
     def _serve(self, ready: list[Lane]) -> None:
         """Answer the batch that came on the first of these lanes, with others that it can be merged with.
 
-        The other lanes are ready again, and in front, when the kernel is asked next.
+        It is the one that was served the longest ago: epoll alone would report a lane that is always
+        ready in front of the others for ever.
         """
+        if not ready:
+            return
         lane = ready[0]
+        self._put_last(lane)
         try:
             batch = lane.receive(wait=False)  # what woke us may be a descriptor of memory only
             if not isinstance(batch, Batch):
@@ -126,6 +130,8 @@ class Loop:
         parts = [Part(lane, batch)]
         if len(ready) > 1:
             parts += self._model.mergeable(batch, ready[1:])
+            for part in parts[1:]:
+                self._put_last(part.lane)
         self._run(parts)
 
     def _run(self, parts: list[Part]) -> None:
@@ -164,6 +170,10 @@ class Loop:
             self._drop(lane)
         except (LaneError, ArenaError) as error:
             self._drop(lane, error)
+
+    def _put_last(self, lane: Lane) -> None:
+        fd = lane.fileno()
+        self._lanes[fd] = self._lanes.pop(fd)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         if error is not None:

@@ -59,6 +59,8 @@ class Model:
         for the batch axis, and together no more rows than `max_batch_size`.
         """
         parts: list[Part] = []
+        if not self._batching:
+            return parts
         left = self._most_rows - _rows(batch)
         for lane in lanes:
             if left <= 0:
@@ -80,14 +82,19 @@ class Model:
         """
         try:
             requests = self.requests(parts)
+        except Exception as error:
+            if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
+                return [self.answer([part])[0] for part in parts]
+            return self._failed(parts, error)
+        try:
             results = self.results.checked(self._infer(requests), len(requests))
+            if len(parts) > 1:
+                results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:
             traceback.print_exc()
             raise Unrecoverable(_one_line(error)) from error
         except Exception as error:
-            traceback.print_exc()
-            text = _one_line(error)
-            return [BatchFailed(part.batch.id, text) for part in parts]
+            return self._failed(parts, error)
         if len(parts) == 1:
             return [self._written(parts[0], results)]
         answers = []
@@ -97,6 +104,11 @@ class Model:
             answers.append(self._written(part, results[start:end]))
             start = end
         return answers
+
+    def _failed(self, parts: Sequence[Part], error: Exception) -> list[BatchDone | BatchFailed]:
+        traceback.print_exc()
+        text = _one_line(error)
+        return [BatchFailed(part.batch.id, text) for part in parts]
 
     def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
         lane, batch = part
@@ -124,7 +136,12 @@ class Unrecoverable(Exception):
 
 
 def _rows(batch: Batch) -> int:
-    return sum(request.inputs[0].shape[0] if request.inputs else 1 for request in batch.requests)
+    """Count a batch's rows; a shape without any, which only a wrong descriptor has, is one row."""
+    rows = 0
+    for request in batch.requests:
+        shape = request.inputs[0].shape if request.inputs else None
+        rows += max(0, shape[0]) if shape else 1
+    return rows
 
 
 def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:

@@ -1,0 +1,264 @@
+"""Several lanes of one worker: what waits is merged as far as the model allows, and everybody gets his own answer."""
+
+from __future__ import annotations
+
+import collections
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc import tensors
+from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, RequestRef, TensorRef
+from pytriton.ipc.messages import ModelSpec, World
+from pytriton.ipc.tensors import Array
+from pytriton.worker.model import Model, Part, Unrecoverable
+
+_NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
+#: Of one proxy: what it sends as one batch, the input `x` of each request.
+Inputs = Sequence[Array]
+
+
+class Proxies:
+    """Proxies of one worker, and the worker's ends of their lanes."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.near: list[Lane] = []
+        self.far: list[Lane] = []
+
+    def send(self, *batches: Inputs) -> list[Lane]:
+        """Have a new proxy send each of these; return the worker's ends of the lanes."""
+        lanes = []
+        for index, batch in enumerate(batches):
+            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            proxy, worker = (Lane(end, peer_trusted=True) for end in ends)
+            self._stack.enter_context(closing(proxy))
+            self._stack.enter_context(closing(worker))
+            proxy.arena.allocate(1)
+            proxy.send(Batch(0, []))  # the arena is announced with it
+            worker.receive()
+            proxy.send(Batch(index + 1, [_request(proxy, array) for array in batch]))
+            self.near.append(proxy)
+            self.far.append(worker)
+            lanes.append(worker)
+        return lanes
+
+    def receive(self, worker: Lane) -> list[Any] | str:
+        """Return what the proxy at the other end of a lane gets: `y` of each request, or the error."""
+        proxy = self.near[self.far.index(worker)]
+        answer = proxy.receive()
+        if isinstance(answer, BatchFailed):
+            return answer.text
+        assert isinstance(answer, BatchDone)
+        assert answer.id == self.far.index(worker) + 1
+        dtype = np.dtype(np.float32)
+        return [tensors.read(proxy, r.outputs[0], dtype).tolist() for r in answer.responses]
+
+
+def _request(lane: Lane, array: Array) -> RequestRef:
+    datatype = _NAMES[array.dtype.name]
+    if datatype == "BYTES":
+        ref = tensors.write_raw(lane, "x", "BYTES", array.shape, tensors.encode_bytes(array))
+    else:
+        ref = tensors.write(lane, "x", datatype, array, array.dtype)
+    return RequestRef([ref], "", [])
+
+
+@pytest.fixture
+def proxies() -> Iterator[Proxies]:
+    with ExitStack() as stack:
+        yield Proxies(stack)
+
+
+def model(infer: Callable[[Any], Any], *, max_batch_size: int = 8) -> Model:
+    config = {
+        "name": "digits",
+        "max_batch_size": max_batch_size,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+    }
+    return Model(ModelSpec("digits", 1, config, World("python")), infer)
+
+
+def ones(rows: int, columns: int = 2, dtype: str = "float32") -> Array:
+    return np.ones((rows, columns), dtype)
+
+
+def doubled(requests: Any) -> Any:
+    return [{"y": request["x"] * 2} for request in requests]
+
+
+def merged(to: Model, lanes: Sequence[Lane]) -> list[Part]:
+    """Take the batch of the first lane, and what fits of the others."""
+    batch = lanes[0].receive()
+    assert isinstance(batch, Batch)
+    return [Part(lanes[0], batch), *to.mergeable(batch, lanes[1:])]
+
+
+def answer(to: Model, parts: Sequence[Part]) -> None:
+    for part, message in zip(parts, to.answer(parts)):
+        part.lane.send(message)
+
+
+# ── what is merged ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_batches_that_wait_are_taken_from_their_lanes(proxies: Proxies) -> None:
+    to = model(doubled)
+    lanes = proxies.send([ones(1)], [ones(2), ones(1)], [ones(3)])
+    parts = merged(to, lanes)
+    assert [part.lane for part in parts] == lanes
+    assert [part.batch.id for part in parts] == [1, 2, 3]
+    assert all(proxy.all_read() for proxy in proxies.near)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [ones(1, 3), ones(1, dtype="int32"), np.ones((1, 2, 2), np.float32), ones(6)],
+    ids=["row shape", "datatype", "dimensions", "too many rows"],
+)
+def test_what_does_not_fit_is_left_on_its_lane(proxies: Proxies, other: Array) -> None:
+    """And does not keep others from being taken."""
+    to = model(doubled)
+    lanes = proxies.send([ones(3)], [other], [ones(5)])
+    parts = merged(to, lanes)
+    assert [part.batch.id for part in parts] == [1, 3]
+    assert [proxy.all_read() for proxy in proxies.near] == [True, False, True]
+    left = lanes[1].receive()
+    assert isinstance(left, Batch)
+    assert left.id == 2
+
+
+def test_a_full_batch_takes_nothing(proxies: Proxies) -> None:
+    assert len(merged(model(doubled), proxies.send([ones(4), ones(4)], [ones(1)]))) == 1
+
+
+def test_requests_of_no_rows_take_no_place(proxies: Proxies) -> None:
+    assert len(merged(model(doubled), proxies.send([ones(7)], [ones(0)], [ones(1)]))) == 3
+
+
+def test_strings_are_merged_whatever_their_lengths(proxies: Proxies) -> None:
+    long = np.array([[b"long" * 100]], object)
+    short = np.array([[b""]], object)
+    to = model(lambda requests: [{"y": ones(1) * len(r["x"][0, 0])} for r in requests])
+    lanes = proxies.send([long], [short])
+    parts = merged(to, lanes)
+    answer(to, parts)
+    assert [proxies.receive(lane) for lane in lanes] == [[[[400, 400]]], [[[0, 0]]]]
+
+
+def test_without_batching_nothing_is_merged(proxies: Proxies) -> None:
+    """Not even looked at: an input without any axis is fine there."""
+    to = model(doubled, max_batch_size=0)
+    assert len(merged(to, proxies.send([np.float32(1).reshape(())], [ones(1)]))) == 1
+
+
+def test_lanes_with_nothing_and_closed_lanes_are_passed_over(proxies: Proxies) -> None:
+    to = model(doubled)
+    lanes = proxies.send([ones(1)], [], [], [ones(1)])
+    lanes[1].receive()
+    lanes[2].receive()
+    with socket.socket(fileno=os.dup(proxies.near[2].fileno())) as end:
+        end.shutdown(socket.SHUT_WR)
+    assert [part.batch.id for part in merged(to, lanes)] == [1, 4]
+
+
+@pytest.mark.parametrize("shape", [[], [-5, 2], [1 << 62, 2]], ids=str)
+def test_wrong_shapes_end_nobody(proxies: Proxies, shape: list[int]) -> None:
+    """Such a batch fails; those that it was merged with do not."""
+    to = model(doubled)
+    for wrong in (0, 1):
+        lanes = proxies.send([ones(1)], [ones(2)])
+        near = proxies.near[proxies.far.index(lanes[wrong])]
+        lanes[wrong].receive()
+        request = RequestRef([TensorRef("x", "FP32", shape, 0, 0, 8)], "", [])
+        near.send(Batch(proxies.far.index(lanes[wrong]) + 1, [request]))
+        left = list(lanes)
+        while left:
+            parts = merged(to, left)
+            answers = to.answer(parts)
+            for part, message in zip(parts, answers):
+                left.remove(part.lane)
+                assert isinstance(message, BatchFailed) == (part.lane is lanes[wrong])
+
+
+# ── what becomes of it ───────────────────────────────────────────────────────────────────────────
+
+
+def test_one_call_sees_all_and_each_lane_gets_its_own_results(proxies: Proxies) -> None:
+    calls = []
+
+    def infer(requests: Any) -> Any:
+        calls.append([request["x"].shape for request in requests])
+        whole = requests[0]["x"].base
+        assert whole is not None
+        assert all(request["x"].base is whole for request in requests)  # gathered over the lanes
+        return doubled(requests)
+
+    to = model(infer)
+    sent = [[ones(1) * 1], [ones(2) * 2, ones(1) * 3], [ones(1) * 4]]
+    lanes = proxies.send(*sent)
+    answer(to, merged(to, lanes))
+    assert calls == [[(1, 2), (2, 2), (1, 2), (1, 2)]]
+    for lane, batch in zip(lanes, sent):
+        assert proxies.receive(lane) == [(array * 2).tolist() for array in batch]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, collections.deque])
+def test_any_sequence_of_results_is_split(proxies: Proxies, kind: Callable[[Any], Any]) -> None:
+    to = model(lambda requests: kind(doubled(requests)))
+    lanes = proxies.send([ones(1)], [ones(1) * 2])
+    answer(to, merged(to, lanes))
+    assert [proxies.receive(lane) for lane in lanes] == [[[[2, 2]]], [[[4, 4]]]]
+
+
+def test_bad_results_of_one_part_fail_that_part_alone(proxies: Proxies) -> None:
+    def infer(requests: Any) -> Any:
+        results = doubled(requests)
+        results[1] = {"y": ones(7)}  # of two rows
+        return results
+
+    to = model(infer)
+    lanes = proxies.send([ones(1)], [ones(2), ones(1)], [ones(1)])
+    answer(to, merged(to, lanes))
+    got = [proxies.receive(lane) for lane in lanes]
+    assert got[0] == got[2] == [[[2, 2]]]
+    assert "Output `y` of model `digits` has 7 rows" in got[1]
+
+
+def fails(requests: Any) -> Any:
+    raise KeyError("no such row")
+
+
+def too_few(requests: Any) -> Any:
+    return doubled(requests[:-1])
+
+
+@pytest.mark.parametrize(
+    ("infer", "text"),
+    [(fails, "KeyError: 'no such row'"), (too_few, r"callable (1) does not match"), (str, "list")],
+)
+def test_what_concerns_the_whole_call_fails_all(
+    proxies: Proxies, infer: Callable[[Any], Any], text: str
+) -> None:
+    to = model(infer)
+    lanes = proxies.send([ones(1)], [ones(1)])
+    answer(to, merged(to, lanes))
+    for lane in lanes:
+        assert text in proxies.receive(lane)
+
+
+def test_an_unrecoverable_error_names_itself_for_all(proxies: Proxies) -> None:
+    def infer(requests: Any) -> Any:
+        raise PyTritonUnrecoverableError("the device is gone")
+
+    to = model(infer)
+    parts = merged(to, proxies.send([ones(1)], [ones(1)]))
+    with pytest.raises(Unrecoverable, match="the device is gone"):
+        to.answer(parts)
