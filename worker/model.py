@@ -25,6 +25,7 @@ class Model:
         self._infer = synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
+        self._zero_copy = spec.zero_copy_inputs
         self._results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
@@ -64,7 +65,7 @@ class Model:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
         try:
-            requests = read_requests(parts, batching=self._batching)
+            requests = read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
             results = self._results.checked(self._infer(requests), len(requests))
         except PyTritonUnrecoverableError as error:
             traceback.print_exc()
