@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pytriton.buffers import set_output_source
 from pytriton.decorators import set_triton_context
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
@@ -14,6 +15,7 @@ from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
+from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.results import Output, ResultWriter
 
 
@@ -26,11 +28,14 @@ class Model:
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        self._buffers = OutputBuffers()
+        set_output_source(self._buffers.allocate)
         self._results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
             batching=self._batching,
             strict=spec.strict,
+            buffers=self._buffers,
         )
         for entry in spec.config["input"]:
             # What is missing for it (ml_dtypes) shows now, not at a request.
@@ -64,6 +69,11 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        self._buffers.begin(parts)
+        # A call of its own, so that nothing here holds the results when buffers are settled.
+        return self._buffers.settled(parts, self._answers(parts))
+
+    def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         try:
             requests = read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
             results = self._results.checked(self._infer(requests), len(requests))

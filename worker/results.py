@@ -1,4 +1,7 @@
-"""Check what a callable returned against the model's declaration, and lay it down in the lane's arena."""
+"""Check what a callable returned against the model's declaration, and lay it down in the lane's arena.
+
+What lies in a buffer of `empty_output` stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pytriton.ipc import tensors
 from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
+from pytriton.worker.outputs import OutputBuffers
 
 
 class ResultError(Exception):
@@ -32,13 +36,20 @@ class ResultWriter:
     """Checks and writes the results of one model's callable."""
 
     def __init__(
-        self, model: str, outputs: Sequence[Output], *, batching: bool, strict: bool
+        self,
+        model: str,
+        outputs: Sequence[Output],
+        *,
+        batching: bool,
+        strict: bool,
+        buffers: OutputBuffers | None = None,
     ) -> None:
         self._model = model
         self._outputs = outputs
         self._declared = {output.name for output in outputs}
         self._batching = batching
         self._strict = strict
+        self._buffers = buffers or OutputBuffers()
 
     def checked(self, results: Any, count: int) -> Sequence[Any]:
         """Return what the callable returned for `count` requests, if it is a list of so many.
@@ -107,6 +118,10 @@ class ResultWriter:
             return self._write_bytes(output, value, lane)
         if value.dtype is not output.dtype and value.dtype != output.dtype:
             self._check_dtype(output, value)
+        elif self._buffers.used:
+            ref = self._buffers.place(lane, output.name, output.datatype, value)
+            if ref is not None:
+                return ref
         return tensors.write(lane, output.name, output.datatype, value, output.dtype)
 
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:

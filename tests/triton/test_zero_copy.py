@@ -98,7 +98,7 @@ def test_without_it_an_input_is_the_callables_own(inference: Inference) -> None:
     x = np.ones((1, 1000), np.float32)
     text = np.array([[b"t"]], object)
     answer = inference.infer("copies", {"x": x, "text": text})
-    permissions, path, *rest = [fact.decode() for fact in answer["facts"][0]]
+    _, path, *rest = [fact.decode() for fact in answer["facts"][0]]
     assert "/dev/shm" not in path
     assert rest == ["not refused", "not refused", "bytes"]
 
