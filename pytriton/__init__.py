@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytriton.buffers import empty_output as empty_output
     from pytriton.daemon import connect as connect
     from pytriton.declaration import declare as declare
     from pytriton.decorators import batch as batch
@@ -38,6 +39,7 @@ _NAMES = {
     "batch": "pytriton.decorators",
     "connect": "pytriton.daemon",
     "declare": "pytriton.declaration",
+    "empty_output": "pytriton.buffers",
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
@@ -54,6 +56,7 @@ __all__ = [
     "batch",
     "connect",
     "declare",
+    "empty_output",
 ]
 
 

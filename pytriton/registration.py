@@ -49,6 +49,7 @@ class Options:
     limits: Limits = dataclasses.field(default_factory=Limits)
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
+    zero_copy_inputs: bool = False
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -138,6 +139,7 @@ def prepare(
         limits=options.limits.to_message(),
         check=options.check is not None,
         lanes=options.lanes or _default_lanes(document),
+        zero_copy_inputs=options.zero_copy_inputs,
     )
     message = messages.Register(spec, options.replace)
     _check_sendable(message)

@@ -7,6 +7,10 @@ whole batch ready-made::
 
     Triton's memory:   …[ request 0 ]……[ request 2 ]…[ request 1 ]…
     here:              [ request 0 ][ request 1 ][ request 2 ]
+
+A model with `zero_copy_inputs` sees Triton's memory itself, by a mapping that cannot be written to.
+Its arrays are valid until the batch is answered: then Triton puts other requests there. They may lie
+at odd addresses: Triton's python backend (seen in 2.51) puts a tensor's data right behind its name.
 """
 
 from __future__ import annotations
@@ -42,13 +46,23 @@ class Source(Protocol):
         """Says where in it."""
 
 
-def read_requests(parts: Sequence[Source], *, batching: bool) -> list[Request]:
-    """Copy the inputs of one batch, or several merged, out of Triton's memory and return their requests.
+def read_requests(
+    parts: Sequence[Source], *, batching: bool, zero_copy: bool = False
+) -> list[Request]:
+    """Return the requests of one batch, or of several merged, with their inputs copied out of Triton's memory.
+
+    With `zero_copy`, numeric inputs are read-only views of it instead.
 
     Raises:
         LaneError, ArenaError: the descriptors are wrong.
     """
     refs = [request for part in parts for request in part.batch.requests]
+    if zero_copy:
+        return [
+            _request(ref, {tensor.name: _view(tensor, part.lane) for tensor in ref.inputs})
+            for part in parts
+            for ref in part.batch.requests
+        ]
     if len(refs) == 1 or not batching:
         lane = parts[0].lane
         return [
@@ -112,6 +126,12 @@ def _copy(ref: TensorRef, lane: Lane) -> Array:
         return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
     copied: Array = tensors.read(lane, ref, _element_dtype(ref.datatype)).copy()
     return copied
+
+
+def _view(ref: TensorRef, lane: Lane) -> Array:
+    if ref.datatype == "BYTES":
+        return tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+    return tensors.read(lane, ref, _element_dtype(ref.datatype))
 
 
 def _parameters(text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pytriton.buffers import set_output_source
 from pytriton.decorators import set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
@@ -16,6 +17,7 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
+from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.results import Output, ResultWriter
 
 
@@ -32,11 +34,15 @@ class Model:
         self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
+        self._zero_copy = spec.zero_copy_inputs
+        self._buffers = OutputBuffers()
+        set_output_source(self._buffers.allocate)
         self.results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
             batching=self._batching,
             strict=spec.strict,
+            buffers=self._buffers,
         )
         for entry in spec.config["input"]:
             # What is missing for it (ml_dtypes) shows now, not at a request.
@@ -50,7 +56,7 @@ class Model:
         Raises:
             LaneError, ArenaError: the descriptors are wrong.
         """
-        return read_requests(parts, batching=self._batching)
+        return read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         """Return the batches waiting on `lanes` that fit into one call with `batch`, taken from them.
@@ -80,11 +86,16 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        self._buffers.begin(parts)
+        # A call of its own, so that nothing here holds the results when buffers are settled.
+        return self._buffers.settled(parts, self._answers(parts))
+
+    def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         try:
             requests = self.requests(parts)
         except Exception as error:
             if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
-                return [self.answer([part])[0] for part in parts]
+                return [self._answers([part])[0] for part in parts]
             return self._failed(parts, error)
         try:
             results = self.results.checked(self._infer(requests), len(requests))

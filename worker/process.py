@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import os
 import platform
@@ -66,7 +67,12 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     infer = load_callable(payloads[0], load.spec)
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)
-    return Model(load.spec, infer)
+    model = Model(load.spec, infer)
+    # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
+    # layers, vocabularies: tens of ms) in the middle of somebody's request.
+    gc.collect()
+    gc.freeze()
+    return model
 
 
 def _loop_of(model: Model) -> type[Loop]:

@@ -1,4 +1,7 @@
-"""Check what a callable returned against the model's declaration, and lay it down in the lane's arena."""
+"""Check what a callable returned against the model's declaration, and lay it down in the lane's arena.
+
+What lies in a buffer of `empty_output` stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
+from pytriton.worker.outputs import OutputBuffers
 
 
 class ResultError(Exception):
@@ -33,13 +37,20 @@ class ResultWriter:
     """Checks and writes the results of one model's callable."""
 
     def __init__(
-        self, model: str, outputs: Sequence[Output], *, batching: bool, strict: bool
+        self,
+        model: str,
+        outputs: Sequence[Output],
+        *,
+        batching: bool,
+        strict: bool,
+        buffers: OutputBuffers | None = None,
     ) -> None:
         self._model = model
         self._outputs = outputs
         self._declared = {output.name for output in outputs}
         self._batching = batching
         self._strict = strict
+        self._buffers = buffers or OutputBuffers()
 
     def checked(self, results: Any, count: int) -> Sequence[Any]:
         """Return what the callable returned for `count` requests, if it is a list of so many.
@@ -98,10 +109,7 @@ class ResultWriter:
             wholes.append((output, whole))
         if not wholes or not sum(rows):
             return None
-        columns = [
-            _rows_of(tensors.write(lane, output.name, output.datatype, whole, output.dtype), rows)
-            for output, whole in wholes
-        ]
+        columns = [_rows_of(self._lay_down(output, whole, lane), rows) for output, whole in wholes]
         return [ResponseRef(list(refs)) for refs in zip(*columns)]
 
     def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
@@ -139,7 +147,14 @@ class ResultWriter:
             return self._write_bytes(output, value, lane)
         if value.dtype is not output.dtype and value.dtype != output.dtype:
             self._check_dtype(output, value)
-        return tensors.write(lane, output.name, output.datatype, value, output.dtype)
+        return self._lay_down(output, value, lane)
+
+    def _lay_down(self, output: Output, array: Array, lane: Lane) -> TensorRef:
+        if self._buffers.used and array.dtype == output.dtype:
+            ref = self._buffers.place(lane, output.name, output.datatype, array)
+            if ref is not None:
+                return ref
+        return tensors.write(lane, output.name, output.datatype, array, output.dtype)
 
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
         for name in result:

@@ -9,12 +9,15 @@ row and taken back all at once::
     │ tensor │    tensor    │ …  │  free                     │   reset() moves `used` back to 0
     └────────┴──────────────┴────┴───────────────────────────┘
     0                            used                    size
+
+What shall outlive a reset is left out when memory is handed out again.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 
 from pytriton.ipc import linux
 
@@ -35,6 +38,7 @@ class Arena:
         linux.seal_against_shrinking(self._fd)
         self._size = 0
         self._used = 0
+        self._kept: Sequence[tuple[int, int]] = ()
         self._map: mmap.mmap | None = None
 
     @property
@@ -44,12 +48,16 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Bytes handed out."""
+        """Bytes handed out, and what lies between them."""
         return self._used
 
-    def reset(self) -> None:
-        """Take back all that was handed out. The reader must be done with it."""
+    def reset(self, kept: Sequence[tuple[int, int]] = ()) -> None:
+        """Take back all that was handed out, but for the pieces [start, end) in `kept`, which is in order.
+
+        The reader must be done with the rest.
+        """
         self._used = 0
+        self._kept = kept
 
     def allocate(self, nbytes: int) -> int:
         """Return the offset of `nbytes` fresh bytes.
@@ -57,12 +65,16 @@ class Arena:
         Raises:
             ArenaError: the machine has not that much memory left.
         """
-        start = -(-self._used // ALIGNMENT) * ALIGNMENT
+        start = self._next(nbytes)
         end = start + nbytes
         if end > self._size:
             self._grow(end)
         self._used = end
         return start
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether `allocate` would not have to get more memory."""
+        return self._next(nbytes) + nbytes <= self._size
 
     def writable(self) -> mmap.mmap:
         """Return the mapping; it covers everything allocated so far."""
@@ -79,6 +91,13 @@ class Arena:
         """Give the memory back; views that are still held stay valid until they go."""
         self._map = None
         os.close(self._fd)
+
+    def _next(self, nbytes: int) -> int:
+        start = -(-self._used // ALIGNMENT) * ALIGNMENT
+        for kept_start, kept_end in self._kept:
+            if start < kept_end and kept_start < start + nbytes:
+                start = -(-kept_end // ALIGNMENT) * ALIGNMENT
+        return start
 
     def _grow(self, needed: int) -> None:
         size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed

@@ -100,6 +100,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
     #: way while one runs.
     lanes: int = 1
+    #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
+    zero_copy_inputs: bool = False
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────

@@ -85,6 +85,12 @@ def write_raw(
     return TensorRef(name, datatype, list(shape), ARENA, offset, nbytes)
 
 
+def address(array: Array) -> int:
+    """Return where an array's first element lies in this process."""
+    start: int = array.__array_interface__["data"][0]
+    return start
+
+
 def encode_bytes(array: Array) -> bytes:
     """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
 

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "pytriton.proxy_backend": {"pytriton.ipc"},
     "pytriton.dispatcher": {"pytriton._clash", "pytriton.ipc", "pytriton.model_config"},
     "pytriton.worker": {
+        "pytriton.buffers",
         "pytriton.decorators",
         "pytriton.exceptions",
         "pytriton.ipc",

@@ -385,12 +385,13 @@ def test_the_callables_own_name_is_the_models() -> None:
 def test_a_declaration_fills_what_is_missing() -> None:
     target = declare(
         name="declared", inputs=[X], outputs=[Y], config=ModelConfig(max_batch_size=7), strict=True,
-        instances=3, load_timeout_s=5,
+        instances=3, load_timeout_s=5, zero_copy_inputs=True,
     )(lambda requests: requests)  # fmt: skip
     message, _ = ready(target, inputs=None, outputs=None)
     spec = message.spec
     assert (spec.name, spec.instances, spec.strict, spec.load_timeout_s) == ("declared", 3, True, 5)
     assert spec.config["max_batch_size"] == 7
+    assert spec.zero_copy_inputs
 
 
 def test_what_is_said_wins_over_what_is_declared() -> None:

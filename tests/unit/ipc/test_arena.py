@@ -209,3 +209,26 @@ def test_closed_arena_leaves_nothing() -> None:
         assert view[0] == 0  # views stay valid until they go
         del view
     assert descriptors() == before
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), min_size=1, max_size=12),
+    st.lists(st.integers(0, 40_000), max_size=12),
+)
+@settings(max_examples=50, deadline=None)
+def test_what_is_kept_over_a_reset_is_not_handed_out_again(
+    first: list[tuple[int, bool]], then: list[int]
+) -> None:
+    with closing(Arena("test")) as arena:
+        places = [(arena.allocate(nbytes), nbytes, keep) for nbytes, keep in first]
+        taken = [(start, start + nbytes) for start, nbytes, keep in places if keep]
+        arena.reset(list(taken))
+        for nbytes in then:
+            size, fitted = arena.size, arena.fits(nbytes)
+            start = arena.allocate(nbytes)
+            assert start % ALIGNMENT == 0
+            assert fitted == (arena.size == size)
+            assert all(start + nbytes <= low or high <= start for low, high in taken)
+            taken.append((start, start + nbytes))
+        arena.reset()
+        assert arena.allocate(1) == 0

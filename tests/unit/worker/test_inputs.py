@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import ml_dtypes
@@ -33,8 +35,10 @@ def put(lane: Lane, name: str, array: Array) -> TensorRef:
     return tensors.write(lane, name, _DATATYPES[array.dtype], array, array.dtype)
 
 
-def received(refs: list[RequestRef], lane: Lane, *, batching: bool) -> list[Request]:
-    return read_requests([Part(lane, Batch(1, refs))], batching=batching)
+def received(
+    refs: list[RequestRef], lane: Lane, *, batching: bool, zero_copy: bool = False
+) -> list[Request]:
+    return read_requests([Part(lane, Batch(1, refs))], batching=batching, zero_copy=zero_copy)
 
 
 def send(lanes: Lanes, batch: Sequence[Inputs], parameters: str = "") -> list[RequestRef]:
@@ -287,3 +291,61 @@ def test_any_batch_is_read_as_it_was_sent(
                 np.testing.assert_array_equal(got[name], array)
                 assert got[name].flags.writeable
                 assert got[name].flags.c_contiguous
+
+
+# ── zero copy ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_views_are_the_peers_memory_and_cannot_be_written(
+    lanes: Lanes, count: int, batching: bool
+) -> None:
+    batch = [{"x": np.full((2, 5), float(k)), "s": strings(b"a", b"b")} for k in range(count)]
+    refs = send(lanes, batch)
+    requests = received(refs, lanes[1], batching=batching, zero_copy=True)
+    assert_same(requests, batch)
+    mapped = np.frombuffer(lanes[1].memory(ARENA, 1), np.uint8)
+    for request in requests:
+        assert np.shares_memory(request["x"], mapped)
+        with pytest.raises(ValueError, match="read-only"):
+            request["x"][0, 0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            request["x"].flags.writeable = True
+        request["s"][0, 0] = b"decoded, and the callable's own"
+    lanes[0].arena.writable()[:] = b"\0" * lanes[0].arena.size
+    assert not any(request["x"].any() for request in requests)  # no copy: they see it
+
+
+@pytest.mark.parametrize("datatype", sorted(datatypes.NUMERIC))
+def test_every_datatype_can_be_viewed(lanes: Lanes, datatype: str) -> None:
+    dtype = datatypes.element_dtype(datatype)
+    batch: list[Inputs] = [{"x": np.array([[1], [0]]).astype(dtype)}, {"x": np.ones((0, 3), dtype)}]
+    assert_same(received(send(lanes, batch), lanes[1], batching=True, zero_copy=True), batch)
+
+
+def test_a_view_at_an_odd_address_is_still_no_copy(lanes: Lanes) -> None:
+    proxy, worker = lanes
+    offset = proxy.arena.allocate(100) + 1
+    proxy.arena.writable()[offset : offset + 16] = np.array([1.0, 2.0]).tobytes()
+    refs = [RequestRef([TensorRef("x", "FP64", [1, 2], ARENA, offset, 16)], "", [])]
+    proxy.send(Batch(1, refs))
+    worker.receive()
+    (request,) = received(refs, worker, batching=True, zero_copy=True)
+    assert request["x"].tolist() == [[1.0, 2.0]]
+    assert not request["x"].flags.aligned
+    assert np.shares_memory(request["x"], np.frombuffer(worker.memory(ARENA, 1), np.uint8))
+
+
+def test_views_of_a_merged_batch_lie_in_the_memory_of_their_own_lanes(lanes: Lanes) -> None:
+    refs = send(lanes, [{"x": np.ones((1, 2))}])
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+    with closing(other[0]) as proxy, closing(other[1]) as worker:
+        others = send((proxy, worker), [{"x": np.full((2, 2), 2.0)}, {"x": np.full((1, 2), 3.0)}])
+        parts = [Part(lanes[1], Batch(1, refs)), Part(worker, Batch(1, others))]
+        requests = read_requests(parts, batching=True, zero_copy=True)
+        assert [request["x"][0, 0] for request in requests] == [1.0, 2.0, 3.0]
+        mapped = np.frombuffer(worker.memory(ARENA, 1), np.uint8)
+        shares = [np.shares_memory(request["x"], mapped) for request in requests]
+        assert shares == [False, True, True]
