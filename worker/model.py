@@ -87,8 +87,12 @@ class Model:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
         self._buffers.begin(parts)
-        # A call of its own, so that nothing here holds the results when buffers are settled.
-        return self._buffers.settled(parts, self._answers(parts))
+        try:
+            # A call of its own, so that nothing here holds the results when buffers are settled.
+            answers = self._answers(parts)
+        finally:
+            self._buffers.end()
+        return self._buffers.settled(parts, answers)
 
     def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         try:

@@ -175,6 +175,10 @@ class OutputBuffers:
         buffers.placed.append(block)
         return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
 
+    def end(self) -> None:
+        """The call has ended, one way or the other."""
+        self._lane = None
+
     def settled(
         self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
@@ -182,7 +186,6 @@ class OutputBuffers:
 
         Nothing of the worker may refer to the results any longer.
         """
-        self._lane = None
         if not self.used:
             return answers
         return [self._settled(part, answer) for part, answer in zip(parts, answers)]
