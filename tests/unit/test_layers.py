@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import subprocess
 import sys
@@ -55,7 +56,12 @@ def imports_of(name: str, path: Path) -> set[str]:
     """Return the full names of what a module imports, anywhere in its file."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    gc.disable()  # hypothesis' callback in a collection makes ast.parse of 3.11 fail ("depth mismatch", seen)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
