@@ -23,7 +23,7 @@ from support.running import RunningDaemon, eventually
 from pytriton.daemon import Model
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
-REQUESTS = int(os.environ.get("PYTRITON_SOAK_REQUESTS", "300"))
+REQUESTS = int(os.environ.get("PYTRITON_SOAK_REQUESTS", "600"))
 LARGEST = (16 if REQUESTS < 1000 else 64) << 20
 _PARTS = 4 if REQUESTS < 1000 else 12
 #: Bytes of a row of the model that batches, so that LARGEST also bounds what is merged into one call.
@@ -211,7 +211,7 @@ def show(title: str, figures: dict[str, int]) -> None:
         f"{what} {value >> 20} MiB" if what.endswith("memory") else f"{what} {value}"
         for what, value in figures.items()
     )
-    print(f"{title}: {line}")  # noqa: T201
+    print(f"{title}: {line}")
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_requests_of_all_sizes_come_back_and_nothing_grows(fresh_daemon: Running
         soak.run(REQUESTS // _PARTS, seed=1 + part)
         show(f"{part * (REQUESTS // _PARTS)} requests", footprint(fresh_daemon, models))
     took_s = time.monotonic() - begun
-    print(f"{REQUESTS} requests, {soak.nbytes / 1e9:.1f} GB each way, {took_s:.0f} s")  # noqa: T201
+    print(f"{REQUESTS} requests, {soak.nbytes / 1e9:.1f} GB each way, {took_s:.0f} s")
     eventually(
         lambda: not grown(before, footprint(fresh_daemon, models)),
         lambda: f"no more than before: {grown(before, footprint(fresh_daemon, models))}",
