@@ -18,6 +18,7 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits
 from pytriton.worker.callables import load_callable, run_check
+from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
 from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
@@ -72,6 +73,7 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()
     gc.freeze()
+    keep_freed_memory()
     return model
 
 
