@@ -314,6 +314,10 @@ def test_scaling_and_replacing_fails_no_request(
     assert [i.restarts for i in model.instances] == [0, 0, 0]
 
 
+def _until_restarts(model: Model, count: int) -> None:
+    eventually(lambda: sum(i.restarts for i in model.instances) == count, "it is replaced")
+
+
 def test_workers_that_are_replaced_get_their_lanes_back(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
@@ -321,13 +325,12 @@ def test_workers_that_are_replaced_get_their_lanes_back(
     model = serve(slow, PLAIN, instances=3)
     with Load(daemon, threads, 8) as load:
         for index in (0, 2):
+            before = sum(i.restarts for i in model.instances)
             pid = model.instances[index].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            eventually(
-                lambda index=index, pid=pid: model.instances[index].pid not in (None, pid),
-                "there is another worker",
-            )
+            _until_restarts(model, before + 1)
+            model.wait_ready()
             load.go_on()
             all_have_their_lanes(model, 3)
     assert sum(i.restarts for i in model.instances) == 2
