@@ -299,6 +299,7 @@ def all_have_their_lanes(model: Model, instances: int, spares: int = 0) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # tritonserver ends proxies one after the other, over a second each
 def test_scaling_and_replacing_fails_no_request(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
