@@ -339,6 +339,7 @@ def _in_a_fork() -> bool:
     return pytriton.empty_output((1, COLUMNS), np.float32).flags.owndata
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_fork_of_the_worker_gets_memory_of_its_own(serve: Serve) -> None:
     """It and the worker would otherwise hand out the same memory twice."""
     said = []
