@@ -46,6 +46,8 @@ class Pool:
         self._routes = Routes(spec.lanes)
         self._changed = asyncio.Condition()
         self._stopping = False
+        #: Workers that were idle while a batch waited for them, and how many batches they had begun.
+        self._idle_at: dict[str, int] = {}
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -160,6 +162,11 @@ class Pool:
             return Verdict("wait", wait_s=limit_s - busy_s)
         if busy_s is None and taken:  # it has just answered
             return Verdict("wait", wait_s=limit_s)
+        begun = worker.gauge.read().begun
+        if busy_s is None and self._idle_at.get(name) != begun:
+            # It may have taken and answered the batch since the proxy looked: is it still as idle next time?
+            self._idle_at[name] = begun
+            return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
@@ -257,6 +264,7 @@ class Pool:
         ended = [name for name, one in self._workers.items() if not one.alive]
         for name in ended[:-_ENDED_KEPT]:
             del self._workers[name]
+            self._idle_at.pop(name, None)
         self._workers[worker.name] = worker
         return worker
 
