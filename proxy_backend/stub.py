@@ -15,6 +15,7 @@ Triton 2.51): so the destructor is taken off again; the tensor itself owns the m
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ class _Serialized(Array):
         return self
 
 
+@lru_cache(maxsize=256)
+def _placeholder(shape: tuple[int, ...]) -> Array:
+    """Return an object array of this shape without any elements of its own; making one takes long."""
+    return np.broadcast_to(np.array(None, object), shape)
+
+
 class BytesTensors:
     """Raw access to BYTES tensors. One per process: it changes the stub's module."""
 
@@ -59,9 +66,8 @@ class BytesTensors:
 
     def make(self, name: str, shape: list[int], data: memoryview) -> Any | None:
         """Return a pb_utils.Tensor of serialized bytes, or None when this stub wants an object array."""
-        placeholder: Array = np.broadcast_to(np.array(None, object), shape)
         self._outgoing = data
-        tensor = pb_utils.Tensor(name, placeholder)
+        tensor = pb_utils.Tensor(name, _placeholder(tuple(shape)))
         taken = self._outgoing is None
         self._outgoing = None
         return tensor if taken else None

@@ -76,13 +76,15 @@ class Options:
 
 
 def _default_lanes(config: Mapping[str, Any]) -> int:
-    """Two without batching; one with it, and for streams.
+    """Two without batching; one with it, and for streams, sequences and queues with rules.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
-    is queued before a batch has come together (docs/performance.md has the figures).
+    is queued before a batch has come together (docs/performance.md has the figures). And what a
+    second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
-    return 1 if decoupled or config.get("max_batch_size", 0) > 1 else 2
+    ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
+    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
 
 
 def prepare(
