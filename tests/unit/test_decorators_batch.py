@@ -32,11 +32,6 @@ from pytriton.proxy.types import Request
 BIG = 1 << 15  # float32 values in a row: large enough for adjacency to be looked for
 
 
-@pytest.fixture(autouse=True)
-def _fresh_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytriton.decorators.context._process_context", TritonContext())
-
-
 def config(*outputs: str, **fields: Any) -> TritonModelConfig:
     specs = [TensorSpec(name, np.float32, (-1,)) for name in outputs]
     return TritonModelConfig("m", outputs=specs, **fields)

@@ -27,12 +27,6 @@ from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 from pytriton.model_config import DynamicBatcher, TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
-
-@pytest.fixture(autouse=True)
-def _fresh_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytriton.decorators.context._process_context", TritonContext())
-
-
 CONFIG = TritonModelConfig(
     "m",
     max_batch_size=16,
