@@ -15,7 +15,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes, messages
+from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
@@ -27,6 +27,7 @@ from pytriton.ipc.lane import (
     LaneClosed,
     LaneError,
     LaneSilent,
+    ResponseRef,
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
@@ -37,6 +38,8 @@ from pytriton.proxy_backend.streams import Streams
 #: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
 
 
 class Overdue(Exception):
@@ -57,14 +60,17 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
-        )
+        python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
+        self._details = python_model is not None
+        translator = translate.Translator(translate.input_datatypes(config), details=self._details)
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
-        self._streams = Streams(self._name, attachment, translator) if decoupled else None
+        self._streams = None
+        if decoupled or python_model == "streams":
+            waits = python_model is not None
+            self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
         self._waited_on = False
         self._batch_id = 0
@@ -142,7 +148,18 @@ class TritonPythonModel:
             raise LaneError(
                 f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
             )
+        if self._details:
+            return [
+                self._detailed(request, ref, lane)
+                for request, ref in zip(requests, answer.responses)
+            ]
         return self._translator.responses(answer.responses, lane)
+
+    def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
+        if ref.details is not None and ref.details.reschedule:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane) -> None:
         """The batch is overdue: wait on if the dispatcher says so.

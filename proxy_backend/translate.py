@@ -7,31 +7,50 @@ overwrite them.
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane, LaneError, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lane import (
+    Lane,
+    LaneError,
+    RequestDetails,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
+#: Which values a control tensor takes tells its type.
+_CONTROL_TYPES = {
+    "int32_false_true": "TYPE_INT32",
+    "fp32_false_true": "TYPE_FP32",
+    "bool_false_true": "TYPE_BOOL",
+}
 
 
 class Translator:
     """Translates the batches of one model instance for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32").
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). With `details`, requests
+    carry what only a Triton Python model asks for.
     """
 
-    def __init__(self, datatypes: dict[str, str]) -> None:
+    def __init__(self, datatypes: dict[str, str], *, details: bool = False) -> None:
         self._datatypes = datatypes
+        self._details = details
+        # This tritonserver's responses may have no parameters: they came after 2.51.
+        makes = getattr(pb_utils.InferenceResponse.__init__, "__doc__", "") if details else ""
+        self._has_parameters = "parameters" in (makes or "")
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
@@ -45,6 +64,8 @@ class Translator:
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
         """Return the lane's form of a batch; what is not in Triton's memory is copied into the lane's arena."""
         lane.arena.reset()
+        if self._details:
+            return [self._detailed(request, lane) for request in requests]
         return [
             RequestRef(
                 [self._input(tensor, lane) for tensor in request.inputs()],
@@ -60,9 +81,27 @@ class Translator:
 
     def response(self, response: ResponseRef, lane: Lane) -> Any:
         """Return the stub's form of one answer."""
+        details = response.details
         if response.error is not None:
-            return failure(response.error)
-        return pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
+            return failure(response.error, details and error_code(details.code))
+        outputs = [self._output(ref, lane) for ref in response.outputs]
+        if details is not None and details.parameters and self._has_parameters:
+            return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
+        return pb_utils.InferenceResponse(outputs)
+
+    def _detailed(self, request: Any, lane: Lane) -> RequestRef:
+        return RequestRef(
+            [self._input(tensor, lane) for tensor in request.inputs()],
+            request.parameters(),
+            sorted(request.requested_output_names()),
+            request.request_id(),
+            RequestDetails(
+                request.correlation_id(),
+                request.flags(),
+                request.timeout(),
+                request.trace().get_context(),
+            ),
+        )
 
     def _input(self, tensor: Any, lane: Lane) -> TensorRef:
         name = tensor.name()
@@ -118,7 +157,37 @@ class Translator:
         return pb_utils.Tensor(ref.name, array)
 
 
-def failure(text: str, code: int | None = None) -> Any:
+def error_code(name: str) -> Any | None:
+    """Return pb_utils.TritonError's code of this name; None for one that this tritonserver lacks."""
+    return getattr(pb_utils.TritonError, name, None) if name.isupper() else None
+
+
+def input_datatypes(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the datatype of every tensor that Triton may give a model of this configuration as an input.
+
+    Besides the declared inputs: what the sequence batcher adds (`control_input`, `state`), and `batch_input`.
+    """
+    found = {entry["name"]: entry["data_type"] for entry in config["input"]}
+    sequences = config.get("sequence_batching", {})
+    for entry in sequences.get("control_input", []):
+        for control in entry.get("control", []):
+            found[entry["name"]] = _control_type(control)
+    for entry in sequences.get("state", []):
+        found[entry["input_name"]] = entry["data_type"]
+    for entry in config.get("batch_input", []):
+        found.update(dict.fromkeys(entry["target_name"], entry["data_type"]))
+    return {name: datatypes.of_config(data_type) for name, data_type in found.items()}
+
+
+def _control_type(control: Mapping[str, Any]) -> str:
+    """Return the type of a control tensor (model_config.proto, ModelSequenceBatching.Control)."""
+    for values, data_type in _CONTROL_TYPES.items():
+        if control.get(values):
+            return data_type
+    return str(control["data_type"])
+
+
+def failure(text: str, code: Any | None = None) -> Any:
     """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
     error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)

@@ -75,7 +75,7 @@ class Options:
             )
 
 
-def _default_lanes(config: Mapping[str, Any]) -> int:
+def default_lanes(config: Mapping[str, Any]) -> int:
     """Two without batching; one with it, and for streams, sequences and queues with rules.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
@@ -140,7 +140,7 @@ def prepare(
         max_batches=options.max_batches,
         limits=options.limits.to_message(),
         check=options.check is not None,
-        lanes=options.lanes or _default_lanes(document),
+        lanes=options.lanes or default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
     )
     message = messages.Register(spec, options.replace)

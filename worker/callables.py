@@ -29,7 +29,7 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
         LoadError: another Python version pickled it by value, or it is not callable.
         Exception: whatever unpickling or the factory raises.
     """
-    loaded = _unpickled(payload, spec)
+    loaded = load_object(payload, spec)
     if spec.factory or inspect.isclass(loaded):
         loaded = loaded()
     if not callable(loaded):
@@ -46,11 +46,17 @@ def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
         LoadError: it returned False.
         Exception: whatever the check raises: then the callable must not serve.
     """
-    if _unpickled(payload, spec)(infer) is False:
+    if load_object(payload, spec)(infer) is False:
         raise LoadError(f"model {spec.name}: check= returned False")
 
 
-def _unpickled(payload: bytes, spec: messages.ModelSpec) -> Any:
+def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
+    """Unpickle a payload.
+
+    Raises:
+        LoadError: another Python version pickled it by value.
+        Exception: whatever unpickling raises.
+    """
     header, pickled = unpack(payload)
     ours = platform.python_version_tuple()[:2]
     theirs = header.python_version

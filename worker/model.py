@@ -24,6 +24,9 @@ from pytriton.worker.results import Output, ResultWriter
 class Model:
     """A loaded callable with what is declared about it."""
 
+    #: A Triton Python model that may answer at any time.
+    streams = False
+
     def __init__(self, spec: messages.ModelSpec, infer: Infer) -> None:
         self.name = spec.name
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
@@ -49,6 +52,9 @@ class Model:
             datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
+
+    def close(self) -> None:
+        """The worker is about to end."""
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.

@@ -58,6 +58,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         control.send(messages.WorkerReady(worker))
         loop.run()
+        model.close()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -65,10 +66,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    infer = load_callable(payloads[0], load.spec)
-    if load.spec.check:
-        run_check(payloads[1], load.spec, infer)
-    model = Model(load.spec, infer)
+    model = _load_model(load, payloads)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()
@@ -77,7 +75,23 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     return model
 
 
+def _load_model(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
+    if load.spec.python_model is not None:
+        # Here, so that other workers do without it.
+        from pytriton.worker.python_loading import load_python_model
+
+        return load_python_model(payloads[0], load.spec, load.instance)
+    infer = load_callable(payloads[0], load.spec)
+    if load.spec.check:
+        run_check(payloads[1], load.spec, infer)
+    return Model(load.spec, infer)
+
+
 def _loop_of(model: Model) -> type[Loop]:
+    if model.streams:
+        from pytriton.worker.python_streams import PythonStreamLoop
+
+        return PythonStreamLoop
     if not model.decoupled:
         return Loop
     return AsyncStreamLoop if model.asynchronous else StreamLoop
@@ -86,7 +100,8 @@ def _loop_of(model: Model) -> type[Loop]:
 def _enter(world: messages.World) -> None:
     """Make imports resolve as they did for the registrant; the folder with pytriton itself stays first."""
     if world.sys_path:
-        sys.path[1:] = world.sys_path
+        packages = world.env.get("PYTRITON_WORKER_PACKAGES")
+        sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
 
 

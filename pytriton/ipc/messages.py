@@ -63,6 +63,24 @@ class Limits(msgspec.Struct, frozen=True):
     nice: int = 0
 
 
+class PythonModel(msgspec.Struct, frozen=True):
+    """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
+
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
+    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
+    as `initialize` gets it. `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_kind` and `model_instance_device_id`. `streams`: answers may come after `execute`
+    has returned, or between batches.
+    """
+
+    model_config: str
+    folder: str = ""
+    file: str = "model.py"
+    kinds: list[str] = []
+    device_ids: list[str] = []
+    streams: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -102,6 +120,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     lanes: int = 1
     #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
     zero_copy_inputs: bool = False
+    #: What is served is a Triton Python model and no inference callable.
+    python_model: Optional[PythonModel] = None
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
