@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, MutableSequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
@@ -63,13 +63,13 @@ def plain(message: Any, *, full: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if _is_map(field):
+        if isinstance(value, MutableMapping):
             if value or full:
                 found[field.name] = {
                     str(key): _plain_value(field.message_type.fields_by_name["value"], one, full)
                     for key, one in value.items()
                 }
-        elif _is_repeated(field):
+        elif isinstance(value, MutableSequence):
             if len(value) or full:
                 found[field.name] = [_plain_value(field, one, full) for one in value]
         elif field.message_type is not None or field.containing_oneof is not None:
@@ -78,15 +78,6 @@ def plain(message: Any, *, full: bool = False) -> dict[str, Any]:
         elif full or value != field.default_value:
             found[field.name] = _plain_value(field, value, full)
     return found
-
-
-def _is_repeated(field: Any) -> bool:
-    return bool(field.label == field.LABEL_REPEATED)
-
-
-def _is_map(field: Any) -> bool:
-    kind = field.message_type
-    return kind is not None and bool(kind.GetOptions().map_entry)
 
 
 def _plain_value(field: Any, value: Any, full: bool) -> Any:
@@ -125,6 +116,7 @@ def config_for_model(config: Any) -> str:
     if not completed.instance_group:
         group = completed.instance_group.add()
         group.kind = group.KIND_CPU
+        group.name = completed.name  # as Triton calls it then
     for index, group in enumerate(completed.instance_group):
         group.name = group.name or f"{completed.name}_{index}"
         group.count = group.count or 1
@@ -133,22 +125,35 @@ def config_for_model(config: Any) -> str:
     return json.dumps(plain(completed, full=True), separators=(",", ":"))
 
 
-def places_of(config: Any) -> list[tuple[str, str]]:
-    """Return kind and device of each instance that the instance groups ask for; one on the CPU without any.
+class Place(NamedTuple):
+    """Where one instance of a model runs, and its name: as `initialize` is told."""
+
+    name: str
+    kind: str
+    device: str
+
+
+def places_of(config: Any) -> list[Place]:
+    """Return the instances that the instance groups ask for; one on the CPU without any.
 
     Raises:
         PyTritonValidationError: GPUs are asked for where there are none.
     """
-    places: list[tuple[str, str]] = []
-    for group in config.instance_group:
+    places: list[Place] = []
+    for index, group in enumerate(config.instance_group):
+        name = group.name or f"{config.name}_{index}"
         count = group.count or 1
         if group.kind == group.KIND_GPU:
             gpus = [str(gpu) for gpu in group.gpus] or _gpus(config.name)
-            places += [("GPU", gpu) for gpu in gpus for _ in range(count)]
+            places += [
+                Place(f"{name}_{number}_gpu{gpu}", "GPU", gpu)
+                for number in range(count)
+                for gpu in gpus
+            ]
         else:
             kind = "MODEL" if group.kind == group.KIND_MODEL else "CPU"
-            places += [(kind, "0")] * count
-    return places or [("CPU", "0")]
+            places += [Place(f"{name}_{number}", kind, "0") for number in range(count)]
+    return places or [Place(f"{config.name}_0", "CPU", "0")]
 
 
 def _gpus(name: str) -> list[str]:

@@ -142,15 +142,19 @@ def _spec(
 def _python_model(source: _Source, said: Any, options: Options, file: str) -> messages.PythonModel:
     devices = device_list(options.devices)
     if devices:  # each worker sees its own device only, as number 0
-        places = [("CPU" if device in (None, "") else "GPU", "0") for device in devices]
+        places = [
+            model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
+            for index, device in enumerate(devices)
+        ]
     else:
         places = model_dir.places_of(said)
     return messages.PythonModel(
         model_config=model_dir.config_for_model(said),
         folder="" if source.folder is None else str(source.folder),
         file=file,
-        kinds=[kind for kind, _ in places],
-        device_ids=[device for _, device in places],
+        names=[place.name for place in places],
+        kinds=[place.kind for place in places],
+        device_ids=[place.device for place in places],
         streams=_STREAM_NAMES.search(source.text) is not None,
     )
 

@@ -32,6 +32,11 @@ from pytriton.ipc.lane import (
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.model import Model, Part, Unrecoverable
 
+
+class WrongReturn(pb_utils.TritonModelException):
+    """`execute` returned something else than it should; the text says all."""
+
+
 _RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
 _NO_DETAILS = RequestDetails()
 
@@ -102,9 +107,9 @@ class PythonModel(Model):
             start = end
         return answers
 
-    def failure(self, error: BaseException | str) -> str:
+    def failure(self, error: BaseException) -> str:
         """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, WrongReturn) else f"{type(error).__name__}: {error}"
         return sendable(
             f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
         )
@@ -210,10 +215,10 @@ class _OnlySender:
         """Return what was sent, when it is.
 
         Raises:
-            TritonModelException: nobody has asked for the sender.
+            WrongReturn: nobody has asked for the sender.
         """
         if not self.asked:
-            raise pb_utils.TritonModelException(
+            raise WrongReturn(
                 "execute returned no response to a request, and did not ask for its response sender"
             )
         self._came.wait()
@@ -232,20 +237,18 @@ def check_responses(returned: Any, count: int) -> None:
     """Refuse what is no list of so many responses (or None).
 
     Raises:
-        TritonModelException: it is not; in the words of Triton's backend.
+        WrongReturn: it is not; in the words of Triton's backend.
     """
     if not isinstance(returned, list):
-        raise pb_utils.TritonModelException(
-            f"Expected a list in the execute return, found type '{type(returned)}'."
-        )
+        raise WrongReturn(f"Expected a list in the execute return, found type '{type(returned)}'.")
     if len(returned) != count:
-        raise pb_utils.TritonModelException(
+        raise WrongReturn(
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(returned)}"
         )
     for response in returned:
         if response is not None and not isinstance(response, pb_utils.InferenceResponse):
-            raise pb_utils.TritonModelException(
+            raise WrongReturn(
                 "Expected an 'InferenceResponse' object in the execute function return list, found type "
                 f"'{type(response)}'."
             )
@@ -255,12 +258,15 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
     """Return what `initialize` gets."""
     model = spec.python_model
     assert model is not None
-    count = max(1, len(model.kinds))
+    which = instance % len(model.names)
+    name = model.names[which]
+    if instance >= len(model.names):  # a spare, or scaled
+        name = f"{spec.name}_0_{instance}"
     return {
         "model_config": model.model_config,
-        "model_instance_kind": model.kinds[instance % count] if model.kinds else "CPU",
-        "model_instance_name": f"{spec.name}_0_{instance}",
-        "model_instance_device_id": model.device_ids[instance % count] if model.kinds else "0",
+        "model_instance_kind": model.kinds[which],
+        "model_instance_name": name,
+        "model_instance_device_id": model.device_ids[which],
         "model_repository": model.folder,
         "model_version": str(spec.version),
         "model_name": spec.name,

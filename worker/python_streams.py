@@ -42,7 +42,7 @@ from pytriton.ipc.lane import (
 from pytriton.pb_utils import host
 from pytriton.worker.loop import Loop, signal_pipe
 from pytriton.worker.python_host import WorkerHost
-from pytriton.worker.python_model import PythonModel, check_responses
+from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
 from pytriton.worker.streams import Outbox
 
 #: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
@@ -252,7 +252,7 @@ class PythonStream:
         """`execute` has returned this.
 
         Raises:
-            TritonModelException: it should not have.
+            WrongReturn: it should not have.
         """
         self.take(result)
         self.returned([i for i, one in enumerate(self.requests) if one.rescheduled])
@@ -261,13 +261,13 @@ class PythonStream:
         """Send the responses that `execute` has returned.
 
         Raises:
-            TritonModelException: it should not have, or should have.
+            WrongReturn: it should not have, or should have.
         """
         if result is None:
             result = [None] * len(self.requests)
         check_responses(result, len(self.requests))
         if self._model.decoupled and any(response is not None for response in result):
-            raise pb_utils.TritonModelException(
+            raise WrongReturn(
                 f"Python model '{self._model.instance_name}' is using the decoupled mode and the execute function "
                 "must return None."
             )
@@ -277,7 +277,7 @@ class PythonStream:
             elif not (
                 self._model.decoupled or self.requests[index].rescheduled or index in self._senders
             ):
-                raise pb_utils.TritonModelException(
+                raise WrongReturn(
                     "execute returned no response to a request, and did not ask for its response sender"
                 )
 

@@ -68,14 +68,15 @@ class PythonModel(msgspec.Struct, frozen=True):
 
     `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
     worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
-    as `initialize` gets it. `kinds` and `device_ids` say for each instance what it gets as
-    `model_instance_kind` and `model_instance_device_id`. `streams`: answers may come after `execute`
+    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_name` and so on. `streams`: answers may come after `execute`
     has returned, or between batches.
     """
 
     model_config: str
     folder: str = ""
     file: str = "model.py"
+    names: list[str] = []
     kinds: list[str] = []
     device_ids: list[str] = []
     streams: bool = False
