@@ -14,6 +14,7 @@ from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import linux, messages
+from pytriton.ipc.calls import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge, Reading
 
@@ -212,11 +213,13 @@ class WorkerProcess:
         """End the process; its lanes end with it."""
         await self.child.stop(grace_s)
         self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
 
     def _ended(self, exited: asyncio.Future[int]) -> None:
         self._done = self.gauge.read()
         self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
         if not self.ready.done():
             asyncio.get_running_loop().create_task(self._report_early_end())
 

@@ -7,17 +7,21 @@ import os
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+from pytriton.proxy_backend.calls import Calls
 
 
 class Attachment:
     """A proxy's place with the dispatcher, and its lane while it has one. Not for several threads at once."""
 
-    def __init__(self, control: ControlClient, registration: str, instance: str) -> None:
+    def __init__(
+        self, control: ControlClient, registration: str, instance: str, calls: Calls
+    ) -> None:
         self.lane: Lane | None = None
         self.execution_timeout_s: float | None = None
         self._control = control
         self._registration = registration
         self._instance = instance
+        self._calls = calls
         self._worker = ""
 
     def attach(self) -> Lane:
@@ -34,6 +38,7 @@ class Attachment:
             except LaneClosed:
                 lost = attached.worker
                 continue
+            self._calls.serve(attached.lane_path)
             self._worker = attached.worker
             self.execution_timeout_s = attached.execution_timeout_s
         return self.lane
@@ -43,6 +48,7 @@ class Attachment:
         if self.lane is not None:
             self.lane.close()
             self.lane = None
+            self._calls.retire()
 
     def judge_loss(self, losses: int, *, final: bool = False) -> str | None:
         """Return what to answer to the batch of a lost worker; None to try another one."""
@@ -57,6 +63,7 @@ class Attachment:
     def close(self) -> None:
         """Let the worker go, and say so."""
         self.drop()
+        self._calls.end()
         self._control.send(messages.Detach(self._registration, self._instance))
         self._control.flush()
         self._control.close()

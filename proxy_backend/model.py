@@ -31,6 +31,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.calls import Calls
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 
@@ -64,7 +65,8 @@ class TritonPythonModel:
         self._details = python_model is not None
         translator = translate.Translator(translate.input_datatypes(config), details=self._details)
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
-        attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
+        registration = _parameter(config, REGISTRATION_PARAMETER)
+        attachment = Attachment(control, registration, instance, Calls(translator))
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
         self._streams = None

@@ -84,7 +84,7 @@ class Translator:
         details = response.details
         if response.error is not None:
             return failure(response.error, details and error_code(details.code))
-        outputs = [self._output(ref, lane) for ref in response.outputs]
+        outputs = [self.tensor(ref, lane) for ref in response.outputs]
         if details is not None and details.parameters and self._has_parameters:
             return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
         return pb_utils.InferenceResponse(outputs)
@@ -134,12 +134,17 @@ class Translator:
         return number
 
     def _bytes_input(self, name: str, tensor: Any, lane: Lane) -> TensorRef:
+        return self.serialized(name, tensor, lane)
+
+    def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
+        """Copy a BYTES tensor of the stub's, and return where it lies."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
-    def _output(self, ref: TensorRef, lane: Lane) -> Any:
+    def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
+        """Return the stub's form of a tensor of the worker's."""
         if ref.datatype == "BYTES":
             data = tensors.read_raw(lane, ref)
             tensor = self._bytes.make(ref.name, ref.shape, data)

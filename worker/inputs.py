@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytriton.ipc import datatypes, tensors
+from pytriton.ipc.calls import CHAIN_PARAMETER
 from pytriton.ipc.lane import Batch, Lane, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
@@ -135,4 +136,8 @@ def _view(ref: TensorRef, lane: Lane) -> Array:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    return json.loads(text) if len(text) > 2 else {}
+    if len(text) <= 2:
+        return {}
+    parameters: dict[str, Any] = json.loads(text)
+    parameters.pop(CHAIN_PARAMETER, None)  # ours, of a request that another model's worker has made
+    return parameters

@@ -34,6 +34,8 @@ class Model:
         self.execution_timeout_s = spec.execution_timeout_s
         #: As it was registered: for a decoupled model, which may answer many times.
         self.produce = infer
+        #: What is being served, as far as it is one thing: for calls to other models.
+        self.now: Sequence[Part] = ()
         self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
@@ -92,12 +94,14 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        self.now = parts
         self._buffers.begin(parts)
         try:
             # A call of its own, so that nothing here holds the results when buffers are settled.
             answers = self._answers(parts)
         finally:
             self._buffers.end()
+            self.now = ()
         return self._buffers.settled(parts, answers)
 
     def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:

@@ -18,6 +18,7 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits
 from pytriton.worker.callables import load_callable, run_check
+from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
@@ -56,9 +57,11 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
         loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
+        caller = Caller(worker, model, load.lane_path)
         control.send(messages.WorkerReady(worker))
         loop.run()
         model.close()
+        caller.close()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import threading
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages, tensors
+from pytriton.ipc.calls import CHAIN_PARAMETER
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import (
     BatchDone,
@@ -52,6 +54,7 @@ class PythonModel(Model):
         self.streams = spec.python_model.streams or self.decoupled
         self.execution_timeout_s = spec.execution_timeout_s
         self.instance_name = instance_name
+        self.now: Sequence[Part] = ()
         self._version = spec.version
         self._most_rows = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
@@ -88,6 +91,7 @@ class PythonModel(Model):
         Raises:
             Unrecoverable: the model said so; the text is for the clients, too.
         """
+        self.now = parts
         try:
             requests = [
                 one for part in parts for one in self.incoming(part.batch.requests, part.lane)
@@ -99,6 +103,8 @@ class PythonModel(Model):
         except Exception as error:
             traceback.print_exc()
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
+        finally:
+            self.now = ()
         answers: list[BatchDone | BatchFailed] = []
         start = 0
         for part in parts:
@@ -182,7 +188,7 @@ class PythonModel(Model):
         return pb_utils.InferenceRequest.incoming(
             [self._tensor(tensor, lane) for tensor in ref.inputs],
             ref.requested,
-            ref.parameters,
+            _without_chain(ref.parameters),
             request_id=ref.request_id,
             correlation_id=details.correlation_id,
             flags=details.flags,
@@ -271,6 +277,15 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
         "model_version": str(spec.version),
         "model_name": spec.name,
     }
+
+
+def _without_chain(parameters: str) -> str:
+    """Return a request's parameters without ours, which a call of another model's worker has."""
+    if CHAIN_PARAMETER not in parameters:
+        return parameters
+    found = json.loads(parameters)
+    found.pop(CHAIN_PARAMETER, None)
+    return json.dumps(found, separators=(",", ":"))
 
 
 def _lay_down(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:

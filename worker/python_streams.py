@@ -40,7 +40,9 @@ from pytriton.ipc.lane import (
     ResponseRef,
 )
 from pytriton.pb_utils import host
+from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop, signal_pipe
+from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
 from pytriton.worker.streams import Outbox
@@ -175,6 +177,7 @@ class PythonStreamLoop(Loop):
     def _execute(self, stream: PythonStream) -> None:
         if stream.lost:
             return
+        self._python.now = [stream.part]
         try:
             returned = self._python.execute(stream.requests)
             if inspect.iscoroutine(returned):
@@ -186,8 +189,11 @@ class PythonStreamLoop(Loop):
             stream.finish(returned)
         except Exception as error:
             self._failed(stream, error)
+        finally:
+            self._python.now = ()
 
     async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
+        serving.set([stream.part])  # of this task and those that it makes
         try:
             stream.take(await coroutine)
         except Exception as error:
@@ -231,6 +237,7 @@ class PythonStream:
         model: PythonModel,
     ) -> None:
         self.id = batch.id
+        self.part = Part(outbox.lane, batch)
         self.outbox = outbox
         self.requests = requests
         self.lost = False

@@ -13,6 +13,7 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.proxy.types import Request
+from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop, signal_pipe
 from pytriton.worker.model import Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
@@ -62,6 +63,7 @@ class StreamLoop(Loop):
         """
         stream = self._begin(outbox, batch)
         error: Exception | None = None
+        self._model.now = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
@@ -72,6 +74,8 @@ class StreamLoop(Loop):
             raise
         except Exception as raised:
             error = raised
+        finally:
+            self._model.now = ()
         self._end(stream, error)
 
     def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
@@ -192,6 +196,7 @@ class AsyncStreamLoop(StreamLoop):
 
     async def _answer_stream(self, outbox: Outbox, batch: Batch, stream: Stream) -> None:
         error: Exception | None = None
+        serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -161,6 +162,11 @@ class InferenceRequest:
     def parameters(self) -> str:
         """The parameters, a JSON object."""
         return self._parameters
+
+    def given_parameters(self) -> dict[str, Any]:
+        """The parameters as a dict."""
+        found: dict[str, Any] = json.loads(self._parameters) if self._parameters else {}
+        return found
 
     def trace(self) -> InferenceTrace:
         """The trace."""
