@@ -140,6 +140,25 @@ def test_streams_are_the_same(servers: tuple[Server, Server]) -> None:
         assert ours == stock
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_calls_to_other_models_are_the_same(servers: tuple[Server, Server], protocol: str) -> None:
+    x = np.arange(4, dtype=np.float32)
+    calls: list[tuple[str, dict[str, Array]]] = [
+        ("bls", {"MODEL": np.array([b"add_sub"], np.object_), "INPUT0": x, "INPUT1": 3 * x}),
+        ("bls_async", {"INPUT0": x, "INPUT1": 3 * x}),
+        ("bls_decoupled", {"IN": np.array([0], np.int32)}),
+        ("bls_decoupled", {"IN": np.array([40], np.int32)}),
+    ]
+    for model, inputs in calls:
+        stock, ours = (server.outcome(protocol, model, inputs) for server in servers)
+        assert ours == stock, model
+    unknown = {"MODEL": np.array([b"nobody"], np.object_), "INPUT0": x, "INPUT1": x}
+    stock, ours = (server.outcome(protocol, "bls", unknown) for server in servers)
+    assert ours[0] == stock[0], (ours, stock)
+    assert "nobody" in ours[1]
+    assert "nobody" in stock[1]
+
+
 def test_custom_metrics_are_the_same(servers: tuple[Server, Server]) -> None:
     for number in (1, 5, 50, 500):
         stock, ours = (
