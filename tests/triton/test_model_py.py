@@ -134,10 +134,36 @@ def test_streams_are_the_same(servers: tuple[Server, Server]) -> None:
     ]
     values, delays = np.array([4, 2, 0, 1], np.int32), np.array([1, 2, 3, 4], np.uint32)
     calls.append(("repeat_decoupled", {"IN": values, "DELAY": delays}))
+    calls.append(("reschedule_decoupled", {"IN": np.array([6], np.int32)}))
     calls.append(("repeat_decoupled", {"IN": values, "DELAY": delays[1:]}))
     for model, inputs in calls:
         stock, ours = (server.stream(model, inputs) for server in servers)
         assert ours == stock
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sequences_and_requests_queued_again_are_the_same(
+    servers: tuple[Server, Server], protocol: str
+) -> None:
+    for times in (1, 5):
+        inputs = {"IN": np.array([times], np.int32)}
+        stock, ours = (server.outcome(protocol, "reschedule", inputs) for server in servers)
+        assert ours == stock
+        assert ours[1]["TIMES"][2] == [times]
+    for step in range(3):
+        for sequence in (7, 8):
+            stock, ours = (
+                server.outcome(
+                    protocol,
+                    "sequence",
+                    {"IN": np.array([[10 * sequence + step]], np.int32)},
+                    sequence_id=sequence,
+                    sequence_start=step == 0,
+                    sequence_end=step == 2,
+                )
+                for server in servers
+            )
+            assert ours == stock
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
