@@ -52,8 +52,11 @@ class _Source:
     cls: type | None
     text: str
 
-    def mentions(self, name: str) -> bool:
-        return name in self.text or hasattr(self.cls, name)
+    @property
+    def completes(self) -> bool:
+        """Whether it may have an `auto_complete_config`."""
+        name = "auto_complete_config"
+        return name in self.text if self.cls is None else hasattr(self.cls, name)
 
 
 def prepare_model(
@@ -92,7 +95,7 @@ def prepare_model(
     )
     source = _Source(folder, cls, _text_of(folder, cls, version, file))
     world = _world(options, said, folder, requirements, _teller(report))
-    if source.mentions("auto_complete_config"):
+    if source.completes:
         said = _completed(source, said, world, version, file)
     _check(said, where)
     document = model_dir.config_for_triton(said, version)

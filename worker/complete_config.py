@@ -46,9 +46,10 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
 
     pb_utils.install()
     folder, file = question["folder"], question["file"]
-    completed = model_class(Path(folder), file).auto_complete_config(
-        pb_utils.ModelConfig(question["config"])
-    )
+    model = model_class(Path(folder), file)
+    if not hasattr(model, "auto_complete_config"):  # its text only mentions it
+        return dict(question["config"])
+    completed = model.auto_complete_config(pb_utils.ModelConfig(question["config"]))
     if not isinstance(completed, pb_utils.ModelConfig):
         raise TypeError(
             f"auto_complete_config returned {type(completed).__name__}; it has to return the configuration it got"

@@ -6,6 +6,7 @@ import functools
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def servers(
     tmp_path_factory: pytest.TempPathFactory, daemon: RunningDaemon
 ) -> Iterator[tuple[Server, Server]]:
     """Triton's own python backend, and ours, with all examples."""
-    for name in MODELS:
-        daemon.client.register_model(EXAMPLES / name)
+    with ThreadPoolExecutor(4) as several:
+        list(several.map(lambda name: daemon.client.register_model(EXAMPLES / name), MODELS))
     ours = Server(daemon.http, daemon.grpc, daemon.client.status().server.metrics_url)
     with plain_triton(tmp_path_factory.mktemp("stock"), {}, repository=EXAMPLES) as stock:
         yield (
