@@ -21,7 +21,7 @@ CONFIG = """
 backend: "python"
 input [ { name: "what" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "told" data_type: TYPE_INT32 dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU count: 2 } ]
+instance_group [ { kind: KIND_CPU count: COUNT } ]
 """
 CODE = """
 import ctypes
@@ -49,6 +49,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    answered_late: int = 0
     last_failure_s: float = 0.0
     at_the_end: int = 0
 
@@ -74,6 +75,7 @@ def watch(address: str, seconds: float) -> Tally:
             else:
                 with lock:
                     tally.answered += 1
+                    tally.answered_late += end - now < 1
         inference.close()
 
     def crash() -> None:
@@ -93,22 +95,22 @@ def watch(address: str, seconds: float) -> Tally:
     return tally
 
 
-def stock(seconds: float) -> Tally:
+def stock(seconds: float, config: str) -> Tally:
     """Watch Triton's own python backend."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        plain_triton(Path(folder), {"crash": (CONFIG, CODE)}) as server,
+        plain_triton(Path(folder), {"crash": (config, CODE)}) as server,
     ):
         return watch(server.http.partition("//")[2], seconds)
 
 
-def ours(seconds: float) -> Tally:
+def ours(seconds: float, config: str) -> Tally:
     """Watch our workers."""
     with tempfile.TemporaryDirectory() as folder, RunningDaemon.start() as daemon:
         version = Path(folder) / "crash" / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(CODE)
-        (version.parent / "config.pbtxt").write_text(CONFIG)
+        (version.parent / "config.pbtxt").write_text(config)
         daemon.client.register_model(version.parent, on_crash="fail")
         return watch(daemon.http, seconds)
 
@@ -116,14 +118,19 @@ def ours(seconds: float) -> Tally:
 def main() -> None:
     """Print a table in Markdown."""
     seconds = float(sys.argv[1])
-    tallies = {"Triton's python backend": stock(seconds), "pytriton-daemon": ours(seconds)}
-    print("| | " + " | ".join(tallies) + " |\n|---|---|---|")
+    tallies = {}
+    for count in (1, 2):
+        config = CONFIG.replace("COUNT", str(count))
+        for name, system in (("Triton's python backend", stock), ("pytriton-daemon", ours)):
+            tallies[f"{name}, {count} instance{'s' * (count > 1)}"] = system(seconds, config)
+    print("| | " + " | ".join(tallies) + " |\n|---|" + "--:|" * len(tallies))
     rows: dict[str, Callable[[Tally], str]] = {
         "requests answered": lambda one: f"{one.answered:,}",
         "requests failed": lambda one: f"{one.failed:,}",
-        "of these in the last second": lambda one: f"{one.at_the_end:,}",
+        "answered in the last second": lambda one: f"{one.answered_late:,}",
+        "failed in the last second": lambda one: f"{one.at_the_end:,}",
         "last failure, seconds after the crash": lambda one: (
-            f"{one.last_failure_s:.1f}" if one.failed else "none but the bad request"
+            f"{one.last_failure_s:.1f}" if one.failed else "only the bad request failed"
         ),
     }
     for what, tell in rows.items():

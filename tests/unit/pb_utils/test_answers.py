@@ -111,11 +111,12 @@ def test_metrics_count_and_refuse() -> None:
     counter.increment(2)
     counter.increment(0.5)
     assert counter.value() == 2.5
-    for wrong in (
+    refused: list[Callable[[], None]] = [
         lambda: counter.increment(-1),
         lambda: counter.set(1),
         lambda: counter.observe(1),
-    ):
+    ]
+    for wrong in refused:
         with pytest.raises(pb_utils.TritonModelException, match=r"m\b"):
             wrong()
     gauge = pb_utils.MetricFamily("g", "about", pb_utils.MetricFamily.GAUGE).Metric()
