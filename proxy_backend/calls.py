@@ -39,6 +39,7 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import LaneClosed, LaneError
+from pytriton.proxy_backend.chains import Handle
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator
 
@@ -53,8 +54,11 @@ _END_S = 30.0
 class Calls:
     """All calls that a proxy makes."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: Translator, control_endpoint: str) -> None:
+        #: Whether the worker has ever made a call.
+        self.used = False
         self._translator = translator
+        self._endpoint = control_endpoint
         self._threads = _Threads()
         self._wire: _Wire | None = None
         self._retired: list[_Wire] = []
@@ -69,9 +73,16 @@ class Calls:
             connection.close()
             return
         connection.setblocking(True)
-        self._wire = _Wire(
-            CallConnection(connection, peer_trusted=False), self._translator, self._threads
-        )
+        self.used = False
+        self._wire = _Wire(CallConnection(connection, peer_trusted=False), self)
+
+    def executor(self, connection: CallConnection, slots: Slots) -> Executor:
+        """Return what makes the calls that come over a connection."""
+        return Executor(self._translator, self._endpoint, connection, slots)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run it in a thread."""
+        self._threads.run(work)
 
     def retire(self) -> None:
         """Make no new calls for the present worker."""
@@ -95,14 +106,16 @@ class _Threads:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
+        self._guard = threading.Lock()  #: two connections may have something to run
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run it in a thread, a new one if none is idle; for one caller at a time."""
+        """Run it in a thread, a new one if none is idle."""
         self._work.put(work)
-        if not self._idle.acquire(blocking=False) and len(self._threads) < _AT_ONCE:
-            self._threads.append(threading.Thread(target=self._loop, daemon=True))
-            self._threads[-1].start()
+        with self._guard:
+            if not self._idle.acquire(blocking=False) and len(self._threads) < _AT_ONCE:
+                self._threads.append(threading.Thread(target=self._loop, daemon=True))
+                self._threads[-1].start()
 
     def end(self, timeout_s: float) -> None:
         """Wait until the threads have done what they have to do, but no longer than this."""
@@ -123,6 +136,7 @@ class _Under:
 
     def __init__(self) -> None:
         self.dropped = False
+        self.handle = Handle()
         self.kept: deque[tuple[Answer, Callable[[], None]]] = deque()
         self._room = threading.Semaphore(_UNREAD)
 
@@ -140,6 +154,7 @@ class _Under:
     def drop(self) -> None:
         """Nobody waits for it any longer."""
         self.dropped = True
+        self.handle.close()
         self._room.release()
 
     def forget(self) -> None:
@@ -152,13 +167,11 @@ class _Under:
 class _Wire:
     """The connection with one worker, and the calls that came over it."""
 
-    def __init__(
-        self, connection: CallConnection, translator: Translator, threads: _Threads
-    ) -> None:
+    def __init__(self, connection: CallConnection, calls: Calls) -> None:
         self._connection = connection
-        self._threads = threads
+        self._proxy = calls
         self._slots = Slots(connection)
-        self._executor = Executor(translator, connection, self._slots)
+        self._executor = calls.executor(connection, self._slots)
         self._lock = threading.Lock()
         self._calls: dict[int, _Under] = {}
         self._heard_of = False
@@ -221,7 +234,9 @@ class _Wire:
             under = self._calls.get(message.id)
             if under is not None:
                 under.drop()
-        elif not isinstance(message, Calling):
+        elif isinstance(message, Calling):
+            self._proxy.used = True
+        else:
             raise LaneError(f"the worker said {message!r:.100}")
 
     def _begin(self, call: Call) -> None:
@@ -233,7 +248,7 @@ class _Wire:
         if moved:
             self._answer(under, Answer(call.id, [], True, "this proxy goes elsewhere", MOVED))
         else:
-            self._threads.run(partial(self._make, call, under))
+            self._proxy.run(partial(self._make, call, under))
 
     # ── a thread of a call ───────────────────────────────────────────────────────────────────────
 
@@ -244,6 +259,8 @@ class _Wire:
         except Exception as error:  # also what pb_utils raises
             text = sendable(f"{type(error).__name__}: {error}")
             self._answer(under, Answer(call.id, [], True, text, "INTERNAL"))
+        finally:
+            under.handle.close()
 
     def _answer(
         self, under: _Under, answer: Answer, release: Callable[[], None] = lambda: None

@@ -20,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.calls import (
     CHAIN_PARAMETER,
+    HANDLE_PARAMETER,
     Answer,
     Call,
     CallConnection,
@@ -30,6 +31,7 @@ from pytriton.ipc.calls import (
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import TensorRef
 from pytriton.proxy_backend import stub
+from pytriton.proxy_backend.chains import Handle, refused
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.translate import Translator
 
@@ -44,6 +46,7 @@ class State(Protocol):
     """What the executor has to know about a call under way."""
 
     dropped: bool
+    handle: Handle
 
     def wait_for_room(self) -> None:
         """Wait until another answer may be sent."""
@@ -52,8 +55,15 @@ class State(Protocol):
 class Executor:
     """Makes the calls that come over one connection. May be used by many threads."""
 
-    def __init__(self, translator: Translator, connection: CallConnection, slots: Slots) -> None:
+    def __init__(
+        self,
+        translator: Translator,
+        control_endpoint: str,
+        connection: CallConnection,
+        slots: Slots,
+    ) -> None:
         self._translator = translator
+        self._endpoint = control_endpoint
         self._connection = connection
         self._slots = slots
         self._placing = threading.Lock()
@@ -66,13 +76,20 @@ class Executor:
         Raises:
             LaneError, ArenaError: the worker's descriptors are wrong, or there is no memory.
         """
-        request = self._request(call)
+        refusal = refused(call, self._endpoint)
+        if refusal is not None:
+            yield Answer(call.id, [], True, refusal, "UNAVAILABLE"), _nothing
+            return
+        request = self._request(call, state.handle.name() if call.stream else None)
         if not call.stream:
             yield self._answer(call, request.exec(), final=True)
             return
-        for response in request.exec(decoupled=True):
+        responses = request.exec(decoupled=True)
+        for response in responses:
             state.wait_for_room()
             if state.dropped:
+                if hasattr(responses, "cancel"):  # later than 2.51
+                    responses.cancel()
                 break
             failed = response.has_error()
             yield self._answer(call, response, final=failed)
@@ -80,8 +97,10 @@ class Executor:
                 return
         yield Answer(call.id, [], True), _nothing
 
-    def _request(self, call: Call) -> Any:
+    def _request(self, call: Call, handle: str | None) -> Any:
         parameters = json.loads(call.parameters)
+        if handle is not None:
+            parameters[HANDLE_PARAMETER] = handle
         parameters[CHAIN_PARAMETER] = encode_chain(call.chain)
         return pb_utils.InferenceRequest(
             model_name=call.model,

@@ -288,7 +288,9 @@ def test_a_thousand_calls_leave_nothing_behind(
         ask("often", {"x": np.zeros(1, np.float32)})
     after = _use(daemon)
     for pid, (descriptors, memory) in after.items():
-        assert descriptors - before[pid][0] < 10  # one for as many calls as ever were under way at once
+        assert (
+            descriptors - before[pid][0] < 10
+        )  # one for as many calls as ever were under way at once
         assert memory - before[pid][1] < 4 << 20
 
 
