@@ -47,8 +47,9 @@ from pytriton.proxy_backend.translate import Translator
 _AT_ONCE = 128
 #: Answers of one call that the worker may have unread.
 _UNREAD = 8
-#: Seconds that calls under way get when the model is unloaded.
+#: Seconds that calls under way get when the model is unloaded; and those that were given up.
 _END_S = 30.0
+_DROPPED_S = 2.0
 
 
 class Calls:
@@ -97,7 +98,7 @@ class Calls:
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
-        self._threads.end(_END_S)
+        self._threads.end(_DROPPED_S)
 
 
 class _Threads:
@@ -136,6 +137,7 @@ class _Under:
 
     def __init__(self) -> None:
         self.dropped = False
+        self.ended = False
         self.handle = Handle()
         self.kept: deque[tuple[Answer, Callable[[], None]]] = deque()
         self._room = threading.Semaphore(_UNREAD)
@@ -234,6 +236,7 @@ class _Wire:
             under = self._calls.get(message.id)
             if under is not None:
                 under.drop()
+                self._answer(under, Answer(message.id, [], True))
         elif isinstance(message, Calling):
             self._proxy.used = True
         else:
@@ -266,10 +269,11 @@ class _Wire:
         self, under: _Under, answer: Answer, release: Callable[[], None] = lambda: None
     ) -> None:
         with self._lock:
-            gone = answer.id not in self._calls  # the worker is
-            if not gone:
+            wanted = not under.ended and answer.id in self._calls  # else the worker is gone
+            if wanted:
+                under.ended = answer.final
                 under.kept.append((answer, release))
-        if gone:
+        if not wanted:
             release()
             return
         try:

@@ -5,14 +5,17 @@ chain that comes back to a model is refused when all workers of that model wait 
 dispatcher knows; else it must reach another worker than those, so the proxy of one that waits goes to
 another one with the batch (`Circular`).
 
-It also names a *handle*, a descriptor of the proxy that made the call: "process:descriptor:inode". When the
-call is given up, or that process ends, the descriptor is closed, which every process of the same user
-can see below /proc. Triton 2.51 has no other way to tell a model that a call was given up.
+A call of a decoupled model also names a *handle*: anonymous memory of the proxy that made the call, as
+"process:descriptor:token". When the call is given up, or that process ends, the descriptor is closed, which the
+called model's proxy sees below /proc; and where the stream ends with an error, it writes that there.
+For Triton 2.51 has no way to tell a model that a call was given up, and swallows an error that comes after
+answers (the caller waits for ever if that is the last response).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Sequence
 
@@ -27,6 +30,8 @@ from pytriton.ipc.lane import RequestRef
 #: So many models may wait for each other.
 _MOST_DEEP = 32
 _ASK_S = 10.0
+_HANDLE = "pytriton-call-handle"
+_TOKEN_BYTES = 32
 
 
 class Circular(Exception):
@@ -86,8 +91,21 @@ class Handle:
         with self._lock:
             if self._closed:
                 return ""
-            self._fd = linux.memfd_create("pytriton-call-handle")
-            return f"{os.getpid()}:{self._fd}:{os.fstat(self._fd).st_ino}"
+            token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that no client can name it
+            self._fd = linux.memfd_create(_HANDLE)
+            os.write(self._fd, token.encode())
+            return f"{os.getpid()}:{self._fd}:{token}"
+
+    def failure(self) -> tuple[str, str] | None:
+        """Return the text and the code's name of the error that the model ended with, if it did."""
+        with self._lock:
+            if self._fd is None:
+                return None
+            told = os.pread(self._fd, os.fstat(self._fd).st_size, _TOKEN_BYTES)
+        if not told:
+            return None
+        code, _, text = told.decode().partition(" ")
+        return text, code
 
     def close(self) -> None:
         """Nobody waits any longer."""
@@ -106,16 +124,46 @@ def handles(requests: Sequence[RequestRef]) -> list[str]:
 
 
 def has_closed(handle: str) -> bool:
-    """Whether a handle was closed; False for "", and for what is no handle."""
-    parts = handle.split(":")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+    """Whether a handle was closed; False for "", which is none."""
+    if not handle:
+        return False
+    fd = _opened(handle)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def tell_failure(handle: str, text: str, code: str) -> bool:
+    """Say to who waits that the model failed; False if that cannot be said there."""
+    fd = _opened(handle) if handle else None
+    if fd is None:
         return False
     try:
-        return os.stat(f"/proc/{parts[0]}/fd/{parts[1]}").st_ino != int(parts[2])
-    except FileNotFoundError:
-        return True
+        os.pwrite(fd, f"{code} {text}".encode(), _TOKEN_BYTES)
     except OSError:
-        return False  # a client has made it up
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _opened(handle: str) -> int | None:
+    """Open a handle; None where it was closed, or a client has made it up."""
+    process, _, rest = handle.partition(":")
+    number, _, token = rest.partition(":")
+    if not (process.isdecimal() and number.isdecimal()):
+        return None
+    path = f"/proc/{process}/fd/{number}"
+    try:
+        if not os.readlink(path).startswith(f"/memfd:{_HANDLE} "):
+            return None
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if os.pread(fd, _TOKEN_BYTES, 0) != token.encode():
+        os.close(fd)
+        return None
+    return fd
 
 
 def _handle(parameters: str) -> str:

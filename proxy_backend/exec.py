@@ -30,16 +30,11 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import TensorRef
-from pytriton.proxy_backend import stub
+from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused
 from pytriton.proxy_backend.regions import Regions
-from pytriton.proxy_backend.translate import Translator
 
 Release = Callable[[], None]
-
-#: TritonError's codes by name; the stub of 2.51 has these.
-_CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED",
-          "ALREADY_EXISTS", "CANCELLED")  # fmt: skip
 
 
 class State(Protocol):
@@ -57,7 +52,7 @@ class Executor:
 
     def __init__(
         self,
-        translator: Translator,
+        translator: translate.Translator,
         control_endpoint: str,
         connection: CallConnection,
         slots: Slots,
@@ -97,7 +92,9 @@ class Executor:
             yield self._answer(call, response, final=failed)
             if failed:
                 return
-        yield Answer(call.id, [], True), _nothing
+        failure = state.handle.failure()
+        text, code = failure if failure is not None else (None, "")
+        yield Answer(call.id, [], True, text, code), _nothing
 
     def _request(self, call: Call, handle: str | None) -> Any:
         parameters = json.loads(call.parameters)
@@ -183,8 +180,7 @@ def _nothing() -> None:
 def explained(call: Call, error: Any) -> tuple[str, str]:
     """Return the text of a response's error and the name of its code."""
     text = error.message().strip()
-    named = {getattr(pb_utils.TritonError, name, None): name for name in _CODES}
-    code = named.get(error.code(), "INTERNAL")
+    code = translate.code_name(error)
     prefix = f"Model {call.model} - Error when running inference: "
     if not text.startswith(prefix):
         return sendable(text), code  # the model's own

@@ -40,7 +40,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
-from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed
+from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
 
 #: Seconds between two looks at who is still there.
 _TICK_S = 0.25
@@ -68,11 +68,17 @@ class _Flight:
 
     def end(self, make_response: Any = None) -> None:
         """Say that nothing more comes, with a last response to each if there is one."""
-        for sender in self.senders:
-            if make_response is None:
+        for index, sender in enumerate(self.senders):
+            response = None if make_response is None else make_response()
+            if response is None or self._tell(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
-                sender.send(make_response(), flags=_FINAL)
+                sender.send(response, flags=_FINAL)
+
+    def _tell(self, index: int, error: Any) -> bool:
+        """Give an error to the model that has made the request, by its handle, if it has one."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return tell_failure(waiting, error.message(), translate.code_name(error))
 
 
 class Streams:

@@ -22,6 +22,17 @@ from pytriton.proxy_backend.regions import Regions
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
+#: Of pb_utils.TritonError; later versions may have more.
+_CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class Translator:
@@ -132,3 +143,10 @@ def failure(text: str, code: int | None = None) -> Any:
 def unavailable(text: str) -> Any:
     """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
+
+
+def code_name(error: Any) -> str:
+    """Return the name of the code of a pb_utils.TritonError."""
+    code = error.code()
+    names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
+    return next(names, "INTERNAL")
