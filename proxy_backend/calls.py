@@ -43,8 +43,9 @@ from pytriton.proxy_backend.chains import Handle
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator
 
-#: Calls that one proxy makes at once; more wait.
-_AT_ONCE = 128
+#: Calls that one proxy makes at once; more wait. Each takes one of 32 threads that tritonserver has for the
+#: stub, and when none is left, no answer of this model can be sent either (seen in 2.51).
+_AT_ONCE = 24
 #: Answers of one call that the worker may have unread.
 _UNREAD = 8
 #: Seconds that calls under way get when the model is unloaded; and those that were given up.
@@ -81,9 +82,9 @@ class Calls:
         """Return what makes the calls that come over a connection."""
         return Executor(self._translator, self._endpoint, connection, slots)
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run it in a thread."""
-        self._threads.run(work)
+    def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
+        """Run it in a thread; False if it would have to wait for one and may not."""
+        return self._threads.run(work, may_wait=may_wait)
 
     def retire(self) -> None:
         """Make no new calls for the present worker."""
@@ -106,17 +107,21 @@ class _Threads:
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._guard = threading.Lock()  #: two connections may have something to run
+        self._guard = threading.Lock()
+        self._unfinished = 0
         self._threads: list[threading.Thread] = []
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run it in a thread, a new one if none is idle."""
-        self._work.put(work)
+    def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
+        """Run it in a thread, a new one if none is idle; False if there are enough, and it may not wait."""
         with self._guard:
-            if not self._idle.acquire(blocking=False) and len(self._threads) < _AT_ONCE:
+            if self._unfinished >= _AT_ONCE and not may_wait:
+                return False
+            if len(self._threads) <= self._unfinished < _AT_ONCE:
                 self._threads.append(threading.Thread(target=self._loop, daemon=True))
                 self._threads[-1].start()
+            self._unfinished += 1
+            self._work.put(work)
+            return True
 
     def end(self, timeout_s: float) -> None:
         """Wait until the threads have done what they have to do, but no longer than this."""
@@ -129,7 +134,8 @@ class _Threads:
     def _loop(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            self._idle.release()
+            with self._guard:
+                self._unfinished -= 1
 
 
 class _Under:
@@ -250,8 +256,10 @@ class _Wire:
             self._calls[call.id] = under
         if moved:
             self._answer(under, Answer(call.id, [], True, "this proxy goes elsewhere", MOVED))
-        else:
-            self._proxy.run(partial(self._make, call, under))
+        elif not self._proxy.run(partial(self._make, call, under), may_wait=len(call.chain) == 1):
+            # What it waited for may wait for it: an earlier call of its chain.
+            text = f"{_AT_ONCE} calls are under way already, so this one, of a chain of calls, cannot be made"
+            self._answer(under, Answer(call.id, [], True, text, "UNAVAILABLE"))
 
     # ── a thread of a call ───────────────────────────────────────────────────────────────────────
 

@@ -28,7 +28,7 @@ from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import RequestRef
 
 #: So many models may wait for each other.
-_MOST_DEEP = 32
+_MOST_DEEP = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
 _TOKEN_BYTES = 32

@@ -521,10 +521,10 @@ def test_where_nothing_gets_stuck_a_recursion_ends_at_a_depth(
 ) -> None:
     """A worker of an asynchronous model serves other batches while one waits."""
     serve(_counts_down_async, "descends", config=STREAMS)
-    with Streaming(daemon.grpc, "descends", {"x": np.array([20], np.float32)}) as stream:
-        assert [answer["y"].item() for answer in stream] == [20]
+    with Streaming(daemon.grpc, "descends", {"x": np.array([15], np.float32)}) as stream:
+        assert [answer["y"].item() for answer in stream] == [15]
     with (
-        pytest.raises(InferenceServerException, match="nested more than 32 deep"),
+        pytest.raises(InferenceServerException, match="nested more than 16 deep"),
         Streaming(daemon.grpc, "descends", {"x": np.array([50], np.float32)}) as stream,
     ):
         list(stream)
