@@ -142,7 +142,15 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost)
+    return await registration.pool.route(message.instance, message.lost, message.avoid)
+
+
+async def may_call(
+    daemon: Daemon, peer: Peer, message: messages.MayCall, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy whether a call that comes back to a model can ever be answered."""
+    pool = daemon.registry.by_name(message.model).pool
+    return pool.judge_call(message.chain, message.workers)
 
 
 async def lane_lost(
@@ -184,6 +192,7 @@ _HANDLERS: dict[
     messages.WorkerSpent: worker_spent,
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.Attach: attach,
+    messages.MayCall: may_call,
     messages.LaneLost: lane_lost,
     messages.BatchOverdue: batch_overdue,
     messages.Detach: detach,

@@ -39,22 +39,28 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import LaneClosed, LaneError
+from pytriton.proxy_backend.chains import Handle
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator
 
-#: Calls that one proxy makes at once; more wait.
-_AT_ONCE = 128
+#: Calls that one proxy makes at once; more wait. Each takes one of 32 threads that tritonserver has for the
+#: stub, and when none is left, no answer of this model can be sent either (seen in 2.51).
+_AT_ONCE = 24
 #: Answers of one call that the worker may have unread.
 _UNREAD = 8
-#: Seconds that calls under way get when the model is unloaded.
+#: Seconds that calls under way get when the model is unloaded; and those that were given up.
 _END_S = 30.0
+_DROPPED_S = 2.0
 
 
 class Calls:
     """All calls that a proxy makes."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: Translator, control_endpoint: str) -> None:
+        #: Whether the worker has ever made a call.
+        self.used = False
         self._translator = translator
+        self._endpoint = control_endpoint
         self._threads = _Threads()
         self._wire: _Wire | None = None
         self._retired: list[_Wire] = []
@@ -69,9 +75,16 @@ class Calls:
             connection.close()
             return
         connection.setblocking(True)
-        self._wire = _Wire(
-            CallConnection(connection, peer_trusted=False), self._translator, self._threads
-        )
+        self.used = False
+        self._wire = _Wire(CallConnection(connection, peer_trusted=False), self)
+
+    def executor(self, connection: CallConnection, slots: Slots) -> Executor:
+        """Return what makes the calls that come over a connection."""
+        return Executor(self._translator, self._endpoint, connection, slots)
+
+    def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
+        """Run it in a thread; False if it would have to wait for one and may not."""
+        return self._threads.run(work, may_wait=may_wait)
 
     def retire(self) -> None:
         """Make no new calls for the present worker."""
@@ -86,7 +99,7 @@ class Calls:
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
-        self._threads.end(_END_S)
+        self._threads.end(_DROPPED_S)
 
 
 class _Threads:
@@ -94,15 +107,21 @@ class _Threads:
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._guard = threading.Lock()
+        self._unfinished = 0
         self._threads: list[threading.Thread] = []
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run it in a thread, a new one if none is idle; for one caller at a time."""
-        self._work.put(work)
-        if not self._idle.acquire(blocking=False) and len(self._threads) < _AT_ONCE:
-            self._threads.append(threading.Thread(target=self._loop, daemon=True))
-            self._threads[-1].start()
+    def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
+        """Run it in a thread, a new one if none is idle; False if there are enough, and it may not wait."""
+        with self._guard:
+            if self._unfinished >= _AT_ONCE and not may_wait:
+                return False
+            if len(self._threads) <= self._unfinished < _AT_ONCE:
+                self._threads.append(threading.Thread(target=self._loop, daemon=True))
+                self._threads[-1].start()
+            self._unfinished += 1
+            self._work.put(work)
+            return True
 
     def end(self, timeout_s: float) -> None:
         """Wait until the threads have done what they have to do, but no longer than this."""
@@ -115,7 +134,8 @@ class _Threads:
     def _loop(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            self._idle.release()
+            with self._guard:
+                self._unfinished -= 1
 
 
 class _Under:
@@ -123,6 +143,8 @@ class _Under:
 
     def __init__(self) -> None:
         self.dropped = False
+        self.ended = False
+        self.handle = Handle()
         self.kept: deque[tuple[Answer, Callable[[], None]]] = deque()
         self._room = threading.Semaphore(_UNREAD)
 
@@ -140,6 +162,7 @@ class _Under:
     def drop(self) -> None:
         """Nobody waits for it any longer."""
         self.dropped = True
+        self.handle.close()
         self._room.release()
 
     def forget(self) -> None:
@@ -152,13 +175,11 @@ class _Under:
 class _Wire:
     """The connection with one worker, and the calls that came over it."""
 
-    def __init__(
-        self, connection: CallConnection, translator: Translator, threads: _Threads
-    ) -> None:
+    def __init__(self, connection: CallConnection, calls: Calls) -> None:
         self._connection = connection
-        self._threads = threads
+        self._proxy = calls
         self._slots = Slots(connection)
-        self._executor = Executor(translator, connection, self._slots)
+        self._executor = calls.executor(connection, self._slots)
         self._lock = threading.Lock()
         self._calls: dict[int, _Under] = {}
         self._heard_of = False
@@ -221,7 +242,10 @@ class _Wire:
             under = self._calls.get(message.id)
             if under is not None:
                 under.drop()
-        elif not isinstance(message, Calling):
+                self._answer(under, Answer(message.id, [], True))
+        elif isinstance(message, Calling):
+            self._proxy.used = True
+        else:
             raise LaneError(f"the worker said {message!r:.100}")
 
     def _begin(self, call: Call) -> None:
@@ -232,8 +256,10 @@ class _Wire:
             self._calls[call.id] = under
         if moved:
             self._answer(under, Answer(call.id, [], True, "this proxy goes elsewhere", MOVED))
-        else:
-            self._threads.run(partial(self._make, call, under))
+        elif not self._proxy.run(partial(self._make, call, under), may_wait=len(call.chain) == 1):
+            # What it waited for may wait for it: an earlier call of its chain.
+            text = f"{_AT_ONCE} calls are under way already, so this one, of a chain of calls, cannot be made"
+            self._answer(under, Answer(call.id, [], True, text, "UNAVAILABLE"))
 
     # ── a thread of a call ───────────────────────────────────────────────────────────────────────
 
@@ -244,15 +270,18 @@ class _Wire:
         except Exception as error:  # also what pb_utils raises
             text = sendable(f"{type(error).__name__}: {error}")
             self._answer(under, Answer(call.id, [], True, text, "INTERNAL"))
+        finally:
+            under.handle.close()
 
     def _answer(
         self, under: _Under, answer: Answer, release: Callable[[], None] = lambda: None
     ) -> None:
         with self._lock:
-            gone = answer.id not in self._calls  # the worker is
-            if not gone:
+            wanted = not under.ended and answer.id in self._calls  # else the worker is gone
+            if wanted:
+                under.ended = answer.final
                 under.kept.append((answer, release))
-        if gone:
+        if not wanted:
             release()
             return
         try:

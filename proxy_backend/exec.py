@@ -20,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.calls import (
     CHAIN_PARAMETER,
+    HANDLE_PARAMETER,
     Answer,
     Call,
     CallConnection,
@@ -29,21 +30,18 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import TensorRef
-from pytriton.proxy_backend import stub
+from pytriton.proxy_backend import stub, translate
+from pytriton.proxy_backend.chains import Handle, refused
 from pytriton.proxy_backend.regions import Regions
-from pytriton.proxy_backend.translate import Translator
 
 Release = Callable[[], None]
-
-#: TritonError's codes by name; the stub of 2.51 has these.
-_CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED",
-          "ALREADY_EXISTS", "CANCELLED")  # fmt: skip
 
 
 class State(Protocol):
     """What the executor has to know about a call under way."""
 
     dropped: bool
+    handle: Handle
 
     def wait_for_room(self) -> None:
         """Wait until another answer may be sent."""
@@ -52,8 +50,15 @@ class State(Protocol):
 class Executor:
     """Makes the calls that come over one connection. May be used by many threads."""
 
-    def __init__(self, translator: Translator, connection: CallConnection, slots: Slots) -> None:
+    def __init__(
+        self,
+        translator: translate.Translator,
+        control_endpoint: str,
+        connection: CallConnection,
+        slots: Slots,
+    ) -> None:
         self._translator = translator
+        self._endpoint = control_endpoint
         self._connection = connection
         self._slots = slots
         self._placing = threading.Lock()
@@ -66,22 +71,35 @@ class Executor:
         Raises:
             LaneError, ArenaError: the worker's descriptors are wrong, or there is no memory.
         """
-        request = self._request(call)
+        refusal = refused(call, self._endpoint)
+        if refusal is not None:
+            yield Answer(call.id, [], True, refusal, "UNAVAILABLE"), _nothing
+            return
+        request = self._request(call, state.handle.name() if call.stream else None)
         if not call.stream:
             yield self._answer(call, request.exec(), final=True)
             return
-        for response in request.exec(decoupled=True):
+        responses = request.exec(decoupled=True)
+        for response in responses:
+            failed = response.has_error()
+            if not failed and not response.output_tensors():
+                continue  # how the stub gives the end; ours is below
             state.wait_for_room()
             if state.dropped:
+                if hasattr(responses, "cancel"):  # later than 2.51
+                    responses.cancel()
                 break
-            failed = response.has_error()
             yield self._answer(call, response, final=failed)
             if failed:
                 return
-        yield Answer(call.id, [], True), _nothing
+        failure = state.handle.failure()
+        text, code = failure if failure is not None else (None, "")
+        yield Answer(call.id, [], True, text, code), _nothing
 
-    def _request(self, call: Call) -> Any:
+    def _request(self, call: Call, handle: str | None) -> Any:
         parameters = json.loads(call.parameters)
+        if handle is not None:
+            parameters[HANDLE_PARAMETER] = handle
         parameters[CHAIN_PARAMETER] = encode_chain(call.chain)
         return pb_utils.InferenceRequest(
             model_name=call.model,
@@ -162,8 +180,7 @@ def _nothing() -> None:
 def explained(call: Call, error: Any) -> tuple[str, str]:
     """Return the text of a response's error and the name of its code."""
     text = error.message().strip()
-    named = {getattr(pb_utils.TritonError, name, None): name for name in _CODES}
-    code = named.get(error.code(), "INTERNAL")
+    code = translate.code_name(error)
     prefix = f"Model {call.model} - Error when running inference: "
     if not text.startswith(prefix):
         return sendable(text), code  # the model's own

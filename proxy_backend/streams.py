@@ -42,6 +42,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
 from pytriton.proxy_backend.metrics import CustomMetrics
 
 #: Seconds between two looks at who is still there.
@@ -64,16 +65,29 @@ class _Flight:
         self.reschedule: list[int] = []
         self.overdue_at: float | None = None
         self.losses = 0
+        #: Of requests that other models have made: by what is seen whether they still wait.
+        self.waiting: list[str] = []
+
+    def gone(self, index: int) -> bool:
+        """Whether nobody waits for the answers to a request any longer."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return self.senders[index].is_cancelled() or has_closed(waiting)
 
     def end(self, make_response: Any = None) -> None:
         """Say that nothing more comes, with a last response to each if there is one."""
-        for sender in self.senders:
+        for index, sender in enumerate(self.senders):
             if sender is None:
                 continue
-            if make_response is None:
+            response = None if make_response is None else make_response()
+            if response is None or self._tell(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
-                sender.send(make_response(), flags=_FINAL)
+                sender.send(response, flags=_FINAL)
+
+    def _tell(self, index: int, error: Any) -> bool:
+        """Give an error to the model that has made the request, by its handle, if it has one."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return tell_failure(waiting, error.message(), translate.code_name(error))
 
     def send(self, index: int, response: Any, *, final: bool) -> None:
         """Pass an answer on; None: there is none, just the end of them."""
@@ -81,7 +95,9 @@ class _Flight:
         if sender is None:
             raise LaneError("the worker answered a request that it had ended")
         flags = _FINAL if final else 0
-        if response is None:
+        if response is None or (
+            final and response.has_error() and self._tell(index, response.error())
+        ):
             sender.send(flags=flags)
         else:
             sender.send(response, flags=flags)
@@ -142,7 +158,7 @@ class Streams:
         except RemoteFailure as failure:
             text = failure.text
             flight.end(lambda: translate.unavailable(text))
-        except (ArenaError, LaneError, messages.MalformedMessage) as error:
+        except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
             text = f"model {self._name}: {error}"
             flight.end(lambda: translate.unavailable(text))
 
@@ -171,7 +187,11 @@ class Streams:
             number = self._batch_id
             self._flights[number] = flight  # first: the reader may hear of it at once
             try:
-                lane.send(Batch(number, self._translator.requests(requests, lane)))
+                refs = self._translator.requests(requests, lane)
+                flight.waiting = handles(refs)
+                if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+                    check_chain(refs, self._attachment.worker)
+                lane.send(Batch(number, refs))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.
@@ -291,7 +311,7 @@ class Streams:
             for index, sender in enumerate(flight.senders):
                 if sender is None or index in flight.cancelled:
                     continue
-                if sender.is_cancelled():
+                if flight.gone(index):
                     flight.cancelled.add(index)
                     with self._changed:
                         lane.send(Cancel(number, index))

@@ -36,6 +36,17 @@ _CONTROL_TYPES = {
     "fp32_false_true": "TYPE_FP32",
     "bool_false_true": "TYPE_BOOL",
 }
+#: Of pb_utils.TritonError; later versions may have more.
+_CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class Translator:
@@ -201,3 +212,10 @@ def failure(text: str, code: Any | None = None) -> Any:
 def unavailable(text: str) -> Any:
     """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
+
+
+def code_name(error: Any) -> str:
+    """Return the name of the code of a pb_utils.TritonError."""
+    code = error.code()
+    names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
+    return next(names, "INTERNAL")

@@ -35,6 +35,7 @@ from pytriton.ipc.calls import (
     Call,
     CallConnection,
     CallDropped,
+    Calling,
     Link,
     Retiring,
     Slot,
@@ -109,7 +110,8 @@ class Caller:
                     connection, _ = self._listener.accept()
                 except OSError:  # nobody is waiting
                     break
-                self._wires.append(_Wire(CallConnection(connection, peer_trusted=True), self))
+                wire = _Wire(CallConnection(connection, peer_trusted=True))
+                self._wires.append(wire)
             self._wires = [wire for wire in self._wires if wire.alive]
             usable = [wire for wire in self._wires if wire.usable]
         if not usable:
@@ -240,13 +242,15 @@ class _Pending:
 class _Wire:
     """The connection with one proxy."""
 
-    def __init__(self, connection: CallConnection, caller: Caller) -> None:
+    def __init__(self, connection: CallConnection) -> None:
         self.usable = True
         self.alive = True
         self._connection = connection
         self._slots = Slots(connection)
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[_Pending, Slot]] = {}
+        with contextlib.suppress(LaneClosed):  # the reader sees it, too
+            connection.send(Calling())
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
 
     @property

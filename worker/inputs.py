@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.calls import CHAIN_PARAMETER
+from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.ipc.lane import Batch, Lane, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
@@ -139,5 +139,6 @@ def _parameters(text: str) -> dict[str, Any]:
     if len(text) <= 2:
         return {}
     parameters: dict[str, Any] = json.loads(text)
-    parameters.pop(CHAIN_PARAMETER, None)  # ours, of a request that another model's worker has made
+    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request that another model has made
+        parameters.pop(ours, None)
     return parameters

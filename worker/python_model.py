@@ -19,7 +19,7 @@ from typing import Any
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages, tensors
-from pytriton.ipc.calls import CHAIN_PARAMETER
+from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import (
     BatchDone,
@@ -40,6 +40,8 @@ class WrongReturn(pb_utils.TritonModelException):
 
 
 _RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
+#: Parameters of requests that other models' workers have made.
+_OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
 _NO_DETAILS = RequestDetails()
 
 
@@ -188,7 +190,7 @@ class PythonModel(Model):
         return pb_utils.InferenceRequest.incoming(
             [self._tensor(tensor, lane) for tensor in ref.inputs],
             ref.requested,
-            _without_chain(ref.parameters),
+            _without_ours(ref.parameters),
             request_id=ref.request_id,
             correlation_id=details.correlation_id,
             flags=details.flags,
@@ -279,12 +281,13 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
     }
 
 
-def _without_chain(parameters: str) -> str:
+def _without_ours(parameters: str) -> str:
     """Return a request's parameters without ours, which a call of another model's worker has."""
-    if CHAIN_PARAMETER not in parameters:
+    if not any(ours in parameters for ours in _OURS):
         return parameters
     found = json.loads(parameters)
-    found.pop(CHAIN_PARAMETER, None)
+    for ours in _OURS:
+        found.pop(ours, None)
     return json.dumps(found, separators=(",", ":"))
 
 
