@@ -25,7 +25,15 @@ PYTHON_MODEL_PARAMETER = "pytriton_python_model"
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
     """Make a model's folder with just the version it has."""
     remove_folder(models, spec.name)
-    (models / spec.name / str(spec.version)).mkdir(parents=True)
+    folder = models / spec.name
+    (folder / str(spec.version)).mkdir(parents=True)
+    if spec.python_model is not None and spec.python_model.folder:
+        # What Triton itself reads of a model's folder: labels, and samples to warm up with.
+        labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
+        for name in {"warmup", *labels}:
+            there = Path(spec.python_model.folder) / name
+            if name == Path(name).name and there.exists():
+                (folder / name).symlink_to(there)
 
 
 def remove_folder(models: Path, name: str) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union
 
 from pytriton.declaration import Declaration, declaration_of
+from pytriton.environments import with_requirements
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
 from pytriton.worker_imports import WorkerImports
-from pytriton.world import Env, StrPath, capture_world
+from pytriton.world import Env, StrPath, capture_world, find_interpreter, own_interpreter
 
 #: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
 #: to the worker.
@@ -50,6 +51,7 @@ class Options:
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
     zero_copy_inputs: bool = False
+    requirements: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -124,11 +126,15 @@ def prepare(
     config = config if config is not None else declaration.config if declaration else None
     devices = device_list(options.devices)
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
+    python = options.python
+    if options.requirements is not None:
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = with_requirements(options.requirements, base)
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,
         config=document,
-        world=capture_world(options.python, options.env, options.cwd, options.sys_path),
+        world=capture_world(python, options.env, options.cwd, options.sys_path),
         instances=count_instances(options.instances, devices, per_instance),
         devices=devices,
         factory=options.factory,
@@ -145,7 +151,7 @@ def prepare(
     )
     message = messages.Register(spec, options.replace)
     _check_sendable(message)
-    with WorkerImports(spec.world, own_interpreter=options.python is None) as imports:
+    with WorkerImports(spec.world, own_interpreter=python is None) as imports:
         checks = [] if options.check is None else [options.check]
         payloads = [pack_callable(target, imports, name) for target in [*targets, *checks]]
     return message, payloads

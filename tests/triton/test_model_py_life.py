@@ -97,6 +97,10 @@ def test_what_the_model_is_told(daemon: RunningDaemon, tmp_path: Path) -> None:
     assert names <= {"renamed_0_0", "renamed_0_1"}
     assert [one.state for one in model.instances] == ["ready", "ready"]
     args = eval(ask(daemon, "renamed", "{k: v for k, v in self.args.items()}"))
+    ready = (
+        "[pb_utils.is_model_ready(n, v) for n, v in (('renamed', ''), ('renamed', '1'), ('x', ''))]"
+    )
+    assert ask(daemon, "renamed", ready) == "[True, False, False]"
     assert args["model_repository"] == str(folder)
     assert args["model_version"] == "3"
     assert args["model_name"] == "renamed"
@@ -141,6 +145,8 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
         PyTritonBadParameterError, match=r"no numbered folder with a file model\.py"
     ):
         client.register_model(tmp_path / "empty")
+    with pytest.raises(TypeError, match="no option 'strictly'"):
+        client.register_model(broken, strictly=True)
     wrong = make_model(tmp_path / "wrong", config="max_batch_size: many")
     with pytest.raises(PyTritonBadParameterError, match=r"config\.pbtxt.*1:17"):
         client.register_model(wrong)
