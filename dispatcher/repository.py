@@ -32,7 +32,7 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
         labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
         for name in {"warmup", *labels}:
             there = Path(spec.python_model.folder) / name
-            if name == Path(name).name and there.exists():
+            if name and name == Path(name).name and there.exists():
                 (folder / name).symlink_to(there)
 
 
