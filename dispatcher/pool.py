@@ -125,6 +125,8 @@ class Pool:
         """
         self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
+        if lost in self._workers:
+            self._workers[lost].is_deaf()
         async with self._changed:
             while True:
                 ready = [name for name in self._ready_workers() if name != lost]

@@ -94,6 +94,9 @@ class Worker:
         if not self.spent.done():
             self.spent.set_result(text)
 
+    def is_deaf(self) -> None:
+        """A proxy could not connect to it; the end of a process is news that comes by itself."""
+
     async def withdraw_lane(self) -> None:
         """Have the worker send one of its proxies elsewhere."""
         if self._peer is not None:

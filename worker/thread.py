@@ -93,8 +93,12 @@ class WorkerThread:
             self._tell.close()
 
     def _serve(self, control: ControlClient) -> None:
+        gauge_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.closing(Gauge(gauge_fd)) as gauge:
+            self._serve_with(control, gauge)
+
+    def _serve_with(self, control: ControlClient, gauge: Gauge) -> None:
         worker = self._start.worker
-        gauge = Gauge(os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC))
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
             model = Model(self._spec, self._load(), own_process=False)
@@ -113,4 +117,3 @@ class WorkerThread:
                 loop.close()
         finally:
             model.close()
-            gauge.close()
