@@ -184,7 +184,8 @@ def plan(
         PyTritonValidationError: something is missing or wrong
         PyTritonBadParameterError: a value in `config` is unusable
     """
-    several = not callable(infer_fn) and isinstance(infer_fn, (list, tuple))
+    several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
+    several = several and not isinstance(infer_fn, (str, bytes))
     targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
     per_instance = len(targets) if several else None
     declaration = declaration_of(targets[0]) if targets else None
