@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import logging
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from pytriton.decorators import batch
 from pytriton.exceptions import DaemonStartError, PyTritonUnrecoverableError
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import RemoteTriton, Triton, TritonConfig
+from pytriton.triton import RemoteTriton, Triton
 
 X = [Tensor(dtype=np.float32, shape=(-1,))]
 BATCHING = ModelConfig(max_batch_size=8)
@@ -153,26 +155,26 @@ def test_nobody_listens_where_a_remote_object_looks() -> None:
         remote.connect()
 
 
-def test_vertex_ai_s_server_starts_with_the_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It insists on a default model as soon as it starts; the policy binds before."""
-    with ThreadPoolExecutor(1), monkeypatch.context() as patch:
-        patch.setenv("AIP_MODE", "PREDICTION")
-        patch.setenv("AIP_HTTP_PORT", str(free_port()))
-        patch.setenv("AIP_HEALTH_ROUTE", "/health")
-        patch.setenv("AIP_PREDICT_ROUTE", "/predict")
-        config = TritonConfig.from_dict({**local_config().to_dict(), "allow_vertex_ai": True})
-        with Triton(config=config) as triton:
-            assert not triton.is_connected()
-            triton.bind("model", double, X, X, config=BATCHING)
-            triton.run()
-            assert ask(triton.http_url) == [2, 2, 2]
+def test_vertex_ai_s_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frontend insists on a loaded model as soon as it starts; it answers by the routes of Vertex AI."""
+    port = free_port()
+    routes = {"MODE": "PREDICTION", "HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}
+    for name, value in {**routes, "HTTP_PORT": str(port)}.items():
+        monkeypatch.setenv(f"AIP_{name}", value)
+    with Triton(config=local_config(allow_vertex_ai=True, vertex_ai_port=port)) as triton:
+        assert not triton.is_connected()
+        triton.bind("model", double, X, X, config=BATCHING)
+        triton.run()
+        assert ask(triton.http_url) == [2, 2, 2]
+        tensor = {"name": "INPUT_1", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+        connection = http.client.HTTPConnection(f"127.0.0.1:{port}")
+        connection.request("POST", "/predict", json.dumps({"inputs": [tensor]}))
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        assert answer["outputs"][0]["data"] == [2, 4]
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
