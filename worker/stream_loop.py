@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +13,8 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.proxy.types import Request
-from pytriton.worker.loop import Loop, signal_pipe
-from pytriton.worker.model import Part
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
@@ -130,16 +131,15 @@ class AsyncStreamLoop(StreamLoop):
         asyncio.set_event_loop(self._events)
         self._ended = asyncio.Event()
 
-    def run(self) -> None:
-        """Serve until SIGTERM, or until the callable is unrecoverable; streams under way go on to their end."""
+    def run(self, told_to_end: int) -> None:
+        """Serve until told to end, or until the callable is unrecoverable; streams under way go on to their end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(signal_pipe(signal.SIGTERM), self._signalled)
+        self._watch(told_to_end, self._told_to_end)
         self._control_messages()
         self._events.run_until_complete(self._serve_all())
         self._events.run_until_complete(self._events.shutdown_asyncgens())
-        self._close()
-        self._events.close()
+        self.close()
 
     async def _serve_all(self) -> None:
         await self._ended.wait()
@@ -155,8 +155,13 @@ class AsyncStreamLoop(StreamLoop):
     def _unwatch(self, fd: int) -> None:
         self._events.remove_reader(fd)
 
-    def _signalled(self) -> None:
-        super()._signalled()
+    def close(self) -> None:
+        """Close all lanes and the event loop."""
+        super().close()
+        self._events.close()
+
+    def _told_to_end(self) -> None:
+        super()._told_to_end()
         self._ended.set()
 
     def _give_up(self, text: str) -> None:
@@ -245,3 +250,10 @@ class AsyncStreamLoop(StreamLoop):
 
     def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
         return stream.is_cancelled(index)
+
+
+def loop_of(model: Model) -> type[Loop]:
+    """Return the kind of loop that a model needs."""
+    if not model.decoupled:
+        return Loop
+    return AsyncStreamLoop if model.asynchronous else StreamLoop

@@ -6,7 +6,6 @@ them, and about `_BYTES`. Then a generator is not asked for the next one: it wai
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from pytriton.ipc.lane import (
     ResponseRef,
     Room,
 )
+from pytriton.worker.reports import report_error
 from pytriton.worker.results import ResultWriter
 
 _PARTS = 32
@@ -142,7 +142,7 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            traceback.print_exception(type(error), error, error.__traceback__)
+            report_error(error)
             end = BatchFailed(self.id, sendable(f"{type(error).__name__}: {error}"))
         self._outbox.lane.send(end)
 
