@@ -39,6 +39,8 @@ async def register(
         if registrant is not None:
             await registrant.release("its registration failed")
         raise
+    if message.temporary and not hosted and peer.sender.pid is not None:
+        daemon.tenants.add(registration, peer.sender.pid)
     return messages.Registered(daemon.model_info(registration))
 
 

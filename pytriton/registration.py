@@ -52,6 +52,7 @@ class Options:
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
     zero_copy_inputs: bool = False
+    temporary: bool = False
     isolation: Literal["process", "thread"] = "process"
 
     def __post_init__(self) -> None:
@@ -222,7 +223,7 @@ def plan(
         zero_copy_inputs=options.zero_copy_inputs,
         isolation=options.isolation,
     )
-    message = messages.Register(spec, options.replace)
+    message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
     return Plan(message, targets, options.check, own_interpreter=options.python is None)
 
