@@ -28,7 +28,7 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs
+from pytriton.dispatcher import handlers, last_end, logs, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.keys import KeyStoreError, key_store
@@ -90,6 +90,8 @@ class Daemon:
             undertaker=self._undertaker,
             on_line=self._log_server_line,
         )
+        #: Whether tritonserver traces requests with OpenTelemetry.
+        self.tracing = tracing.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self._control = ControlServer(
             rundir.control_endpoint,
@@ -338,7 +340,12 @@ class Daemon:
             name,
             registration.spec,
             instance,
-            place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
+            place=WorkerPlace(
+                self.rundir.control_endpoint,
+                self._library,
+                self._undertaker,
+                tracing.worker_environment(self._config, os.environ) if self.tracing else None,
+            ),
             lane_path=self.rundir.lane_socket(name),
             on_line=on_line,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.tracing import exports_elsewhere
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -27,11 +28,15 @@ _LINES_KEPT = 20
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker."""
+    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker.
+
+    `tracing`: tritonserver traces with OpenTelemetry, and these variables say where spans go.
+    """
 
     endpoint: str
     library: Path
     undertaker: Undertaker
+    tracing: Mapping[str, str] | None = None
 
 
 class WorkerProcess:
@@ -56,6 +61,7 @@ class WorkerProcess:
         *,
         lane_path: Path,
         gauge: Gauge,
+        tracing: bool = False,
     ) -> None:
         self.name = name
         self.child = child
@@ -70,6 +76,7 @@ class WorkerProcess:
         self.spent: asyncio.Future[str] = loop.create_future()
         self._spec = spec
         self._instance = instance
+        self._tracing = tracing
         self._peer: Peer | None = None
         child.exited.add_done_callback(self._ended)
         # A pool that is being stopped does not ask any more why a worker failed.
@@ -101,7 +108,7 @@ class WorkerProcess:
         try:
             child = await Child.start(
                 argv,
-                env=_environment(spec, instance),
+                env=_environment(spec, instance, place.tracing),
                 cwd=world.cwd,
                 on_line=on_line,
                 undertaker=place.undertaker,
@@ -118,7 +125,8 @@ class WorkerProcess:
             ) from error
         finally:
             os.close(gauge_fd)
-        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge)
+        tracing = place.tracing is not None
+        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
 
     @property
     def alive(self) -> bool:
@@ -134,7 +142,7 @@ class WorkerProcess:
             raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
         self._peer = peer
         self.greeted.set_result(None)
-        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path))
+        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path), self._tracing)
         await peer.send(load, payloads_of(self._instance))
 
     def loaded(self) -> None:
@@ -229,8 +237,12 @@ class WorkerProcess:
             )
 
 
-def _environment(spec: messages.ModelSpec, instance: int) -> Mapping[str, str]:
+def _environment(
+    spec: messages.ModelSpec, instance: int, tracing: Mapping[str, str] | None
+) -> Mapping[str, str]:
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
+    if tracing is not None and not exports_elsewhere(spec.world.env):
+        env.update(tracing)
     env.update(spec.world.env)
     # Spares come after the instances and go round the same devices.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None

@@ -22,7 +22,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -327,6 +327,8 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
+    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    tracing: bool = False
 
 
 class WorkerReady(Message, frozen=True):
@@ -382,11 +384,13 @@ class Attached(Message, frozen=True):
     """Connect to the worker that listens at `lane_path`.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
     """
 
     worker: str
     lane_path: str
     execution_timeout_s: Optional[float] = None
+    tracing: bool = False
 
 
 class LaneLost(Message, frozen=True):
