@@ -31,6 +31,8 @@ async def register(
     """Serve a model, reporting progress."""
     _check_protocol(message.protocol, "the client")
     registration = await daemon.registry.register(message, payloads, peer.reply)
+    if message.temporary and peer.sender.pid is not None:
+        daemon.tenants.add(registration, peer.sender.pid)
     return messages.Registered(daemon.model_info(registration))
 
 

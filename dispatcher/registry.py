@@ -61,6 +61,11 @@ class Registry:
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
 
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker."""
+        return any(registration.pool.busy for registration in self._by_key.values())
+
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
@@ -135,7 +140,8 @@ class Registry:
                 f"a model named {spec.name!r} was registered when the daemon last ran and is about to be served "
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
-        return await self._register(Entry(0, time.time(), spec, list(payloads)), former, report)
+        entry = Entry(0, time.time(), spec, list(payloads))
+        return await self._register(entry, former, report, keep=not request.temporary)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -181,6 +187,15 @@ class Registry:
         with _as_failure():
             await asyncio.to_thread(self._store.remove, name)
         _log.info("model unregistered", model=name)
+
+    async def end(self, registration: Registration) -> None:
+        """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
+        name = registration.spec.name
+        while name in self._busy:
+            await asyncio.wait([self._busy[name]])
+        if self._by_name.get(name) is registration and not self._stopping:
+            _log.info("model ends with the process that registered it", model=name)
+            await self._take_down(name)
 
     async def _take_down(self, name: str) -> None:
         registration = self.by_name(name)

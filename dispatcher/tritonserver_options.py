@@ -26,7 +26,7 @@ _SINGLE = """
     grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
     grpc-max-connection-age grpc-max-connection-age-grace allow-sagemaker sagemaker-port
     sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
-    vertex-ai-thread-count vertex-ai-default-model allow-gpu-metrics allow-cpu-metrics
+    vertex-ai-thread-count vertex-ai-default-model cache-directory allow-gpu-metrics allow-cpu-metrics
     metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
     min-supported-compute-capability buffer-manager-thread-count trace-file
     trace-rate trace-count trace-log-frequency
@@ -60,7 +60,6 @@ OURS: Mapping[str, str] = {
     "grpc-restricted-protocol": _RESTRICTED,
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
-    "cache-directory": "it comes with the tritonserver that the setting tritonserver chooses",
     "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
     "model-repository": _MODELS,
     "model-store": _MODELS,

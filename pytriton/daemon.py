@@ -244,6 +244,7 @@ class DaemonClient:
         check: Callable[[Any], Any] | None = None,
         lanes: int | None = None,
         zero_copy_inputs: bool | None = None,
+        temporary: bool | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -287,6 +288,8 @@ class DaemonClient:
                 is computed (2 without batching, 1 with it)
             zero_copy_inputs: inputs are read-only views of Triton's memory, valid until the callable
                 returns, instead of arrays of its own (False)
+            temporary: serve it until this process ends, and do not keep it for the daemon's next
+                start (False)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -306,7 +309,7 @@ class DaemonClient:
             "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
-            "zero_copy_inputs": zero_copy_inputs,
+            "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
         }  # fmt: skip
         message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
         name = message.spec.name

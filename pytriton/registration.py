@@ -50,6 +50,7 @@ class Options:
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
     zero_copy_inputs: bool = False
+    temporary: bool = False
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -143,7 +144,7 @@ def prepare(
         lanes=options.lanes or _default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
     )
-    message = messages.Register(spec, options.replace)
+    message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
     with WorkerImports(spec.world, own_interpreter=options.python is None) as imports:
         checks = [] if options.check is None else [options.check]

@@ -108,10 +108,14 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class Register(Message, frozen=True):
-    """Serve a model. Payload frames: one pickled callable, or one per instance."""
+    """Serve a model. Payload frames: one pickled callable, or one per instance.
+
+    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    """
 
     spec: ModelSpec
     replace: bool = False
+    temporary: bool = False
     protocol: int = PROTOCOL
 
 
