@@ -260,8 +260,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str,
         Option(
             "Form of the log on standard error: console, json, none, plain (what models and "
-            "tritonserver print without labels, the rest as console), or auto: console on a terminal, else json. The log "
-            "files are JSON lines always.",
+            "tritonserver print without labels, the rest as console), or auto: console on a "
+            "terminal, else json. The log files are JSON lines always.",
             values.choice("auto", "console", "json", "none", "plain"),
         ),
     ] = "auto"

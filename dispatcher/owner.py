@@ -13,8 +13,7 @@ import os
 import select
 import shutil
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from pytriton.ipc import linux
@@ -25,25 +24,26 @@ _MARGIN_S = 15.0
 
 
 class Owner:
-    """Watches the process that started this one, from a thread of its own.
+    """Watches the process that started this one, from a thread of its own; ends this one if it has ended already.
 
     Args:
         pid: the process, which has to be this one's parent
-        runtime_dir: the daemon's own, which goes with it
-
-    Raises:
-        ProcessLookupError: it has ended already
+        folders: what to remove when it has ended: nobody else will
     """
 
-    def __init__(self, pid: int, runtime_dir: Path) -> None:
+    def __init__(self, pid: int, folders: Sequence[str]) -> None:
         self.pid = pid
-        self.ended = False
-        self._runtime_dir = runtime_dir
+        self._folders = folders
+        self._ended = False
         self._tell: Callable[[], object] | None = None
         self._patience_s = 0.0
-        self._pidfd = linux.pidfd_open(pid)
+        try:
+            self._pidfd = linux.pidfd_open(pid)
+        except ProcessLookupError:
+            self._pidfd = -1
         if os.getppid() != pid:  # the descriptor may be that of another process by now
-            raise ProcessLookupError(f"process {pid} is not the parent of this one (any more)")
+            self._ended = True
+            self.end_all()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 
     def then(
@@ -62,16 +62,17 @@ class Owner:
         os._exit(ExitCode.INTERRUPTED)
 
     def leave_nothing(self) -> None:
-        """After the owner's end, remove the runtime directory: nobody else will."""
-        if self.ended:
-            shutil.rmtree(self._runtime_dir, ignore_errors=True)
+        """If the owner has ended, remove its folders."""
+        if self._ended:
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self) -> None:
         # select.poll, not select.select: the descriptor's number may be above 1023
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         poll.poll()
-        self.ended = True
+        self._ended = True
         if self._tell is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends anyway
                 self._tell()

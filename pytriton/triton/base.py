@@ -152,6 +152,18 @@ class TritonBase(ABC):
         bound = [served.get(model.name) for model in self._models if model.served is not None]
         return all(info is not None and _may_serve(info) for info in bound)
 
+    @property
+    def http_url(self) -> str:
+        """Where HTTP is served, e.g. `http://127.0.0.1:8000`; empty when it is off or nothing is connected."""
+        client = self._client
+        return client.status().server.http_url if client is not None else ""
+
+    @property
+    def grpc_url(self) -> str:
+        """Where gRPC is served, e.g. `grpc://127.0.0.1:8001`; empty when it is off or nothing is connected."""
+        client = self._client
+        return client.status().server.grpc_url if client is not None else ""
+
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
         """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has ended for good.
 

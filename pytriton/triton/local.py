@@ -157,7 +157,7 @@ class Triton(TritonBase):
         (workspace.path / "run").symlink_to(runtime_dir)  # for people who look for it
         names = [model.name for model in self._models]
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
-        return ServerProcess(settings, self._server_ended)
+        return ServerProcess(settings, workspace.path, self._server_ended)
 
     def _reach(self) -> DaemonClient:
         from pytriton.daemon import connect

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig, Tensor
 
 #: Arguments of `DaemonClient.register` that `bind` decides itself.
-_DECIDED = ("temporary", "replace", "progress", "env")
+_DECIDED = ("temporary", "replace", "progress")
 
 
 @dataclass
@@ -63,17 +63,17 @@ class BoundModel:
         self._check_options()
 
     def _check_options(self) -> None:
+        isolation = self.options.get("isolation")
+        if isolation not in (None, "process", "thread"):
+            raise PyTritonBadParameterError(
+                f"isolation has to be 'process' or 'thread', got {isolation!r}."
+            )
         known = [name for name in _register_options() if name not in _DECIDED]
         for name in self.options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise TypeError(f"bind() got an unexpected keyword argument {name!r}{hint}")
-        isolation = self.options.get("isolation")
-        if isolation not in (None, "process", "thread"):
-            raise PyTritonBadParameterError(
-                f"isolation has to be 'process' or 'thread', got {isolation!r}."
-            )
 
     def load(self, client: DaemonClient, *, replace: bool) -> None:
         """Have a daemon serve it until this process ends; it answers when this returns.
@@ -84,7 +84,9 @@ class BoundModel:
         """
         options = {name: value for name, value in self.options.items() if value is not None}
         if "python" not in options:  # this interpreter's variables are no good to another one
-            options["env"] = _sendable(environment())
+            given = options.get("env")
+            more = given if isinstance(given, Mapping) else {}  # names: all are there already
+            options["env"] = {**_sendable(environment()), **more}
         several = isinstance(self.infer_func, Sequence)
         self.served = client.register(
             list(self.infer_func) if several else self.infer_func,

@@ -178,7 +178,9 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
     address = _own_address(url)
     holder = None
     for connection in psutil.net_connections(kind="tcp"):
-        if connection.status != psutil.CONN_LISTEN or connection.laddr.port != url.port:
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        if connection.laddr.port != url.port:
             continue
         if connection.laddr.ip in (address, f"::ffff:{address}", "0.0.0.0", "::"):
             holder = connection.pid or 0

@@ -56,6 +56,7 @@ class ServerProcess:
 
     Args:
         settings: what `daemon_settings` returns
+        workspace: a folder to remove, beside the runtime directory, if this process is killed
         on_end: is called, from a thread, with the reason, if it ends by itself once it was ready
 
     Attributes:
@@ -63,10 +64,11 @@ class ServerProcess:
         ended: is set when it has ended and has been reaped
     """
 
-    def __init__(self, settings: dict[str, Any], on_end: OnEnd) -> None:
+    def __init__(self, settings: dict[str, Any], workspace: Path, on_end: OnEnd) -> None:
         self.runtime_dir = Path(settings["runtime_dir"])
         self.ended = threading.Event()
         self._settings = settings
+        self._workspace = workspace
         self._on_end = on_end
         self._up = threading.Event()  #: ready, or ended
         self._ready = False
@@ -84,6 +86,8 @@ class ServerProcess:
 
         reading, writing = os.pipe()
         command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
+        for folder in (self.runtime_dir, self._workspace):
+            command += ["--remove", str(folder)]
         try:
             self._process = subprocess.Popen(
                 [*command, "--report", str(writing)],

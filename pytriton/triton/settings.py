@@ -123,9 +123,7 @@ def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dic
         value = getattr(config, field.name)
         if value is None or field.name in _OWN:
             continue
-        # tritonserver runs in another folder
-        text = os.path.abspath(value) if isinstance(value, Path) else value
-        options[field.name.replace("_", "-")] = text
+        options[field.name.replace("_", "-")] = _texts(value)
     first = next(iter(model_names), None)
     if config.allow_vertex_ai and config.vertex_ai_default_model is None and first is not None:
         options["vertex-ai-default-model"] = first
@@ -139,9 +137,18 @@ def command_line(config: TritonConfig) -> str:
         value = getattr(config, field.name)
         for one in value if isinstance(value, list) else [value]:
             if one is not None:
-                text = str(one).lower() if isinstance(one, bool) else str(one)
-                words.append(f"--{field.name.replace('_', '-')}={text}")
+                words.append(f"--{field.name.replace('_', '-')}={_text(one)}")
     return " ".join(words)
+
+
+def _texts(value: Any) -> str | list[str]:
+    return [_text(one) for one in value] if isinstance(value, list) else _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Path):
+        return os.path.abspath(value)  # tritonserver runs in another folder
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _of_environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ ENV_PREFIX = "PYTRITON_TRITON_CONFIG_"
 _ALIASES = {"log_verbosity": "log_verbose"}
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
+_WORD, _BEGINS = re.compile(r"[a-zA-Z_]\w*"), re.compile(r"[a-zA-Z_]\w*(=|$)")
 #: One entry of these has commas in it.
 _WHOLE = ("cache_config", "http_restricted_api", "grpc_restricted_protocol")
 
@@ -105,13 +106,13 @@ def _boolean(value: Any) -> bool:
 def _split(name: str, text: str) -> list[str]:
     """Return the entries of a list that is one text: `a=1,b=2` are two, `opentelemetry,url=x` is one.
 
-    Commas also stand inside of entries, so a new one begins where a name and `=` follow.
+    Commas also stand inside of entries, so a new one begins only where a name stands.
     """
     if name in _WHOLE:
         return [text]
     entries: list[str] = []
-    for piece in re.split(r",(?=[\w-]+=)", text):
-        if entries and "=" not in entries[-1]:
+    for piece in text.split(","):
+        if entries and (_WORD.fullmatch(entries[-1]) or not _BEGINS.match(piece)):
             entries[-1] += f",{piece}"
         else:
             entries.append(piece)
