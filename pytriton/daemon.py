@@ -245,6 +245,7 @@ class DaemonClient:
         lanes: int | None = None,
         zero_copy_inputs: bool | None = None,
         temporary: bool | None = None,
+        trace_config: Sequence[str] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -290,6 +291,8 @@ class DaemonClient:
                 returns, instead of arrays of its own (False)
             temporary: serve it until this process ends, and do not keep it for the daemon's next
                 start (False)
+            trace_config: where this model's spans go, as tritonserver's option says it, such as
+                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -310,6 +313,7 @@ class DaemonClient:
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
             "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
+            "trace_config": trace_config,
         }  # fmt: skip
         message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
         name = message.spec.name

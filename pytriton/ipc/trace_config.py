@@ -7,6 +7,7 @@ Server Trace"). OpenTelemetry's SDK for Python is configured by environment vari
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
@@ -49,6 +50,21 @@ def environment(trace_config: Iterable[str]) -> dict[str, str]:
     if resource:
         variables["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(resource)
     return variables
+
+
+def with_absolute_files(trace_config: Iterable[str]) -> list[str]:
+    """Return the settings with the paths of trace files seen from this process's working directory.
+
+    Example:
+        >>> with_absolute_files(["triton,file=/tmp/trace.json", "rate=1"])
+        ['triton,file=/tmp/trace.json', 'rate=1']
+    """
+    settings = []
+    for entry in trace_config:
+        name, _, value = entry.partition("=")
+        is_file = name.replace(" ", "") == "triton,file" and value
+        settings.append(f"{name}={os.path.abspath(value)}" if is_file else entry)
+    return settings
 
 
 def _settings(trace_config: Iterable[str]) -> Iterator[tuple[str, str, str]]:
