@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.ipc import trace_config
 
-#: Variables that say where spans go, and with which credentials.
-_EXPORTER = "OTEL_EXPORTER_"
+#: What begins and ends so says where spans go.
+_EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
 
 
 def uses_opentelemetry(config: DaemonConfig) -> bool:
@@ -37,7 +37,7 @@ def exports_elsewhere(environ: Mapping[str, str]) -> bool:
 
     The daemon's variables are of no use then: its credentials must not go to that place.
     """
-    return any(name.startswith(_EXPORTER) for name in environ)
+    return any(name.startswith(_EXPORTER) and name.endswith(_ENDPOINT) for name in environ)
 
 
 def _given(config: DaemonConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,8 @@ def traced(collected: Collector) -> Iterator[RunningDaemon]:
         "opentelemetry,resource=service.name=tests",
         "opentelemetry,bsp_schedule_delay=100",
     ]
-    with RunningDaemon.start(tritonserver_options={"trace-config": options}) as running:
+    settings = {"trace-config": options, "log-verbose": "1"}
+    with RunningDaemon.start(tritonserver_options=settings) as running:
         for infer, config in (
             (nested, ModelConfig()),
             (failing, ModelConfig()),
@@ -139,6 +141,28 @@ def test_spans_nest_from_the_client_to_what_the_callable_makes(
     assert not any(span.failed for span in (execute, call))
 
 
+def test_the_spans_of_one_model_may_go_elsewhere(
+    traced: RunningDaemon, collected: Collector
+) -> None:
+    trace, headers = traceparent(0x60)
+    with collector() as other:
+        traced.client.register(
+            merged,
+            "elsewhere",
+            inputs=X,
+            outputs=Y,
+            trace_config=[f"opentelemetry,url={other.url}", "opentelemetry,bsp_schedule_delay=100"],
+            progress=False,
+        )
+        inference = Inference("http", traced.http)
+        inference.infer("elsewhere", {"x": ONE}, headers=headers)
+        inference.close()
+        (call,) = spans_of(other, trace, "proxy_inference_callable")
+    assert call.service == "pytriton"  # the daemon's variables are for the daemon's place
+    spans_of(collected, trace, "InferRequest", "elsewhere", "compute")
+    assert "proxy_inference_callable" not in collected.of_trace(trace)
+
+
 def test_an_error_marks_the_spans(traced: RunningDaemon, collected: Collector) -> None:
     trace, headers = traceparent(0x20)
     inference = Inference("http", traced.http)
@@ -225,3 +249,10 @@ def test_switched_off_at_run_time_no_spans_are_made(
     inference.close()
     spans_of(collected, after, "proxy_inference_callable")  # which was later
     assert collected.of_trace(trace) == {}
+
+
+def test_a_verbose_log_is_warned_of(traced: RunningDaemon) -> None:
+    """Not about traces; but a server that is verbose is here."""
+    records = [json.loads(line) for line in traced.said().splitlines() if line.startswith("{")]
+    warnings = [record["event"] for record in records if record["level"] == "warning"]
+    assert "tritonserver's verbose log is on: it may slow inference" in warnings

@@ -67,4 +67,6 @@ def test_trace_config_is_stronger_than_the_daemons_environment() -> None:
 
 def test_a_registrant_with_a_place_of_its_own_gets_nothing_of_the_daemons() -> None:
     assert tracing.exports_elsewhere({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
-    assert not tracing.exports_elsewhere({"OTEL_SERVICE_NAME": "shop"})
+    assert not tracing.exports_elsewhere(
+        {"OTEL_SERVICE_NAME": "shop", "OTEL_EXPORTER_OTLP_TIMEOUT": "1", "SOME_ENDPOINT": URL}
+    )
