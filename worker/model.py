@@ -87,8 +87,14 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        for part in parts:
+            if part.batch.trace is not None:
+                return self._answer_traced(parts)
+        return self._answer(parts, self._infer)
+
+    def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         spans = spans_of(self.name, [part.batch for part in parts])
-        if spans is None:
+        if spans is None:  # none can be made here
             return self._answer(parts, self._infer)
         with spans:
             answers = self._answer(parts, spans.around(self._infer))
