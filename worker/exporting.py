@@ -11,13 +11,16 @@ import importlib.metadata
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from pytriton.proxy import telemetry
 
 #: Seconds that a worker's end may wait for its last spans to be exported.
 _LAST_EXPORT_S = 1.0
+#: Seconds that one export may take in a process that hosts workers in its threads.
+_HOSTED_TIMEOUT_S = 2
 _GROUP = "opentelemetry_traces_exporter"
 _PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
@@ -25,6 +28,12 @@ _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 _lock = threading.Lock()
 _made = False  #: whether it was tried
 _provider: Any = None  #: what `finish` shuts down
+_offered: dict[str, str] = {}
+
+
+def offer(variables: Mapping[str, str]) -> None:
+    """Have the default tracer send spans where these OTEL_… variables say: this process has an environment of its own."""
+    _offered.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
 
 
 class _CannotExport(Exception):
@@ -73,10 +82,10 @@ def _tracer(for_all: bool) -> Any:
     present = trace.get_tracer_provider()
     if not isinstance(present, trace.ProxyTracerProvider):
         return present.get_tracer("pytriton")  # the user's own
-    exporter = _exporter()
+    exporter = _exporter({} if for_all else _hosted_arguments())
     if exporter is None:
         return None
-    resource = Resource.create()
+    resource = Resource.create(_attributes(_offered.get("OTEL_RESOURCE_ATTRIBUTES", "")))
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: "pytriton"}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=not for_all)
@@ -87,7 +96,24 @@ def _tracer(for_all: bool) -> Any:
     return provider.get_tracer("pytriton")
 
 
-def _exporter() -> Any:
+def _hosted_arguments() -> dict[str, Any]:
+    """Return arguments of an OTLP exporter in a process that is not ours: its end must not wait long."""
+    arguments: dict[str, Any] = {}
+    if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "TRACES_")):
+        arguments["timeout"] = _HOSTED_TIMEOUT_S
+    endpoint = _offered.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if endpoint is not None:
+        arguments["endpoint"] = endpoint
+    return arguments
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Read OTEL_RESOURCE_ATTRIBUTES."""
+    pairs = (entry.partition("=") for entry in text.split(",") if entry)
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+
+
+def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
     """Return the exporter that the environment chooses; None if it chooses none.
 
     Raises:
@@ -107,10 +133,11 @@ def _exporter() -> Any:
                 f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; it may be {' or '.join(_OTLP)}"
             )
         name = _OTLP[protocol]
+    arguments = otlp_arguments if name in _OTLP.values() else {}
     for point in _declared():
         if point.name == name:
             try:
-                return point.load()()
+                return point.load()(**arguments)
             except Exception as error:  # whatever an exporter thinks of its settings
                 raise _CannotExport(f"the exporter {name} cannot be made: {error}") from error
     package = f"opentelemetry-exporter-{name.replace('_', '-')}"

@@ -19,9 +19,9 @@ from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.heap import keep_freed_memory
-from pytriton.worker.loop import Loop
+from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
-from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
+from pytriton.worker.stream_loop import loop_of
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -55,10 +55,10 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
-        loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
+        loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         control.send(messages.WorkerReady(worker))
         try:
-            loop.run()
+            loop.run(signal_pipe(signal.SIGTERM))
         finally:
             tracing.finish()
         control.flush()
@@ -80,12 +80,6 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     gc.freeze()
     keep_freed_memory()
     return model
-
-
-def _loop_of(model: Model) -> type[Loop]:
-    if not model.decoupled:
-        return Loop
-    return AsyncStreamLoop if model.asynchronous else StreamLoop
 
 
 def _enter(world: messages.World) -> None:

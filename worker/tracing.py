@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -149,6 +149,11 @@ def prepare() -> None:
     """
     if telemetry.get_telemetry_tracer() is None:
         exporting.default_tracer(for_all=True)
+
+
+def offer(variables: Mapping[str, str]) -> None:
+    """Say where spans go in a process that is not a worker's own, if it comes to spans."""
+    exporting.offer(variables)
 
 
 def finish() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Union
 
-from pytriton._clash import clashing_distribution
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.triton.base import TritonBase, logger
 from pytriton.triton.config import TritonConfig
@@ -73,6 +72,7 @@ class Triton(TritonBase):
             )
         self._policy = triton_lifecycle_policy
         self._triton_server_config = ServerConfig(self._config)
+        daemon_settings(self._config, self._security, Path())  # what is wrong is told now
 
     def __enter__(self) -> Triton:
         """Start the server, unless the policy says to wait for `run` or `serve`."""
@@ -132,16 +132,19 @@ class Triton(TritonBase):
 
     def _start(self) -> bool:
         """Start the daemon and return when it is ready; False when it has been started already."""
+        from pytriton._clash import clashing_distribution
+
+        clash = clashing_distribution()
+        if clash is not None:
+            raise PyTritonDaemonError(clash)
         with self._lock:
-            if self._server is not None:
+            if self._server is not None and os.getpid() == self._pid:
                 return False
-            clash = clashing_distribution()
-            if clash is not None:
-                raise PyTritonDaemonError(clash)
+            self._forget_served()  # of the parent, if this is a forked child
             self._pid = os.getpid()
-            self._ended.clear()
             self._workspace = self._make_workspace()
             server = self._server = self._new_server(self._workspace)
+            self._ended.clear()
         atexit.register(self.stop)
         try:
             server.start()

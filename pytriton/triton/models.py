@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytriton.exceptions import (
+    ModelNotFoundError,
     PyTritonBadParameterError,
     PyTritonInvalidOperationError,
     PyTritonValidationError,
@@ -36,6 +37,7 @@ class BoundModel:
     strict: bool
     options: Mapping[str, Any] = field(default_factory=dict)
     served: Model | None = None
+    registered_at: float = 0.0
 
     def check(self) -> None:
         """See what can be seen before there is a server.
@@ -48,8 +50,7 @@ class BoundModel:
         from pytriton.model_config.triton_config import validate_model_name
 
         validate_model_name(self.name)
-        several = isinstance(self.infer_func, Sequence)
-        callables = list(self.infer_func) if several else [self.infer_func]
+        callables = list(self.infer_func) if self._several else [self.infer_func]
         if not callables or not all(map(callable, callables)):
             raise PyTritonValidationError(
                 "inference_fn has to be either callable or sequence of callables, got "
@@ -87,9 +88,8 @@ class BoundModel:
             given = options.get("env")
             more = given if isinstance(given, Mapping) else {}  # names: all are there already
             options["env"] = {**_sendable(environment()), **more}
-        several = isinstance(self.infer_func, Sequence)
-        self.served = client.register(
-            list(self.infer_func) if several else self.infer_func,
+        served = client.register(
+            list(self.infer_func) if self._several else self.infer_func,
             self.name,
             self.inputs,
             self.outputs,
@@ -101,6 +101,24 @@ class BoundModel:
             progress=False,
             **options,
         )
+        self.registered_at = served.info().registered_at
+        self.served = served
+
+    def unload(self, client: DaemonClient) -> None:
+        """Have the daemon serve it no longer, unless somebody else has put another model in its place.
+
+        Raises:
+            PyTritonDaemonError: it could not be done
+        """
+        try:
+            if client.model_info(self.name).registered_at == self.registered_at:
+                client.unregister(self.name)
+        except ModelNotFoundError:
+            return  # somebody else has taken it out
+
+    @property
+    def _several(self) -> bool:
+        return not callable(self.infer_func) and isinstance(self.infer_func, Sequence)
 
 
 def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:

@@ -7,18 +7,19 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import (
-    ModelNotFoundError,
     PyTritonDaemonError,
     PyTritonInvalidOperationError,
 )
 from pytriton.ipc import linux
 from pytriton.triton.base import TritonBase, logger
+from pytriton.triton.models import BoundModel
 
 if TYPE_CHECKING:
     from pytriton.client.url import TritonUrl
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _REPOSITORY = "--model-repository="
 #: Between two looks for a server that is still to come: nobody tells when one listens.
 _LOOK_S = 0.2
+#: The end of the server is an event; whether it is to be watched still is looked at this often.
+_WATCH_MS = 1000
 
 
 class RemoteTriton(TritonBase):
@@ -86,13 +89,9 @@ class RemoteTriton(TritonBase):
             client = self._client
             if client is None or os.getpid() != self._pid:
                 return False
-            mine = [model.name for model in self._models if model.served is not None]
+            mine = [model for model in self._models if model.served is not None]
             self._forget_served()
-        try:
-            for name in mine:
-                _unregister(client, name)
-        finally:
-            self._ended.set()
+        self._take_out(client, mine)
         return True
 
     def close(self) -> None:
@@ -109,13 +108,43 @@ class RemoteTriton(TritonBase):
             return self._access_token
         return self._client.access_token
 
+    def connect(self) -> None:
+        """Wait for the server, two minutes at the most, and have it serve the models that are bound.
+
+        Raises:
+            TimeoutError: nobody comes to listen at the URL
+            PyTritonInvalidOperationError: who listens there is no daemon of this user on this machine
+            RegistrationError: a model cannot be served; none of this object's is then
+        """
+        try:
+            super().connect()
+        except BaseException:
+            mine = [model for model in self._models if model.served is not None]
+            if mine and self._client is None:
+                self._take_out(self._daemon(), mine)
+            raise
+
+    def _take_out(self, client: DaemonClient, models: Sequence[BoundModel]) -> None:
+        try:
+            for model in models:
+                model.served = None
+                try:
+                    model.unload(client)
+                except PyTritonDaemonError as error:
+                    logger.warning("Model %s is not taken out of the server: %s", model.name, error)
+        finally:
+            self._ended.set()
+
     def _before_serving(self) -> None:
         self.connect()
 
-    def _reach(self) -> DaemonClient:
+    def _daemon(self) -> DaemonClient:
         from pytriton.daemon import connect
 
-        client = connect(self._find())
+        return connect(self._find())
+
+    def _reach(self) -> DaemonClient:
+        client = self._daemon()
         if self._access_token is not None and client.access_token not in (None, self._access_token):
             raise PyTritonDaemonError(
                 f"The access token that was given is not that of the server at "
@@ -124,7 +153,7 @@ class RemoteTriton(TritonBase):
         self._pid = os.getpid()
         self._ended.clear()
         watch = threading.Thread(
-            target=self._watch, args=(client.status().pid,), name="remote-triton", daemon=True
+            target=self._watch, args=(client, client.status().pid), name="remote", daemon=True
         )
         watch.start()
         return client
@@ -148,22 +177,27 @@ class RemoteTriton(TritonBase):
                 )
             time.sleep(_LOOK_S)
 
-    def _watch(self, pid: int) -> None:
-        """Notice the daemon's end."""
-        client = self._client
+    def _watch(self, client: DaemonClient, pid: int) -> None:
+        """Notice the daemon's end, until this object has done with it."""
         try:
             ended = linux.pidfd_open(pid)
         except ProcessLookupError:
-            self._ended.set()
-            return
+            ended = -1
         poll = select.poll()
-        poll.register(ended, select.POLLIN)
-        poll.poll()
-        os.close(ended)
-        if client is None or self._client is client:
+        if ended >= 0:
+            poll.register(ended, select.POLLIN)
+        try:
+            while ended >= 0 and not poll.poll(_WATCH_MS):
+                if self._client not in (None, client) or self._ended.is_set():
+                    return
+        finally:
+            if ended >= 0:
+                os.close(ended)
+        with self._lock:
+            if self._client not in (None, client) or self._ended.is_set():
+                return
             logger.error("The server at %s has ended.", self._url.with_scheme)
-            with self._lock:
-                self._forget_served()
+            self._forget_served()
             self._ended.set()
 
 
@@ -214,12 +248,3 @@ def _own_address(url: TritonUrl) -> str:
             "servers on this machine only. For others use pytriton.daemon.connect('tcp://...')."
         ) from error
     return str(address[0])
-
-
-def _unregister(client: DaemonClient, name: str) -> None:
-    try:
-        client.unregister(name)
-    except ModelNotFoundError:
-        return  # somebody else has taken it out
-    except PyTritonDaemonError as error:
-        logger.warning("Model %s was not taken out of the server: %s", name, error)

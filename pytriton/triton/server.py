@@ -158,6 +158,7 @@ class ServerProcess:
         if self._process is not None:
             self._process.send_signal(number)
         else:  # it could not even be started
+            shutil.rmtree(self.runtime_dir, ignore_errors=True)
             self.ended.set()
 
     def _follow(self, process: subprocess.Popen[bytes], reading: int) -> None:

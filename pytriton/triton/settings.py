@@ -138,9 +138,9 @@ def command_line(config: TritonConfig) -> str:
     words = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        for one in value if isinstance(value, list) else [value]:
-            if one is not None:
-                words.append(f"--{field.name.replace('_', '-')}={_text(one)}")
+        entries = value if isinstance(value, list) else [value]
+        option = f"--{field.name.replace('_', '-')}"
+        words += [f"{option}={_text(one)}" for one in entries if one is not None]
     return " ".join(words)
 
 

@@ -163,6 +163,32 @@ def test_the_spans_of_one_model_may_go_elsewhere(
     assert "proxy_inference_callable" not in collected.of_trace(trace)
 
 
+def test_a_callable_in_a_thread_of_the_registrant_has_spans(
+    traced: RunningDaemon, collected: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tracer that is made for it, since this process has none."""
+    for name in ("_made", "_provider", "_offered"):
+        monkeypatch.setattr(f"pytriton.worker.exporting.{name}", {} if name == "_offered" else None)
+    monkeypatch.setattr("pytriton.proxy.telemetry._set", None)
+    monkeypatch.setattr("pytriton.proxy.telemetry._default", None)
+    trace, headers = traceparent(0x70)
+    settings = [
+        f"opentelemetry,url={collected.url}",
+        "opentelemetry,resource=service.name=a thread",
+        "opentelemetry,bsp_schedule_delay=100",
+    ]
+    model = traced.client.register(
+        merged, "hosted", X, Y, isolation="thread", trace_config=settings, progress=False
+    )
+    inference = Inference("http", traced.http)
+    inference.infer("hosted", {"x": ONE}, headers=headers)
+    inference.close()
+    execute, call = spans_of(collected, trace, "python_backend_execute", "proxy_inference_callable")
+    assert call.parent == execute.id
+    assert call.service == "a thread"
+    model.unregister()
+
+
 def test_an_error_marks_the_spans(traced: RunningDaemon, collected: Collector) -> None:
     trace, headers = traceparent(0x20)
     inference = Inference("http", traced.http)

@@ -64,7 +64,9 @@ def test_stop_answers_what_is_under_way_and_run_starts_again(tmp_path: Path) -> 
 
     triton = Triton(config=local_config(), workspace=tmp_path / "workspace")
     triton.bind("model", slow, X, X, config=BATCHING)
-    triton.run()
+    starting = threading.Thread(target=triton.run)  # its end is not the server's
+    starting.start()
+    starting.join()
     try:
         idle = idle_connection(triton.http_url)
         with ThreadPoolExecutor(1) as asking:
@@ -142,7 +144,7 @@ def test_an_unrecoverable_error_ends_the_server(caplog: pytest.LogCaptureFixture
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     config = local_config(grpc_use_ssl=True, grpc_server_cert=tmp_path / "none.pem")
     triton = Triton(config=config, workspace=tmp_path / "w")
-    with pytest.raises(DaemonStartError, match="Triton Inference Server did not start: .*grpc"):
+    with pytest.raises(DaemonStartError, match=r"Triton Inference Server did not start: .*grpc"):
         triton.run()
     assert list(tmp_path.iterdir()) == []
     assert not triton.is_connected()

@@ -96,7 +96,7 @@ def test_a_server_that_was_not_started() -> None:
 
 def test_arguments_have_names() -> None:
     with pytest.raises(TypeError):
-        Triton(TritonConfig())  # type: ignore[misc]
+        Triton(TritonConfig())  # type: ignore[call-arg]
 
 
 def test_policies() -> None:

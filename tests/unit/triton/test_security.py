@@ -48,7 +48,8 @@ def test_a_given_token_is_used(endpoints: list[str] | None) -> None:
 
 def test_an_unknown_endpoint_is_named() -> None:
     with pytest.raises(
-        PyTritonValidationError, match="Invalid endpoint names: stats. Valid endpoints are: health,"
+        PyTritonValidationError,
+        match=r"Invalid endpoint names: stats\. Valid endpoints are: health,",
     ):
         TritonSecurityConfig(restricted_endpoints=["stats"])
 
