@@ -318,11 +318,11 @@ class Registry:
                     await asyncio.to_thread(self._store.remove, name)
         except BaseException:
             registration.begin_stop()
-            self._undoing.add(entry.spec.name)
+            self._undoing.add(name)
             try:
                 await uninterrupted(self._undo(registration, former))
             finally:
-                self._undoing.discard(entry.spec.name)
+                self._undoing.discard(name)
             raise
         self._by_name[name] = registration
         if registration.registrant is not None:

@@ -469,6 +469,11 @@ class DaemonClient:
             with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # it is gone
                 self.unregister(host.model)
 
+    def expect_end(self) -> None:
+        """The daemon is about to be stopped, as it should be: no warnings of models that go with it."""
+        for host in self._hosts():
+            host.expected = True
+
     def _hosts(self) -> list[Host]:
         """Return what runs in threads of this process by this client."""
         hosting = sys.modules.get("pytriton.hosting")  # not there: nothing does

@@ -119,8 +119,11 @@ class Triton(TritonBase):
             server, self._server = self._server, None
             if server is None or os.getpid() != self._pid:  # a forked child does not own it
                 return False
+            client = self._client
             self._forget_served()
         try:
+            if client is not None:
+                client.expect_end()
             server.stop()
         finally:
             self._tidy_up()

@@ -84,7 +84,9 @@ class BoundModel:
             DaemonNotRunningError: the daemon ended meanwhile
         """
         options = {name: value for name, value in self.options.items() if value is not None}
-        if "python" not in options:  # this interpreter's variables are no good to another one
+        said = {**self._declared(), **options}
+        # This interpreter's variables are no good to another one, and threads have them anyway.
+        if "python" not in said and said.get("isolation") != "thread":
             given = options.get("env")
             more = given if isinstance(given, Mapping) else {}  # names: all are there already
             options["env"] = {**_sendable(environment()), **more}
@@ -115,6 +117,12 @@ class BoundModel:
                 client.unregister(self.name)
         except ModelNotFoundError:
             return  # somebody else has taken it out
+
+    def _declared(self) -> Mapping[str, Any]:
+        from pytriton.declaration import declaration_of
+
+        declaration = declaration_of(self.infer_func[0] if self._several else self.infer_func)
+        return declaration.options if declaration is not None else {}
 
     @property
     def _several(self) -> bool:
