@@ -32,7 +32,7 @@ _offered: dict[str, str] = {}
 
 
 def offer(variables: Mapping[str, str]) -> None:
-    """Have the default tracer send spans where these OTEL_… variables say: the process has an environment of its own."""
+    """Have the default tracer send spans where these OTEL_… variables say: the process has its own environment."""
     _offered.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
 
 
