@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.control import Peer
@@ -162,7 +163,8 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost)
+    attached = await registration.pool.route(message.instance, message.lost)
+    return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 
 async def lane_lost(

@@ -254,6 +254,7 @@ class DaemonClient:
         zero_copy_inputs: bool | None = None,
         temporary: bool | None = None,
         isolation: str | None = None,
+        trace_config: Sequence[str] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -302,6 +303,8 @@ class DaemonClient:
             isolation: "process" runs the callable in workers of the daemon; "thread" in this very
                 process, unpickled, a thread for each instance: until it ends, or the client is
                 closed ("process")
+            trace_config: where this model's spans go, as tritonserver's option says it, such as
+                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -323,6 +326,7 @@ class DaemonClient:
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
             "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
             "isolation": isolation,
+            "trace_config": trace_config,
         }  # fmt: skip
         planned = plan(infer_fn, model_name, inputs, outputs, config, given)
         name = planned.message.spec.name

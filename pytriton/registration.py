@@ -20,6 +20,7 @@ from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
+from pytriton.proxy.telemetry import trace_environment
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world
 
@@ -54,6 +55,7 @@ class Options:
     zero_copy_inputs: bool = False
     temporary: bool = False
     isolation: Literal["process", "thread"] = "process"
+    trace_config: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -74,6 +76,7 @@ class Options:
             raise PyTritonValidationError(
                 f"limits has to be pytriton.Limits(...), got {self.limits!r}."
             )
+        _check_trace_config(self.trace_config)
         if self.check is not None and not callable(self.check):
             raise PyTritonValidationError(
                 f"check has to be a function that takes the loaded callable, got {self.check!r}."
@@ -201,13 +204,17 @@ def plan(
     devices = device_list(options.devices)
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
     hosted = options.isolation == "thread"
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if hosted
+        else capture_world(options.python, options.env, options.cwd, options.sys_path)
+    )
+    world.env.update(trace_environment(options.trace_config))
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,
         config=document,
-        world=messages.World(sys.executable or "", cwd=os.getcwd())
-        if hosted
-        else capture_world(options.python, options.env, options.cwd, options.sys_path),
+        world=world,
         instances=count_instances(options.instances, devices, per_instance),
         devices=devices,
         factory=options.factory,
@@ -260,6 +267,17 @@ def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(
             f"{name} has to be a number of seconds above 0, got {value!r}."
+        )
+
+
+def _check_trace_config(settings: Any) -> None:
+    if settings is None:
+        return
+    whole = isinstance(settings, (list, tuple))
+    if not whole or not all(isinstance(one, str) and "=" in one for one in settings):
+        raise PyTritonValidationError(
+            "trace_config has to be a list of settings such as 'opentelemetry,url=http://...', "
+            f"got {settings!r}."
         )
 
 

@@ -19,6 +19,7 @@ from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.reports import report_error
 from pytriton.worker.results import Output, ResultWriter
+from pytriton.worker.tracing import spans_of
 
 
 class Model:
@@ -100,23 +101,40 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        for part in parts:
+            if part.batch.trace is not None:
+                return self._answer_traced(parts)
+        return self._answer(parts, self._infer)
+
+    def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        spans = spans_of(self.name, [part.batch for part in parts])
+        if spans is None:  # none can be made here
+            return self._answer(parts, self._infer)
+        with spans:
+            answers = self._answer(parts, spans.around(self._infer))
+            failed = [answer for answer in answers if isinstance(answer, BatchFailed)]
+            if failed:
+                spans.failed(failed[0].text)
+            return answers
+
+    def _answer(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         self._buffers.begin(parts)
         try:
             # A call of its own, so that nothing here holds the results when buffers are settled.
-            answers = self._answers(parts)
+            answers = self._answers(parts, infer)
         finally:
             self._buffers.end()
         return self._buffers.settled(parts, answers)
 
-    def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+    def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:
             requests = self.requests(parts)
         except Exception as error:
             if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
-                return [self._answers([part])[0] for part in parts]
+                return [self._answers([part], infer)[0] for part in parts]
             return self._failed(parts, error)
         try:
-            results = self.results.checked(self._infer(requests), len(requests))
+            results = self.results.checked(infer(requests), len(requests))
             if len(parts) > 1:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:

@@ -14,6 +14,7 @@ from pytriton.proxy.types import Request
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
+from pytriton.worker.tracing import NO_SPANS, spans_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -67,7 +68,8 @@ class StreamLoop(Loop):
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
-            self._produce(outbox, stream, requests)
+            with stream.spans.calling(requests):
+                self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
             self._answered()
@@ -92,7 +94,8 @@ class StreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
         self._gauge.begin(len(batch.requests))
-        return Stream(outbox, batch, self._model.results)
+        spans = spans_of(self._model.name, [batch]) or NO_SPANS
+        return Stream(outbox, batch, self._model.results, spans)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -204,7 +207,8 @@ class AsyncStreamLoop(StreamLoop):
             requests = self._requests(outbox, batch, stream)
             stream.begun()
             limit_s = self._model.execution_timeout_s
-            await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+            with stream.spans.calling(requests):
+                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
         except asyncio.TimeoutError:
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"

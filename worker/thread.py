@@ -19,6 +19,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
+from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
@@ -102,6 +103,7 @@ class WorkerThread:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
             model = Model(self._spec, self._load(), own_process=False)
+            tracing.offer(self._spec.world.env)
         except BaseException as error:
             text = sendable(f"{type(error).__name__}: {error}")
             control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
