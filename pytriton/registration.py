@@ -18,6 +18,7 @@ from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
+from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world
 
@@ -142,6 +143,7 @@ def prepare(
         check=options.check is not None,
         lanes=options.lanes or _default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(spec, options.replace)
     _check_sendable(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.results import Output, ResultWriter
+from pytriton.worker.streams import parts_of
 
 
 class Model:
@@ -31,9 +33,10 @@ class Model:
         self.execution_timeout_s = spec.execution_timeout_s
         #: As it was registered: for a decoupled model, which may answer many times.
         self.produce = infer
+        self._events: asyncio.AbstractEventLoop | None = None
         self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
-        self._batching = self._most_rows > 0
+        self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self._buffers = OutputBuffers()
         set_output_source(self._buffers.allocate)
@@ -49,6 +52,31 @@ class Model:
             datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         set_triton_context(infer, declared)
+
+    @property
+    def batching(self) -> bool:
+        """Whether requests have a batch axis."""
+        return self._batching
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._events)
+        return self._events
+
+    def rehearse(self, requests: list[Request]) -> list[Any]:
+        """Return everything that the callable gives for these requests; nothing goes to a client.
+
+        Raises:
+            Exception: whatever the callable raises.
+        """
+        if not self.decoupled:
+            return [self._infer(requests)]
+        produced = self.produce(requests)
+        if self.asynchronous:
+            return self.event_loop().run_until_complete(_collected(produced))
+        return list(parts_of(produced))
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.
@@ -148,6 +176,12 @@ class Unrecoverable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+
+
+async def _collected(produced: Any) -> list[Any]:
+    if hasattr(produced, "__aiter__"):
+        return [results async for results in produced]
+    return [await produced]
 
 
 def _rows(batch: Batch) -> int:

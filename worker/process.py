@@ -22,6 +22,7 @@ from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model
 from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
+from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -69,6 +70,7 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)
     model = Model(load.spec, infer)
+    warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()

@@ -5,6 +5,7 @@ What lies in a buffer of `empty_output` stays where it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.outputs import OutputBuffers
+
+#: The default name of an input.
+_DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
 
 
 class ResultError(Exception):
@@ -118,6 +122,8 @@ class ResultWriter:
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
                 f"numpy arrays. Got a list with {_describe(result)}."
             )
+        if type(result) is Request:
+            result = self._passed_on(result)
         if self._strict:
             self._refuse_undeclared(result)
         requested = request.requested
@@ -155,6 +161,17 @@ class ResultWriter:
             if ref is not None:
                 return ref
         return tensors.write(lane, output.name, output.datatype, array, output.dtype)
+
+    def _passed_on(self, request: Request) -> Mapping[str, Any]:
+        """Return a request that is the answer, as in `lambda requests: requests`, under its outputs' names.
+
+        INPUT_1 answers as OUTPUT_1 (the names of unnamed tensors), and an only input as the only output.
+        """
+        if any(name in request for name in self._declared):
+            return request
+        if len(request) == len(self._outputs) == 1:
+            return {self._outputs[0].name: next(iter(request.values()))}
+        return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
 
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
         for name in result:
