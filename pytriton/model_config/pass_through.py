@@ -48,9 +48,10 @@ _SAID_ELSEWHERE = {
 }
 #: What of an instance group is the user's to say; the rest is the dispatcher's.
 _OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
-#: Triton takes them, its Python backend does nothing with them (2.51: no state is handed over).
+#: Triton takes them, its Python backend does not do its part (2.51: it has no call that sets a state,
+#: so that a sequence would see its initial state again and again).
 _NOT_FOR_PYTHON = {
-    ("sequence_batching", "state"): "the Python backend has no implicit state: keep the state of a "
+    ("sequence_batching", "state"): "the Python backend sets no implicit state: keep the state of a "
     "sequence in the callable, under its correlation id (a control input of kind "
     "CONTROL_SEQUENCE_CORRID)",
     ("sequence_batching", "iterative_sequence"): "the proxy answers each request once",

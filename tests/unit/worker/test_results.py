@@ -87,6 +87,19 @@ def test_any_sequence_of_mappings_will_do(lanes: Lanes, kind: type[Any]) -> None
     assert answer["y"].tolist() == [[1.0]]
 
 
+def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
+    """As with PyTriton's `lambda requests: requests`: an only tensor, or default names."""
+    one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+    (answer,) = responses(lanes, [Request({"x": one})], [request()], writer())
+    assert answer["y"] == 1
+    both = writer(output("OUTPUT_1"), output("OUTPUT_2"), strict=True)
+    sent = Request({"INPUT_2": two, "INPUT_1": one})
+    (answer,) = responses(lanes, [sent], [request()], both)
+    assert (answer["OUTPUT_1"], answer["OUTPUT_2"]) == (1, 2)
+    text = refusal(lanes, [Request({"a": one, "b": two})], writer(output("c"), output("d")))
+    assert "returned no output `c`; it returned `a`, `b`" in text
+
+
 @pytest.mark.parametrize(
     "results",
     [
