@@ -51,7 +51,10 @@ _OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
 #: Triton takes them, its Python backend does not do its part (2.51: it has no call that sets a state,
 #: so that a sequence would see its initial state again and again).
 _NOT_FOR_PYTHON = {
-    ("sequence_batching", "state"): "the Python backend sets no implicit state: keep the state of a "
+    (
+        "sequence_batching",
+        "state",
+    ): "the Python backend sets no implicit state: keep the state of a "
     "sequence in the callable, under its correlation id (a control input of kind "
     "CONTROL_SEQUENCE_CORRID)",
     ("sequence_batching", "iterative_sequence"): "the proxy answers each request once",

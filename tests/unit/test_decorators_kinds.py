@@ -117,8 +117,8 @@ def _object_with(target: Any, decorator: Decorator) -> Any:
             return inputs
 
     decorated = decorator(kinds[target])
-    Model.__call__ = decorated  # type: ignore[attr-defined]
-    Model.method = decorated  # type: ignore[attr-defined]
+    for name in ("__call__", "method"):
+        setattr(Model, name, decorated)
     return Model()
 
 
