@@ -40,7 +40,7 @@ def test_what_triton_knows_is_passed_through(extra: dict[str, Any]) -> None:
         (5, "`extra` has to be a dict"),
         ({"optimisation": {}}, "Unknown field 'optimisation' in `extra`. Did you mean 'optim"),
         ({"name": "m"}, "cannot be set through `extra`: use the model's name"),
-        ({"model_warmup": []}, "use ModelConfig.model_warmup="),
+        ({"model_warmup": [{"inputs": {"x": {"random": True}}}]}, "Did you mean 'random_data'"),
         ({"batch_input": []}, "the callable sees each request"),
         (
             {"optimization": {"prioritty": 1}},
