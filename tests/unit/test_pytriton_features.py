@@ -35,7 +35,7 @@ ROWS = rows()
 
 
 @cache
-def tests_of(path: Path) -> frozenset[str]:
+def functions_in(path: Path) -> frozenset[str]:
     gc.disable()  # hypothesis' callback in a collection makes ast.parse of 3.11 fail ("depth mismatch", seen)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -62,4 +62,4 @@ def test_a_row_says_where_it_stands_and_its_tests_exist(row: Row) -> None:
         file = ROOT / "tests" / path
         assert file.is_file(), one
         assert name.startswith("test_"), one
-        assert name in tests_of(file), one
+        assert name in functions_in(file), one
