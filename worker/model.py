@@ -19,6 +19,7 @@ from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
+from pytriton.worker.required import RequiredInputs, complete, with_faults
 from pytriton.worker.results import Output, ResultWriter
 from pytriton.worker.streams import parts_of
 
@@ -38,6 +39,7 @@ class Model:
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
         set_output_source(self._buffers.allocate)
         self.results = ResultWriter(
@@ -83,7 +85,12 @@ class Model:
 
         Raises:
             LaneError, ArenaError: the descriptors are wrong.
+            ValueError: a request of a decoupled model lacks an input.
         """
+        for part in parts if self.decoupled else ():
+            for fault in self._required.lacking(part.batch) or ():
+                if fault is not None:
+                    raise ValueError(fault)
         return read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
@@ -114,6 +121,8 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        if self._required.names and any(self._required.lacking(part.batch) for part in parts):
+            return [self._answer_complete(part) for part in parts]
         self._buffers.begin(parts)
         try:
             # A call of its own, so that nothing here holds the results when buffers are settled.
@@ -121,6 +130,17 @@ class Model:
         finally:
             self._buffers.end()
         return self._buffers.settled(parts, answers)
+
+    def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
+        """Answer a batch in which requests may lack an input: they fail by themselves."""
+        faults = self._required.lacking(part.batch)
+        if faults is None:
+            return self.answer([part])[0]
+        rest = complete(part.batch, faults)
+        answer = (
+            self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
+        )
+        return with_faults(answer, faults)
 
     def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         try:

@@ -48,17 +48,6 @@ _SAID_ELSEWHERE = {
 }
 #: What of an instance group is the user's to say; the rest is the dispatcher's.
 _OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
-#: Triton takes them, its Python backend does not do its part (2.51: it has no call that sets a state,
-#: so that a sequence would see its initial state again and again).
-_NOT_FOR_PYTHON = {
-    (
-        "sequence_batching",
-        "state",
-    ): "the Python backend sets no implicit state: keep the state of a "
-    "sequence in the callable, under its correlation id (a control input of kind "
-    "CONTROL_SEQUENCE_CORRID)",
-    ("sequence_batching", "iterative_sequence"): "the proxy answers each request once",
-}
 
 
 def check_extra(extra: Any) -> None:
@@ -111,9 +100,13 @@ def _check_instance_group(groups: Any) -> None:
 
 
 def _check_sequences(section: Any) -> None:
-    for (field, name), why in _NOT_FOR_PYTHON.items():
-        if section and name in section:
-            raise PyTritonBadParameterError(f"The field {field}.{name} cannot be used: {why}.")
+    if section and "state" in section:
+        # Seen in 2.51: the initial state comes as an input, but the backend has no call that sets another.
+        raise PyTritonBadParameterError(
+            "The field sequence_batching.state cannot be used: Triton's Python backend sets no implicit "
+            "state. Keep the state of a sequence in the callable, under its correlation id (a control "
+            "input of kind CONTROL_SEQUENCE_CORRID)."
+        )
 
 
 def _check_against_the_schema(extra: Mapping[str, Any]) -> None:

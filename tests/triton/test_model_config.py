@@ -16,6 +16,7 @@ import pytest
 import tritonclient.grpc
 from support.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
 
 from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.exceptions import RegistrationError
@@ -221,6 +222,22 @@ def test_a_request_itself_may_be_the_answer(inference: Inference, daemon: Runnin
     sent = {"INPUT_2": np.array([[5]], np.int32), "INPUT_1": ONE * 7}
     answer = inference.infer("identity", sent)
     assert {name: array.item() for name, array in answer.items()} == {"OUTPUT_1": 7, "OUTPUT_2": 5}
+
+
+def _adds(requests: Any) -> Any:
+    return [{"y": request["x"] + request.get("o", 0)} for request in requests]
+
+
+def test_a_required_input_is_required_also_beside_optional_ones(
+    inference: Inference, daemon: RunningDaemon
+) -> None:
+    if "optional" not in [model.name for model in daemon.client.models()]:
+        optional = Tensor((1,), np.float32, "o", optional=True)
+        daemon.client.register(_adds, "optional", [X, optional], [Y], progress=False)
+    assert inference.infer("optional", {"x": ONE})["y"].item() == 1
+    assert inference.infer("optional", {"o": ONE, "x": ONE})["y"].item() == 2
+    with pytest.raises(InferenceServerException, match="lacks the input `x` of model `optional`"):
+        inference.infer("optional", {"o": ONE})
 
 
 # ── Warm-up ──────────────────────────────────────────────────────────────────────────────────────
