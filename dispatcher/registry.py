@@ -55,6 +55,7 @@ class Registry:
         self._by_key: dict[str, Registration] = {}
         #: Who changes a name just now, so that nobody else does.
         self._busy: dict[str, asyncio.Task[object]] = {}
+        self._undoing: set[str] = set()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
 
@@ -122,6 +123,9 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
+        while spec.name in self._undoing:
+            await asyncio.wait([self._busy[spec.name]])
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -281,7 +285,11 @@ class Registry:
                     unfinished.finish(keep_previous=True)
         except BaseException:
             registration.begin_stop()
-            await uninterrupted(self._undo(registration, former))
+            self._undoing.add(entry.spec.name)
+            try:
+                await uninterrupted(self._undo(registration, former))
+            finally:
+                self._undoing.discard(entry.spec.name)
             raise
         self._by_name[entry.spec.name] = registration
         if former is not None:
