@@ -23,6 +23,13 @@ from pytriton.worker.outputs import OutputBuffers
 _DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
 
 
+#: What PyTriton says of other arrays.
+_KINDS = (
+    ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
+    "(dtype.kind: biufOSU)"
+)
+
+
 class ResultError(Exception):
     """The callable returned something else than the model declares; the text names it in one line."""
 
@@ -139,6 +146,12 @@ class ResultWriter:
         try:
             value: Any = result[output.name]
         except KeyError:
+            strange = [name for name in result if not isinstance(name, str)]
+            if strange:
+                raise ResultError(
+                    f"Not all keys returned by `{self._model}` model callable are string: "
+                    f"{_describe(strange[0])}."
+                ) from None
             raise ResultError(
                 f"Model `{self._model}` returned no output `{output.name}`; it returned "
                 f"{', '.join(f'`{name}`' for name in result) or 'nothing'}."
@@ -184,7 +197,10 @@ class ResultWriter:
         if isinstance(value, np.ndarray):
             return value
         if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
-            raise self._error(output, f"is {_describe(value)}, not a numpy array")
+            raise ResultError(
+                f"Not all values returned by `{self._model}` model callable are numpy arrays: output "
+                f"`{output.name}` is {_describe(value)}, not a numpy array."
+            )
         # numpy's own dtypes for strings would cut off trailing NULs
         return np.array(value, object if isinstance(value, (str, bytes)) else None)
 
@@ -226,9 +242,11 @@ class ResultWriter:
         else:
             castable = _castable(given, declared)
         if not castable:
+            known = given.kind in "biufOSU" or given.name == "bfloat16"
             raise self._error(
                 output,
-                f"has dtype {given}, which cannot be cast to {declared} without losing values",
+                f"has dtype {given}, which cannot be cast to {declared} without losing values"
+                + ("" if known else _KINDS),
             )
 
     def _error(self, output: Output, what: str) -> ResultError:
