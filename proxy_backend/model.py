@@ -59,9 +59,7 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
-        )
+        translator = translate.Translator(datatypes.of_inputs(config))
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)

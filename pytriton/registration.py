@@ -21,6 +21,7 @@ from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
 from pytriton.proxy.telemetry import trace_environment
+from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world
 
@@ -229,6 +230,7 @@ def plan(
         lanes=options.lanes or _default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
         isolation=options.isolation,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)

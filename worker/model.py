@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.reports import report_error
+from pytriton.worker.required import RequiredInputs, complete, with_faults
 from pytriton.worker.results import Output, ResultWriter
+from pytriton.worker.streams import parts_of
 from pytriton.worker.tracing import spans_of
 
 
@@ -36,10 +39,14 @@ class Model:
         self.execution_timeout_s = spec.execution_timeout_s
         #: As it was registered: for a decoupled model, which may answer many times.
         self.produce = infer
-        self._infer, self._events = (infer, None) if self.decoupled else synchronous(infer)
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._infer = infer
+        if not self.decoupled:
+            self._infer, self._events = synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
-        self._batching = self._most_rows > 0
+        self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
         self.results = ResultWriter(
             spec.name,
@@ -65,12 +72,42 @@ class Model:
         if self._events is not None:
             self._events.close()
 
+    @property
+    def batching(self) -> bool:
+        """Whether requests have a batch axis."""
+        return self._batching
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._events)
+        return self._events
+
+    def rehearse(self, requests: list[Request]) -> list[Any]:
+        """Return everything that the callable gives for these requests; nothing goes to a client.
+
+        Raises:
+            Exception: whatever the callable raises.
+        """
+        if not self.decoupled:
+            return [self._infer(requests)]
+        produced = self.produce(requests)
+        if self.asynchronous:
+            return self.event_loop().run_until_complete(_collected(produced))
+        return list(parts_of(produced))
+
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.
 
         Raises:
             LaneError, ArenaError: the descriptors are wrong.
+            ValueError: a request of a decoupled model lacks an input.
         """
+        for part in parts if self.decoupled else ():
+            for fault in self._required.lacking(part.batch) or ():
+                if fault is not None:
+                    raise ValueError(fault)
         return read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
@@ -101,6 +138,8 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        if self._required.names and any(self._required.lacking(part.batch) for part in parts):
+            return [self._answer_complete(part) for part in parts]
         for part in parts:
             if part.batch.trace is not None:
                 return self._answer_traced(parts)
@@ -125,6 +164,17 @@ class Model:
         finally:
             self._buffers.end()
         return self._buffers.settled(parts, answers)
+
+    def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
+        """Answer a batch in which requests may lack an input: they fail by themselves."""
+        faults = self._required.lacking(part.batch)
+        if faults is None:
+            return self.answer([part])[0]
+        rest = complete(part.batch, faults)
+        answer = (
+            self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
+        )
+        return with_faults(answer, faults)
 
     def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:
@@ -180,6 +230,12 @@ class Unrecoverable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+
+
+async def _collected(produced: Any) -> list[Any]:
+    if hasattr(produced, "__aiter__"):
+        return [results async for results in produced]
+    return [await produced]
 
 
 def _rows(batch: Batch) -> int:

@@ -22,6 +22,7 @@ from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
 from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -74,6 +75,7 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     model = Model(load.spec, infer)
     if load.tracing:
         tracing.prepare()
+    warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()

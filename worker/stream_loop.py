@@ -128,8 +128,7 @@ class AsyncStreamLoop(StreamLoop):
         super().__init__(*arguments)
         self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
-        self._events = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._events)
+        self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
     def run(self, told_to_end: int) -> None:

@@ -64,6 +64,28 @@ class Limits(msgspec.Struct, frozen=True):
     nice: int = 0
 
 
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -105,6 +127,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────

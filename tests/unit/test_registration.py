@@ -483,7 +483,7 @@ def test_a_wrong_declared_option_names_the_nearest() -> None:
 
 
 def test_a_value_that_cannot_be_sent_is_refused_here() -> None:
-    config = ModelConfig(extra={"optimization": object()})
+    config = ModelConfig(parameters={"half a character": "\ud800"})
     with pytest.raises(PyTritonValidationError, match="'double' has a value that cannot be sent"):
         ready(config=config)
 
