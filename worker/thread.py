@@ -25,6 +25,7 @@ from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
 from pytriton.worker.reports import report_error, report_to
 from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: What the last words to the dispatcher get to leave this process in.
 _FLUSH_S = 1.0
@@ -104,6 +105,7 @@ class WorkerThread:
         try:
             model = Model(self._spec, self._load(), own_process=False)
             tracing.offer(self._spec.world.env)
+            warm_up(model, self._spec.warmups)
         except BaseException as error:
             text = sendable(f"{type(error).__name__}: {error}")
             control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
