@@ -18,6 +18,7 @@ class Streaming:
     def __init__(self, address: str, model: str, inputs: Mapping[str, Array]) -> None:
         self._client = tritonclient.grpc.InferenceServerClient(address)
         self._answers: queue.Queue[Any] = queue.Queue()
+        self._ended = False
         self._client.start_stream(lambda result, error: self._answers.put(error or result))
         sent = []
         for name, array in inputs.items():
@@ -37,6 +38,7 @@ class Streaming:
                 names = [output.name for output in response.outputs]
                 yield {name: np.asarray(answer.as_numpy(name)) for name in names}
             if response.parameters["triton_final_response"].bool_param:
+                self._ended = True
                 return
 
     def cancel(self) -> None:
@@ -47,5 +49,6 @@ class Streaming:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._client.stop_stream(cancel_requests=True)
+        # Cancelled at the moment of its last answer, a stream keeps its model alive in tritonserver (2.51) for ever.
+        self._client.stop_stream(cancel_requests=not self._ended)
         self._client.close()
