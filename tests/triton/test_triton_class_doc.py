@@ -47,7 +47,7 @@ with ModelClient(triton.http_url, "counter") as client:
 print("SEEN", counter.seen)
 """
     with Script(code + ask, tmp_path) as script:
-        assert script.process.wait(100) == 0
+        assert script.wait_gone() == 0  # at its end it stops the server by itself
         assert "SEEN 3" in script.said()
 
 
