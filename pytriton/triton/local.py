@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Union
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Union
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.triton.base import TritonBase, logger
 from pytriton.triton.config import TritonConfig
+from pytriton.triton.models import BoundModel
 from pytriton.triton.policy import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
@@ -24,6 +26,8 @@ from pytriton.utils.workspace import Workspace
 if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
 
+#: Seconds within which the daemon tells how it is.
+_PATIENCE_S = 60.0
 WorkspacePath = Union[Workspace, str, "os.PathLike[str]", None]
 
 
@@ -65,6 +69,9 @@ class Triton(TritonBase):
             _refuse_existing(Path(workspace).expanduser())
         self._workspace: Workspace | None = None
         self._server: ServerProcess | None = None
+        self._closing = (
+            threading.RLock()
+        )  #: held while the server stops: the next one starts afterwards
         if triton_lifecycle_policy is None:
             vertex = self._config.allow_vertex_ai
             triton_lifecycle_policy = (
@@ -115,18 +122,19 @@ class Triton(TritonBase):
         Returns:
             False when there was nothing to stop.
         """
-        with self._lock:
-            server, self._server = self._server, None
-            if server is None or os.getpid() != self._pid:  # a forked child does not own it
-                return False
-            client = self._client
-            self._forget_served()
-        try:
-            if client is not None:
-                client.expect_end()
-            server.stop()
-        finally:
-            self._tidy_up()
+        with self._closing:
+            with self._lock:
+                server, self._server = self._server, None
+                if server is None or os.getpid() != self._pid:  # a forked child does not own it
+                    return False
+                client = self._client
+                self._forget_served()
+            try:
+                if client is not None:
+                    client.expect_end()
+                server.stop()
+            finally:
+                self._tidy_up()
         return True
 
     def get_access_token(self) -> str | None:
@@ -140,15 +148,20 @@ class Triton(TritonBase):
         clash = clashing_distribution()
         if clash is not None:
             raise PyTritonDaemonError(clash)
-        with self._lock:
+        with self._closing, self._lock:
             if self._server is not None and os.getpid() == self._pid:
                 return False
             self._forget_served()  # of the parent, if this is a forked child
             self._pid = os.getpid()
-            self._workspace = self._make_workspace()
-            server = self._server = self._new_server(self._workspace)
-            self._ended.clear()
-        atexit.register(self.stop)
+            try:
+                self._workspace = self._make_workspace()
+                server = self._server = self._new_server(self._workspace)
+                atexit.register(self.stop)
+                self._ended.clear()
+            except BaseException:
+                self._server = None
+                self._tidy_up()
+                raise
         try:
             server.start()
             server.wait_ready()
@@ -165,6 +178,12 @@ class Triton(TritonBase):
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
         return ServerProcess(settings, workspace.path, self._server_ended)
 
+    def _load(self, client: DaemonClient, model: BoundModel) -> None:
+        super()._load(client, model)
+        # At exit the server is stopped first, while the threads that serve models here still do.
+        atexit.unregister(self.stop)
+        atexit.register(self.stop)
+
     def _reach(self) -> DaemonClient:
         from pytriton.daemon import connect
 
@@ -175,7 +194,8 @@ class Triton(TritonBase):
                 "run() or serve(), or use `with Triton() as triton:`."
             )
         server.wait_ready()
-        return connect(server.runtime_dir)
+        # A machine that is overloaded for a while is no reason to take the server for dead.
+        return connect(server.runtime_dir, timeout_s=_PATIENCE_S)
 
     def _before_serving(self) -> None:
         self.run()
@@ -186,16 +206,18 @@ class Triton(TritonBase):
 
     def _server_ended(self, server: ServerProcess, reason: str) -> None:
         """The daemon has ended by itself; this is its follower's thread."""
-        with self._lock:
-            if self._server is not server:
-                return
-            self._server = None
-            self._forget_served()
-        logger.error("Triton Inference Server exited with failure. Please wait. (%s)", reason)
-        self._tidy_up()
+        with self._closing:
+            with self._lock:
+                if self._server is not server:
+                    return
+                self._server = None
+                self._forget_served()
+            logger.error("Triton Inference Server exited with failure. Please wait. (%s)", reason)
+            self._tidy_up()
 
     def _tidy_up(self) -> None:
-        self._warn_of_verbose_log()
+        if not self._ended.is_set():
+            self._warn_of_verbose_log()
         atexit.unregister(self.stop)
         workspace, self._workspace = self._workspace, None
         if workspace is not None:

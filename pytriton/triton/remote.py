@@ -141,7 +141,7 @@ class RemoteTriton(TritonBase):
     def _daemon(self) -> DaemonClient:
         from pytriton.daemon import connect
 
-        return connect(self._find())
+        return connect(self._find(), timeout_s=60.0)
 
     def _reach(self) -> DaemonClient:
         client = self._daemon()

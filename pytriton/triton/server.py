@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pytriton.exceptions import DaemonStartError
 from pytriton.ipc.rundir import MAX_SOCKET_PATH, RuntimeDir
@@ -75,42 +75,15 @@ class ServerProcess:
         self._told_to_stop = False
         self._end: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._spawning = threading.Lock()
 
     def start(self) -> None:
-        """Start the process; `wait_ready` tells what becomes of it.
+        """Begin to start the process; `wait_ready` tells what becomes of it.
 
-        Raises:
-            OSError: it cannot be started.
+        A thread does it all: only the main thread can be interrupted (Ctrl-C), and an interruption in the middle of it
+        could leave a process that nobody knows of.
         """
-        from pytriton.world import own_interpreter
-
-        reading, writing = os.pipe()
-        command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
-        for folder in (self.runtime_dir, self._workspace):
-            command += ["--remove", str(folder)]
-        try:
-            self._process = subprocess.Popen(
-                [*command, "--report", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=_standard_output(),
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                pass_fds=[writing],
-                start_new_session=True,  # Ctrl-C is for the script, which then stops this in order
-                cwd="/",  # not a folder with a pytriton/ or a worker.py of the user's in it
-            )
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        follower = threading.Thread(
-            target=self._follow, args=(self._process, reading), name="pytriton-daemon", daemon=True
-        )
-        follower.start()
-        assert self._process.stdin is not None  # a pipe
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(self._settings).encode())
+        threading.Thread(target=self._live, name="pytriton-daemon", daemon=True).start()
 
     def wait_ready(self) -> None:
         """Return when models can be registered.
@@ -132,7 +105,13 @@ class ServerProcess:
 
         An interruption (Ctrl-C) while this waits ends it at once.
         """
-        self._told_to_stop = True
+        with self._spawning:
+            self._told_to_stop = True
+            if self._process is None:
+                self._up.set()
+                self.ended.set()
+                shutil.rmtree(self.runtime_dir, ignore_errors=True)
+                return
         patience_s = float(self._settings["grace_period_s"]) + _MARGIN_S
         try:
             self._signal(signal.SIGTERM)
@@ -155,28 +134,72 @@ class ServerProcess:
             self.ended.wait(_HURRY_S)
 
     def _signal(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-        else:  # it could not even be started
-            shutil.rmtree(self.runtime_dir, ignore_errors=True)
-            self.ended.set()
+        assert self._process is not None  # `stop` has seen to it
+        self._process.send_signal(number)
 
-    def _follow(self, process: subprocess.Popen[bytes], reading: int) -> None:
-        """Read its reports until it ends, and reap it."""
-        with os.fdopen(reading, encoding="utf-8") as reports:
-            for line in reports:
-                record = json.loads(line)
-                if record["state"] == "ready":
-                    self._ready = True
-                    self._up.set()
-                else:
-                    self._end = record
-        process.wait()
+    def _live(self) -> None:
+        """Start the process, read its reports until it ends, reap it, and clean up behind it."""
+        try:
+            reports = self._spawn()
+            if reports is None:
+                return
+            with reports:
+                for line in reports:
+                    self._take(json.loads(line))
+            assert self._process is not None  # `_spawn` made it
+            self._process.wait()
+        except (
+            Exception
+        ) as error:  # of the operating system, mostly: no process, no descriptor left
+            self._end = {"reason": f"{type(error).__name__}: {error}"}
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
         self.ended.set()
         self._up.set()
         if self._ready and not self._told_to_stop:
             self._on_end(self, self._end.get("reason") or self._how_it_ended())
+
+    def _take(self, report: dict[str, Any]) -> None:
+        if report["state"] == "ready":
+            self._ready = True
+            self._up.set()
+        else:
+            self._end = report
+
+    def _spawn(self) -> TextIO | None:
+        """Start the process and return where it reports; None when `stop` came before."""
+        with self._spawning:
+            if self._told_to_stop:
+                return None
+            reading, writing = os.pipe()
+            reports = os.fdopen(reading, encoding="utf-8")
+            try:
+                self._process = self._popen(writing)
+            except BaseException:
+                reports.close()
+                raise
+            finally:
+                os.close(writing)
+        assert self._process.stdin is not None  # a pipe
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(self._settings).encode())
+        return reports
+
+    def _popen(self, writing: int) -> subprocess.Popen[bytes]:
+        from pytriton.world import own_interpreter
+
+        command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
+        for folder in (self.runtime_dir, self._workspace):
+            command += ["--remove", str(folder)]
+        return subprocess.Popen(
+            [*command, "--report", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=_standard_output(),
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            pass_fds=[writing],
+            start_new_session=True,  # Ctrl-C is for the script, which then stops this in order
+            cwd="/",  # not a folder with a pytriton/ or a worker.py of the user's in it
+        )
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode if self._process is not None else None

@@ -20,11 +20,12 @@ from pytriton.client import ModelClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonInvalidOperationError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import TRITON_ACCESS_HEADER, RemoteTriton, Triton
+from pytriton.triton import TRITON_ACCESS_HEADER, RemoteTriton, Triton, TritonSecurityConfig
 
 X = [Tensor(dtype=np.float32, shape=(-1,))]
 BATCHING = ModelConfig(max_batch_size=8)
 ONES = np.ones(3, np.float32)
+TOKEN = "short+/="  # shorter than a daemon's settings allow, and with all that a header can carry
 
 
 @batch
@@ -49,7 +50,9 @@ class Device:
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     """A server in a `with` block; `double` was bound before the start, in the object's own time."""
     config = local_config(response_cache_byte_size=1 << 20, id="a name with blanks")
-    with Triton(config=config, workspace=tmp_path_factory.mktemp("t") / "workspace") as triton:
+    security = TritonSecurityConfig(access_token=TOKEN)
+    workspace = tmp_path_factory.mktemp("t") / "workspace"
+    with Triton(config=config, security_config=security, workspace=workspace) as triton:
         triton.bind("double", double, X, X, config=BATCHING)
         yield triton
     assert not triton.is_alive()
@@ -86,7 +89,7 @@ def test_options_with_blanks_reach_the_server(triton: Triton) -> None:
 
 def test_restricted_endpoints_want_the_token(triton: Triton) -> None:
     token = triton.get_access_token()
-    assert token is not None
+    assert token == TOKEN
     url = f"{triton.http_url}/v2/models/double/stats"
     with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         get(url)
@@ -183,6 +186,20 @@ def test_a_remote_object_binds_into_it(triton: Triton) -> None:
         get(f"{triton.http_url}/v2/models/guest/ready")
     gone.value.close()
     assert ask(triton.http_url, "double").tolist() == [2, 2, 2]
+
+
+def test_a_remote_object_takes_the_place_of_a_model(triton: Triton) -> None:
+    @batch
+    def triple(**inputs: Array) -> list[Array]:
+        (x,) = inputs.values()
+        return [x * 3]
+
+    with RemoteTriton(triton.http_url) as first, RemoteTriton(triton.http_url) as second:
+        first.bind("taken", double, X, X, config=BATCHING)
+        second.bind("taken", triple, X, X, config=BATCHING)
+        assert ask(triton.http_url, "taken").tolist() == [3, 3, 3]
+        assert first.stop() is True  # what has its name is not its own any more
+        assert ask(triton.http_url, "taken").tolist() == [3, 3, 3]
 
 
 def test_a_remote_object_serves_until_it_is_closed(triton: Triton) -> None:

@@ -104,6 +104,7 @@ def test_a_port_in_use_names_its_holder_and_others_work_beside(tmp_path: Path) -
 
 
 def test_serving_in_a_thread_ends_with_stop_in_another(caplog: pytest.LogCaptureFixture) -> None:
+    """And what a guest serves there ends, too."""
     triton = Triton(config=local_config(log_verbose=1))
     triton.bind("model", double, X, X, config=BATCHING)
     with caplog.at_level(logging.INFO, "pytriton"):
@@ -111,9 +112,17 @@ def test_serving_in_a_thread_ends_with_stop_in_another(caplog: pytest.LogCapture
         serving.start()
         eventually(triton.is_connected, "it serves", 60)
         assert ask(triton.http_url) == [2, 2, 2]
+        guest = RemoteTriton(triton.http_url)
+        visiting = threading.Thread(target=guest.serve)
+        visiting.start()
+        eventually(guest.is_connected, "the guest is there")
         assert triton.stop() is True
         serving.join(30)
+        visiting.join(30)
     assert not serving.is_alive()
+    assert not visiting.is_alive()
+    assert not guest.is_alive()
+    assert "The server at http://127.0.0.1" in caplog.text
     assert "Infer function available as model: `/v2/models/model`" in caplog.text
     assert "(Press CTRL+C or use the command `kill -SIGINT" in caplog.text
     assert caplog.text.count("enabled verbose logs (log_verbose_level=1)") == 2

@@ -108,8 +108,6 @@ def ask(url: str) -> list[float]:
     ("stage", "number"),
     [
         ("starting", signal.SIGKILL),
-        ("starting", signal.SIGINT),
-        ("loading", signal.SIGKILL),
         ("loading", signal.SIGTERM),
         ("serving", signal.SIGSEGV),
         ("stopping", signal.SIGKILL),
