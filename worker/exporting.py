@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from pytriton.proxy import telemetry
 
 #: Seconds that a worker's end may wait for its last spans to be exported.
-_LAST_EXPORT_S = 1.0
+_LAST_EXPORT_S = 2.0
 #: Seconds that one export may take in a process that hosts workers in its threads.
 _HOSTED_TIMEOUT_S = 2
 _GROUP = "opentelemetry_traces_exporter"

@@ -23,6 +23,8 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     port = find_free_port()
     for name, number in (("HTTP", port), ("GRPC", 0), ("METRICS", 0)):
         monkeypatch.setenv(f"PYTRITON_TRITON_CONFIG_{name}_PORT", str(number))
+    # The example stops its server at once: the last spans would have two seconds, whatever the machine does.
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     names: dict[str, Any] = {"__name__": "example"}
     with collector() as collected:
         code = code.replace("http://127.0.0.1:4318/v1/traces", collected.url)
@@ -32,7 +34,10 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = {
             "InferRequest", "square", "compute", "python_backend_execute", "proxy_inference_callable",
         }  # fmt: skip
-        eventually(lambda: wanted <= collected.of_trace(TRACE).keys(), "all spans came in")
+        eventually(
+            lambda: wanted <= collected.of_trace(TRACE).keys(),
+            lambda: f"all spans came in; there are {sorted(collected.of_trace(TRACE))}",
+        )
         spans = collected.of_trace(TRACE)
         # The model's span of tritonserver and the example's own have one name.
         own = next(span for span in spans["square"] if "rows" in span.attributes)
