@@ -249,6 +249,7 @@ class _Wire:
         self._slots = Slots(connection)
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[_Pending, Slot]] = {}
+        self._unread = 0  #: answers whose memory somebody has to read
         with contextlib.suppress(LaneClosed):  # the reader sees it, too
             connection.send(Calling())
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
@@ -265,28 +266,34 @@ class _Wire:
             CallError: it cannot be sent by any proxy.
         """
         call = pending.call
-        slot = None
         try:
             slot = self._slots.take()
+        except LaneClosed:
+            self.usable = False
+            return False
+        try:
             message = _message(number, call, slot, chain)
-            with self._lock:
-                if not self.usable:
-                    self._slots.give_back(slot)
-                    return False
+        except BaseException as error:
+            self._slots.give_back(slot)
+            if isinstance(error, ArenaError):
+                raise _unsendable(call.model, error) from error
+            raise
+        with self._lock:
+            registered = self.usable
+            if registered:
                 self._pending[number] = (pending, slot)
                 pending.sent(self, number)
+        if not registered:
+            self._slots.give_back(slot)
+            return False
+        try:
             self._connection.send(message)
         except LaneClosed:
             self.usable = False
-            return self._take_back(number, slot)
-        except (ArenaError, LaneError) as error:
+            return not self._take_back(number, slot)  # else the reader has told that it is lost
+        except LaneError as error:
             self._take_back(number, slot)
-            raise CallError(
-                f"call to model {call.model}: {error}", model_name=call.model, code="UNAVAILABLE"
-            ) from error
-        except BaseException:
-            self._take_back(number, slot)
-            raise
+            raise _unsendable(call.model, error) from error
         return True
 
     def copied(self, ref: TensorRef) -> Array:
@@ -301,6 +308,9 @@ class _Wire:
         """The memory of an answer is needed no longer."""
         with contextlib.suppress(LaneClosed):
             self._connection.send(AnswerRead(answer.id))
+        with self._lock:
+            self._unread -= 1
+        self._end_if_done()
 
     def drop(self, number: int) -> None:
         """Nobody waits for this call any longer; if it has not ended, the proxy is told."""
@@ -317,13 +327,13 @@ class _Wire:
         """In a forked child: close what it inherited."""
         self._connection.let_go()
 
-    def _take_back(self, number: int, slot: Slot | None) -> bool:
-        """A call was not sent: False, unless the reader has told who waits for it that it is lost."""
+    def _take_back(self, number: int, slot: Slot) -> bool:
+        """A call was not sent after all; False if it has been taken back already."""
         with self._lock:
             known = self._pending.pop(number, None) is not None
-        if slot is not None and known:
+        if known:
             self._slots.give_back(slot)
-        return False
+        return known
 
     def _read(self) -> None:
         try:
@@ -334,18 +344,25 @@ class _Wire:
                 elif isinstance(message, Retiring):
                     with self._lock:
                         self.usable = False
+                    self._end_if_done()
                 else:
                     raise LaneError(f"a proxy said {message!r:.100}")
-                if not self.usable and not self._pending:
-                    break
         except (LaneClosed, LaneError) as end:
             self._lost(str(end))
         self.alive = self.usable = False
         self._slots.close()
         self._connection.close()
 
+    def _end_if_done(self) -> None:
+        """Hang up when the proxy retires, and nothing that it has is needed any longer."""
+        with self._lock:
+            done = not self.usable and not self._pending and not self._unread
+        if done:
+            self.hang_up()
+
     def _answered(self, answer: Answer) -> None:
         with self._lock:
+            self._unread += 1
             pending, slot = self._pending.get(answer.id, (None, None))
             if answer.final:
                 self._pending.pop(answer.id, None)
@@ -366,6 +383,10 @@ class _Wire:
                 f"the proxy that made the call has ended ({why}): tritonserver has probably stopped"
             )
             pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
+
+
+def _unsendable(model: str, error: Exception) -> CallError:
+    return CallError(f"call to model {model}: {error}", model_name=model, code="UNAVAILABLE")
 
 
 def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Call:
