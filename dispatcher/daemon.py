@@ -31,6 +31,7 @@ import zmq
 from pytriton.dispatcher import handlers, last_end, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
+from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.ports import PortError
@@ -44,6 +45,7 @@ from pytriton.dispatcher.server_runtime import (
 from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
 from pytriton.dispatcher.undertaker import Undertaker
+from pytriton.dispatcher.worker import Worker
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -326,9 +328,18 @@ class Daemon:
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _spawn(self, registration: Registration, instance: int) -> WorkerProcess:
+    async def _spawn(self, registration: Registration, instance: int) -> Worker:
         name = f"w{next(self._worker_serial)}"
         model = registration.spec.name
+        lane_path = self.rundir.lane_socket(name)
+        if registration.registrant is not None:
+            return HostedWorker.start(
+                name,
+                registration.spec,
+                instance,
+                registrant=registration.registrant,
+                lane_path=lane_path,
+            )
         logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
 
         def on_line(pid: int, line: bytes) -> None:
@@ -339,7 +350,7 @@ class Daemon:
             registration.spec,
             instance,
             place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
-            lane_path=self.rundir.lane_socket(name),
+            lane_path=lane_path,
             on_line=on_line,
         )
         _log.info(
@@ -347,7 +358,7 @@ class Daemon:
             model=model,
             instance=instance,
             worker=name,
-            worker_pid=worker.child.pid,
+            worker_pid=worker.pid,
         )
         return worker
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pytriton.buffers import set_output_source
-from pytriton.decorators import set_triton_context
+from pytriton import buffers
+from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
@@ -18,13 +17,18 @@ from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
+from pytriton.worker.reports import report_error
 from pytriton.worker.results import Output, ResultWriter
 
 
 class Model:
-    """A loaded callable with what is declared about it."""
+    """A loaded callable with what is declared about it.
 
-    def __init__(self, spec: messages.ModelSpec, infer: Infer) -> None:
+    With `own_process`, it is the only one in this process. Without, it is that of this thread, in
+    which it has to be used.
+    """
+
+    def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
@@ -33,12 +37,11 @@ class Model:
         self.produce = infer
         #: What is being served, as far as it is one thing: for calls to other models.
         self.now: Sequence[Part] = ()
-        self._infer = infer if self.decoupled else synchronous(infer)
+        self._infer, self._events = (infer, None) if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self._buffers = OutputBuffers()
-        set_output_source(self._buffers.allocate)
         self.results = ResultWriter(
             spec.name,
             [_output(entry) for entry in spec.config["output"]],
@@ -49,8 +52,19 @@ class Model:
         for entry in spec.config["input"]:
             # What is missing for it (ml_dtypes) shows now, not at a request.
             datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
-        declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
-        set_triton_context(infer, declared)
+        self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
+        if own_process:
+            buffers.set_output_source(self._buffers.allocate)
+            set_triton_context(infer, self._declared)
+        else:
+            buffers.set_output_source_of_thread(self._buffers.allocate)
+            context.serve_in_thread(infer, self._declared)
+
+    def close(self) -> None:
+        """It serves no longer: leave nothing of it behind in this process."""
+        context.forget(self.produce, self._declared)
+        if self._events is not None:
+            self._events.close()
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.
@@ -110,7 +124,7 @@ class Model:
             if len(parts) > 1:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:
-            traceback.print_exc()
+            report_error(error)
             raise Unrecoverable(_one_line(error)) from error
         except Exception as error:
             return self._failed(parts, error)
@@ -125,7 +139,7 @@ class Model:
         return answers
 
     def _failed(self, parts: Sequence[Part], error: Exception) -> list[BatchDone | BatchFailed]:
-        traceback.print_exc()
+        report_error(error)
         text = _one_line(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
 
@@ -135,7 +149,7 @@ class Model:
             lane.arena.reset()
             return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
-            traceback.print_exc()
+            report_error(error)
             return BatchFailed(batch.id, _one_line(error))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -20,9 +21,9 @@ from pytriton.worker import limits
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
-from pytriton.worker.loop import Loop
+from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
-from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
+from pytriton.worker.stream_loop import loop_of
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -56,11 +57,10 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
-        loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
-        caller = Caller(worker, model, load.lane_path)
-        control.send(messages.WorkerReady(worker))
-        loop.run()
-        caller.close()
+        loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
+        with contextlib.closing(Caller(worker, model, load.lane_path)):
+            control.send(messages.WorkerReady(worker))
+            loop.run(signal_pipe(signal.SIGTERM))
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -78,12 +78,6 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     gc.freeze()
     keep_freed_memory()
     return model
-
-
-def _loop_of(model: Model) -> type[Loop]:
-    if not model.decoupled:
-        return Loop
-    return AsyncStreamLoop if model.asynchronous else StreamLoop
 
 
 def _enter(world: messages.World) -> None:

@@ -6,7 +6,6 @@ them, and about `_BYTES`. Then a generator is not asked for the next one: it wai
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from pytriton.ipc.lane import (
     ResponseRef,
     Room,
 )
+from pytriton.worker.reports import report_error
 from pytriton.worker.results import ResultWriter
 
 _PARTS = 32
@@ -40,6 +40,7 @@ class Outbox:
         """Say to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, Stream] = {}
+        self._batches = batches
         self._parts = 0
         lane.send(Room(batches))
 
@@ -57,9 +58,13 @@ class Outbox:
         """Take note of what the proxy says; return a batch for the caller to begin.
 
         Raises:
-            LaneError: that is not for a worker.
+            LaneError: that is not for a worker, or a batch that there is no room for.
         """
         if isinstance(message, Batch):
+            if message.id in self.streams:
+                raise LaneError(f"batch {message.id} is under way already")
+            if len(self.streams) >= self._batches:
+                raise LaneError("there is no room for another batch")
             return message
         if isinstance(message, Credit):
             self._parts -= message.parts
@@ -137,7 +142,7 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            traceback.print_exception(type(error), error, error.__traceback__)
+            report_error(error)
             end = BatchFailed(self.id, sendable(f"{type(error).__name__}: {error}"))
         self._outbox.lane.send(end)
 

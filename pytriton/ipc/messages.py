@@ -4,8 +4,9 @@ Who talks to whom (each arrow is one frozen type below)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
-    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable ──▶ dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
     proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
@@ -22,7 +23,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -102,6 +103,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     lanes: int = 1
     #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
     zero_copy_inputs: bool = False
+    #: "thread": the workers are threads of the registrant; payloads are empty then.
+    isolation: Literal["process", "thread"] = "process"
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
@@ -236,6 +239,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     log_file: str = ""
     #: Why it could not be restored after a start of the daemon (state "failed").
     error: Optional[str] = None
+    #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
+    isolation: str = "process"
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -361,6 +366,41 @@ class WithdrawLane(Message, frozen=True):
     """Close one lane between batches: its proxy shall go to another worker, which has none."""
 
 
+class WorkerEnded(Message, frozen=True):
+    """A worker that is a thread has ended; what a process tells by its exit. `how` completes "worker w1 …"."""
+
+    worker: str
+    how: str
+
+
+# ── dispatcher → registrant with workers in its threads, on the connection of its Register ─────────
+
+
+class StartWorker(Message, frozen=True):
+    """Run a worker in a thread: what starting a process does, its arguments and LoadModel in one.
+
+    `lane_path` is where it listens for lanes; `gauge_path` a file that holds its gauge, removed when
+    it has said hello.
+    """
+
+    worker: str
+    instance: int
+    lane_path: str
+    gauge_path: str
+
+
+class EndWorker(Message, frozen=True):
+    """Have a worker end after its batch: what SIGTERM does to a process."""
+
+    worker: str
+
+
+class Released(Message, frozen=True):
+    """The registration is over, whoever ended it; no more workers are started."""
+
+    why: str
+
+
 # ── proxy ↔ dispatcher ───────────────────────────────────────────────────────────────────────────
 
 
@@ -469,6 +509,10 @@ AnyMessage = Union[
     WorkerUnrecoverable,
     WorkerSpent,
     WithdrawLane,
+    WorkerEnded,
+    StartWorker,
+    EndWorker,
+    Released,
     Attach,
     Attached,
     LaneLost,
