@@ -31,6 +31,8 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
@@ -61,7 +63,9 @@ class TritonPythonModel:
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         translator = translate.Translator(datatypes.of_inputs(config))
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
-        attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
+        registration = _parameter(config, REGISTRATION_PARAMETER)
+        calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
+        attachment = Attachment(control, registration, instance, calls)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
         self._streams = Streams(self._name, attachment, translator) if decoupled else None
@@ -98,6 +102,10 @@ class TritonPythonModel:
                 except Overdue as overdue:
                     text = overdue.text
                     self._drop_lane()
+                except Circular as circular:
+                    text = None
+                    self._drop_lane()
+                    self._attachment.avoid = circular.waiting
                 if text is not None:
                     return _failures(requests, text)
         except RemoteFailure as failure:
@@ -120,9 +128,13 @@ class TritonPythonModel:
         Raises:
             LaneClosed: the lane ended first.
             Overdue: the batch has taken too long.
+            Circular: the worker waits for this very batch.
         """
         self._batch_id += 1
-        lane.send(Batch(self._batch_id, self._translator.requests(requests, lane), trace))
+        refs = self._translator.requests(requests, lane)
+        if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+            check_chain(refs, self._attachment.worker)
+        lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:
                 answer = lane.receive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -18,6 +19,7 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
+from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
@@ -57,11 +59,12 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
-        control.send(messages.WorkerReady(worker))
-        try:
-            loop.run(signal_pipe(signal.SIGTERM))
-        finally:
-            tracing.finish()
+        with contextlib.closing(Caller(worker, model, load.lane_path)):
+            control.send(messages.WorkerReady(worker))
+            try:
+                loop.run(signal_pipe(signal.SIGTERM))
+            finally:
+                tracing.finish()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 

@@ -7,7 +7,7 @@ Who talks to whom (each arrow is one frozen type below)::
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
-    proxy  ── Attach, LaneLost, BatchOverdue, Detach ──▶ dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
@@ -444,6 +444,8 @@ class Attach(Message, frozen=True):
     instance: str
     pid: int = 0
     lost: Optional[str] = None
+    #: Workers that wait for the very batch that is to be served.
+    avoid: list[str] = []
     protocol: int = PROTOCOL
 
 
@@ -481,6 +483,17 @@ class BatchOverdue(Message, frozen=True):
     taken: bool
 
 
+class MayCall(Message, frozen=True):
+    """A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail".
+
+    `chain` names the models that wait, oldest first, and `workers` those that can do nothing else.
+    """
+
+    model: str
+    chain: list[str]
+    workers: list[str]
+
+
 class Detach(Message, frozen=True):
     """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
 
@@ -494,7 +507,7 @@ Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost and BatchOverdue. `text` is for the clients, `wait_s` for how long to wait."""
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait."""
 
     action: Action
     text: str = ""
@@ -535,6 +548,7 @@ AnyMessage = Union[
     Attached,
     LaneLost,
     BatchOverdue,
+    MayCall,
     Detach,
     Verdict,
 ]

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {"pytriton._clash", "pytriton.ipc", "pytriton.model_config"},
     "pytriton.worker": {
         "pytriton.buffers",
+        "pytriton.calls",
         "pytriton.decorators",
         "pytriton.exceptions",
         "pytriton.ipc",
