@@ -21,10 +21,10 @@ async def guard(worker: WorkerProcess, limits: messages.Limits) -> None:
     if limits.memory_hard is None and limits.processes is None:
         return
     while worker.alive:
-        why = _passed(worker.child.pid, limits)
+        why = _passed(worker.pid, limits)
         if why is not None:
             worker.end_now(why)
-        await asyncio.wait([worker.child.exited], timeout=_LOOK_S)
+        await asyncio.wait([worker.exited], timeout=_LOOK_S)
 
 
 def _passed(pid: int, limits: messages.Limits) -> str | None:

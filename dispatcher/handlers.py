@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.logs import tail
+from pytriton.dispatcher.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -29,7 +32,16 @@ async def register(
 ) -> messages.AnyMessage:
     """Serve a model, reporting progress."""
     _check_protocol(message.protocol, "the client")
-    registration = await daemon.registry.register(message, payloads, peer.reply)
+    hosted = message.spec.isolation == "thread"
+    registrant = Registrant(peer, message.spec.name) if hosted else None
+    try:
+        registration = await daemon.registry.register(message, payloads, peer.reply, registrant)
+    except BaseException:
+        if registrant is not None:
+            await registrant.release("its registration failed")
+        raise
+    if message.temporary and not hosted and peer.sender.pid is not None:
+        daemon.tenants.add(registration, peer.sender.pid)
     return messages.Registered(daemon.model_info(registration))
 
 
@@ -134,6 +146,15 @@ async def worker_unrecoverable(
     daemon.stop_unrecoverable(registration.spec.name, message.text)
 
 
+async def worker_ended(
+    daemon: Daemon, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
+) -> None:
+    """A worker that is a thread has ended."""
+    worker = daemon.registry.worker(message.worker)[1]
+    if isinstance(worker, HostedWorker):  # of a process, the kernel tells
+        worker.has_ended(message.how)
+
+
 async def attach(
     daemon: Daemon, peer: Peer, message: messages.Attach, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -142,7 +163,8 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost, message.avoid)
+    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
+    return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 
 async def may_call(
@@ -191,6 +213,7 @@ _HANDLERS: dict[
     messages.WorkerFailed: worker_failed,
     messages.WorkerSpent: worker_spent,
     messages.WorkerUnrecoverable: worker_unrecoverable,
+    messages.WorkerEnded: worker_ended,
     messages.Attach: attach,
     messages.MayCall: may_call,
     messages.LaneLost: lane_lost,

@@ -16,6 +16,7 @@ import structlog
 
 from pytriton.dispatcher.guard import guard
 from pytriton.dispatcher.states import InstanceState, StateMachine
+from pytriton.dispatcher.worker import Worker
 from pytriton.dispatcher.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -34,7 +35,7 @@ Tell = Callable[[Optional[str]], Awaitable[None]]
 class StartWorker(Protocol):
     """Starts the worker of one instance."""
 
-    def __call__(self, instance: int) -> Awaitable[WorkerProcess]: ...
+    def __call__(self, instance: int) -> Awaitable[Worker]: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Keeper:
         tell: Tell,
     ) -> None:
         self.index = index
-        self.worker: WorkerProcess | None = None
+        self.worker: Worker | None = None
         self.last_exit: str | None = None
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A pool that is being stopped does not ask any more why a worker failed.
@@ -88,7 +89,7 @@ class Keeper:
         self._tell = tell
         self._restarts = 0
         self._ends: list[messages.WorkerEnd] = []
-        self._workers: set[WorkerProcess] = set()
+        self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._keep())
         self._task.add_done_callback(self._report_fault)
@@ -98,7 +99,7 @@ class Keeper:
         return self._machine.state
 
     @property
-    def serving(self) -> WorkerProcess | None:
+    def serving(self) -> Worker | None:
         """The worker that can take a lane now."""
         ready = self.state is InstanceState.READY
         return self.worker if ready and self.worker and self.worker.alive else None
@@ -121,7 +122,7 @@ class Keeper:
         return messages.InstanceInfo(
             index=self.index,
             state=self.state.value,
-            pid=worker.child.pid if worker is not None else None,
+            pid=worker.pid if worker is not None else None,
             device=devices[self.index % len(devices)] if devices else None,
             lanes=lanes,
             restarts=self._restarts,
@@ -173,14 +174,15 @@ class Keeper:
         self._change(InstanceState.READY)
         await self._tell(self.worker.name)
 
-    async def _start(self) -> WorkerProcess:
+    async def _start(self) -> Worker:
         worker = await self._start_worker(self.index)
         self._workers.add(worker)
-        worker.child.exited.add_done_callback(lambda _: self._workers.discard(worker))
-        self._set_aside(guard(worker, self._spec.limits))
+        worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
+        if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
+            self._set_aside(guard(worker, self._spec.limits))
         return worker
 
-    async def _until_ready(self, worker: WorkerProcess) -> None:
+    async def _until_ready(self, worker: Worker) -> None:
         try:
             await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
             if worker.greeted.done() and not worker.ready.done():
@@ -192,7 +194,7 @@ class Keeper:
             await worker.stop(0)
             raise
 
-    def _check_loaded(self, worker: WorkerProcess) -> None:
+    def _check_loaded(self, worker: Worker) -> None:
         """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
         if worker.ready.done():
             worker.ready.result()
@@ -208,7 +210,7 @@ class Keeper:
         raise RemoteFailure(
             ErrorKind.LOAD_FAILED,
             f"model {self._spec.name}: worker {worker.name} {what}",
-            worker.child.last_lines() or None,
+            worker.last_lines() or None,
         )
 
     async def _serve(self) -> messages.WorkerEnd:
@@ -216,15 +218,15 @@ class Keeper:
         while True:
             worker = self.worker
             assert worker is not None  # `_load` came before
-            await _wait_any(worker.child.exited, worker.spent)
-            if not worker.child.exited.done():
+            await _wait_any(worker.exited, worker.spent)
+            if not worker.exited.done():
                 await self._exchange(worker, worker.spent.result())
-            if worker.child.exited.done():
+            if worker.exited.done():
                 end = await self._note_end(worker)
                 if self.worker is worker:
                     return end
 
-    async def _exchange(self, spent: WorkerProcess, why: str) -> None:
+    async def _exchange(self, spent: Worker, why: str) -> None:
         """Load another worker beside a spent one, then end that; if it fails, the spent one serves on for a while."""
         _log.info("worker is replaced", **self._names(spent), why=why)
         try:
@@ -234,7 +236,7 @@ class Keeper:
             _log.error(
                 "no replacement, the worker serves on", **self._names(spent), why=str(failure)
             )
-            await asyncio.wait([spent.child.exited], timeout=self._policy.longest_delay_s)
+            await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
         self.worker = fresh
         self._restarts += 1
@@ -247,7 +249,7 @@ class Keeper:
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    async def _note_end(self, worker: WorkerProcess) -> messages.WorkerEnd:
+    async def _note_end(self, worker: Worker) -> messages.WorkerEnd:
         """Note how a worker ended, and end what it started."""
         await worker.stop(0)
         end = worker.end_record()
@@ -263,17 +265,17 @@ class Keeper:
         )
         return end
 
-    def _names(self, worker: WorkerProcess) -> dict[str, object]:
+    def _names(self, worker: Worker) -> dict[str, object]:
         return {
             "model": self._spec.name,
             "instance": self.index,
             "worker": worker.name,
-            "worker_pid": worker.child.pid,
+            "worker_pid": worker.pid,
         }
 
     def _change(self, new: InstanceState) -> None:
         old = self._machine.change(new)
-        pid = self.worker.child.pid if self.worker else None
+        pid = self.worker.pid if self.worker else None
         _log.debug(
             "instance state",
             model=self._spec.name,

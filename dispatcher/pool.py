@@ -11,7 +11,7 @@ import structlog
 from pytriton.dispatcher.keeper import Keeper, RestartPolicy, StartWorker
 from pytriton.dispatcher.routing import Routes
 from pytriton.dispatcher.states import InstanceState
-from pytriton.dispatcher.worker_process import WorkerProcess
+from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.messages import Verdict
@@ -42,10 +42,11 @@ class Pool:
         self._start_worker = start_worker
         self._policy = policy
         self._keepers: list[Keeper] = []
-        self._workers: dict[str, WorkerProcess] = {}
+        self._workers: dict[str, Worker] = {}
         self._routes = Routes(spec.lanes)
         self._changed = asyncio.Condition()
         self._stopping = False
+        self._given_up_for: str | None = None
         #: Workers that were idle while a batch waited for them, and how many batches they had begun.
         self._idle_at: dict[str, int] = {}
         #: Workers that have been asked to give a proxy away, and have not yet.
@@ -131,6 +132,8 @@ class Pool:
         """
         self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
+        if lost in self._workers:
+            self._workers[lost].is_deaf()
         async with self._changed:
             while True:
                 ready = [
@@ -148,6 +151,8 @@ class Pool:
 
     async def judge_loss(self, name: str, losses: int, *, final: bool = False) -> Verdict:
         """Decide about a batch whose worker was lost after it had taken it; `losses` with this one."""
+        if self._given_up_for is not None:
+            return Verdict("fail", self._given_up_for)
         again = self._spec.on_crash == "retry" and not final and not self._stopping
         if again and losses < _POISON:
             _log.info("batch is tried again", model=self._spec.name, lost_worker=name)
@@ -158,7 +163,8 @@ class Pool:
                 f"; so did {losses - 1} more before, so this batch is taken to be what ends them and is "
                 "not tried again"
             )
-        return Verdict("fail", f"{text}; its log: pytriton-daemon logs {self._spec.name}")
+        worker = self._workers.get(name)
+        return Verdict("fail", text + (worker.log_hint if worker is not None else ""))
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
         """Decide about a call that came back to this model; `waiting` workers wait for it."""
@@ -198,7 +204,7 @@ class Pool:
             return Verdict("retry")
         return Verdict(
             "fail",
-            f"model {self._spec.name}: {what} in worker {name} (pid {worker.child.pid}), which is being "
+            f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}",
         )
 
@@ -219,9 +225,15 @@ class Pool:
 
     # ── what others ask ──────────────────────────────────────────────────────────────────────────
 
-    def worker(self, name: str) -> WorkerProcess | None:
+    def worker(self, name: str) -> Worker | None:
         """Return a worker by its name."""
         return self._workers.get(name)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker."""
+        readings = [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+        return any(reading.begun > reading.answered for reading in readings)
 
     @property
     def can_serve(self) -> bool:
@@ -231,7 +243,9 @@ class Pool:
     @property
     def given_up(self) -> bool:
         """Whether no worker will come any more by itself."""
-        return all(keeper.state is InstanceState.FAILED for keeper in self._keepers)
+        return self._given_up_for is not None or all(
+            keeper.state is InstanceState.FAILED for keeper in self._keepers
+        )
 
     async def changed(self) -> None:
         """Wait until a worker came or went, or `wake` was called."""
@@ -243,6 +257,11 @@ class Pool:
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
+
+    async def give_up(self, why: str) -> None:
+        """No worker will come any more: answer so to every batch that waits for one."""
+        self._given_up_for = why
+        await self._tell(None)
 
     async def wake(self) -> None:
         """Have everybody who waits look again."""
@@ -260,6 +279,8 @@ class Pool:
 
     def why_nobody(self) -> str:
         """Say why no worker will come any more."""
+        if self._given_up_for is not None:
+            return self._given_up_for
         if self._stopping:
             return f"model {self._spec.name} is being stopped"
         ends = "; ".join(sorted({k.last_exit for k in self._keepers if k.last_exit}))
@@ -273,14 +294,14 @@ class Pool:
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch ended"
-        await asyncio.wait([worker.child.exited], timeout=_END_NEWS_S)
-        if worker.child.exited.done():
+        await asyncio.wait([worker.exited], timeout=_END_NEWS_S)
+        if worker.exited.done():
             return worker.describe_end()
         return f"worker {name} closed its lane"
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _start(self, instance: int) -> WorkerProcess:
+    async def _start(self, instance: int) -> Worker:
         """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
         worker = await self._start_worker(instance)
         ended = [name for name, one in self._workers.items() if not one.alive]

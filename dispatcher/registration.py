@@ -23,6 +23,7 @@ from pytriton.dispatcher.admission import MOST_WORKERS
 from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
 from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.proxies import Proxies
+from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.states import ModelState, StateMachine
 from pytriton.dispatcher.store import Entry
 from pytriton.dispatcher.tritonserver import TritonServer
@@ -46,9 +47,12 @@ class Registration:
         start_worker: StartWorker,
         policy: RestartPolicy,
         endpoint: str,
+        registrant: Registrant | None = None,
     ) -> None:
         self.key = key
         self.spec = entry.spec
+        #: In whose threads its workers run; None: they are processes of the dispatcher's own.
+        self.registrant = registrant
         self.pool = Pool(entry.spec, start_worker, policy)
         self.proxies = Proxies(self._proxy_ended)
         self._endpoint = endpoint
@@ -152,8 +156,11 @@ class Registration:
             task.cancel()
         self._machine.change(ModelState.STOPPING)
 
-    async def stop(self, grace_s: float) -> None:
-        """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers."""
+    async def stop(self, grace_s: float, why: str) -> None:
+        """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers.
+
+        `why` is for a registrant in whose threads they ran.
+        """
         deadline = asyncio.get_running_loop().time() + grace_s
         await self._until(lambda: not self.pool.proxies, grace_s)
         if self.pool.proxies:
@@ -167,6 +174,8 @@ class Registration:
         self.proxies.clear()
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s))
+        if self.registrant is not None:
+            await self.registrant.release(why)
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:
@@ -285,6 +294,7 @@ class Registration:
             python=self.spec.world.python,
             registered_at=self._registered_at,
             log_file=str(log_file),
+            isolation=self.spec.isolation,
         )
 
 

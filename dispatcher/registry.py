@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 
@@ -16,12 +17,14 @@ from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.pool import ReportProgress
+from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.reservations import Reservations
 from pytriton.dispatcher.restoring import Restoring
 from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.tritonserver import TritonServer
-from pytriton.dispatcher.worker_process import WorkerProcess
+from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
@@ -29,7 +32,7 @@ from pytriton.ipc.rundir import RuntimeDir
 _log = structlog.get_logger(__name__)
 
 
-SpawnWorker = Callable[[Registration, int], Awaitable[WorkerProcess]]
+SpawnWorker = Callable[[Registration, int], Awaitable[Worker]]
 
 
 class Registry:
@@ -53,13 +56,18 @@ class Registry:
         self._serial = itertools.count(1)
         self._by_name: dict[str, Registration] = {}
         self._by_key: dict[str, Registration] = {}
-        #: Who changes a name just now, so that nobody else does.
-        self._busy: dict[str, asyncio.Task[object]] = {}
+        self._reservations = Reservations()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
+        self._aside: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker process."""
+        return any(one.pool.busy for one in self._by_key.values() if one.registrant is None)
 
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
@@ -98,7 +106,7 @@ class Registry:
                 text = f"model {name!r} is not served yet: it is being restored"
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
 
-    def worker(self, name: str) -> tuple[Registration, WorkerProcess]:
+    def worker(self, name: str) -> tuple[Registration, Worker]:
         """Return a worker that is alive, with its registration.
 
         Raises:
@@ -111,9 +119,13 @@ class Registry:
         raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
 
     async def register(
-        self, request: messages.Register, payloads: Sequence[bytes], report: ReportProgress
+        self,
+        request: messages.Register,
+        payloads: Sequence[bytes],
+        report: ReportProgress,
+        registrant: Registrant | None = None,
     ) -> Registration:
-        """Serve a model; all or nothing.
+        """Serve a model; all or nothing. One that runs in threads of its `registrant` goes when that does.
 
         Raises:
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
@@ -122,6 +134,8 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
+        await self._reservations.until_given_up(spec.name)
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -135,7 +149,10 @@ class Registry:
                 f"a model named {spec.name!r} was registered when the daemon last ran and is about to be served "
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
-        return await self._register(Entry(0, time.time(), spec, list(payloads)), former, report)
+        entry = Entry(0, time.time(), spec, list(payloads))
+        # A temporary one is not kept: as with one that is kept already, there is nothing to write.
+        kept = request.temporary
+        return await self._register(entry, former, report, kept=kept, registrant=registrant)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -153,6 +170,12 @@ class Registry:
                 f"model {name} was replaced by somebody else meanwhile; look, and try again",
             )
         if previous is None:
+            if former.registrant is not None:
+                raise RemoteFailure(
+                    ErrorKind.INVALID,
+                    f"model {name} runs in threads of process {former.registrant.pid}: what it may have replaced "
+                    "is not kept",
+                )
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
@@ -163,7 +186,7 @@ class Registry:
         """Register again what is kept, in order."""
 
         async def register(entry: Entry) -> None:
-            await self._register(entry, None, _report_to_nobody, keep=False)
+            await self._register(entry, None, _report_to_nobody, kept=True)
 
         await self.restoring.run(register)
 
@@ -173,23 +196,31 @@ class Registry:
         Raises:
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
-        self._reserved(name)  # refuses while it is being restored
+        self._reservations.check(name)  # refuses while it is being restored
         if name in self._by_name:
-            await self._take_down(name)
+            await self._take_down(name, "it was unregistered")
         elif not self.restoring.forget(name):
             self.by_name(name)  # says which there are
         with _as_failure():
             await asyncio.to_thread(self._store.remove, name)
         _log.info("model unregistered", model=name)
 
-    async def _take_down(self, name: str) -> None:
+    async def end(self, registration: Registration) -> None:
+        """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
+        name = registration.spec.name
+        await self._reservations.until_free(name)
+        if self._by_name.get(name) is registration and not self._stopping:
+            _log.info("model ends with the process that registered it", model=name)
+            await self._take_down(name, "the process that registered it has ended")
+
+    async def _take_down(self, name: str, why: str) -> None:
         registration = self.by_name(name)
-        with self._reserved(name):
+        with self._reservations.reserve(name):
             registration.begin_stop()
             try:
                 await registration.unload(self._server)
             finally:
-                await self._retire(registration)
+                await self._retire(registration, why)
                 del self._by_name[name]
                 repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
@@ -202,11 +233,12 @@ class Registry:
         """
         registration = self.by_name(name)
         self._check_open(name)
-        with self._reserved(name):
+        with self._reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
-            unfinished = await self._write(registration.entry())
-            with _as_failure():
-                unfinished.finish(keep_previous=False)
+            if registration.registrant is None:
+                unfinished = await self._write(registration.entry())
+                with _as_failure():
+                    unfinished.finish(keep_previous=False)
         _log.info("model scaled", model=name, instances=instances)
         return registration
 
@@ -224,9 +256,10 @@ class Registry:
         self._stopping = True
         for task in self._registering:
             task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await self._reservations.until_all_free()
         results = await asyncio.gather(
-            *(self._take_down(name) for name in list(self._by_name)), return_exceptions=True
+            *(self._take_down(name, "the daemon stops") for name in list(self._by_name)),
+            return_exceptions=True,
         )
         for result in results:
             if isinstance(result, BaseException):
@@ -238,23 +271,27 @@ class Registry:
         former: Registration | None,
         report: ReportProgress,
         *,
-        keep: bool = True,
+        kept: bool = False,
+        registrant: Registrant | None = None,
     ) -> Registration:
-        """Serve a model, instead of `former` if there is one; `keep` it for the next start, unless it is kept."""
+        """Serve a model, instead of `former` if there is one; keep it for the next start, unless it is `kept`."""
         name = entry.spec.name
-        with self._reserved(name) as task:
+        keep = not kept and registrant is None  # without its registrant, there is nothing to serve
+        with self._reservations.reserve(name) as task:
             self._registering.add(task)
             try:
                 # Before anything is started: what cannot be kept is not served.
                 unfinished = await self._write(entry) if keep else None
                 try:
-                    registration = await self._serve(entry, former, report, unfinished)
+                    registration = await self._serve(
+                        self._new(entry, registrant), former, report, unfinished
+                    )
                 finally:
                     if unfinished is not None:
                         unfinished.discard()
             finally:
                 self._registering.discard(task)
-        if keep:
+        if not kept:
             self.restoring.forget(name)
         replaced = former is not None
         _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
@@ -262,12 +299,12 @@ class Registry:
 
     async def _serve(
         self,
-        entry: Entry,
+        registration: Registration,
         former: Registration | None,
         report: ReportProgress,
         unfinished: Unfinished | None,
     ) -> Registration:
-        registration = self._new(entry)
+        name = registration.spec.name
         try:
             await registration.start(
                 self._server,
@@ -279,14 +316,20 @@ class Registry:
             if unfinished is not None:
                 with _as_failure():
                     unfinished.finish(keep_previous=True)
+            elif registration.registrant is not None:
+                with _as_failure():  # what it replaces does not come back
+                    await asyncio.to_thread(self._store.remove, name)
         except BaseException:
             registration.begin_stop()
-            await uninterrupted(self._undo(registration, former))
+            with self._reservations.giving_up(name):
+                await uninterrupted(self._undo(registration, former))
             raise
-        self._by_name[entry.spec.name] = registration
+        self._by_name[name] = registration
+        if registration.registrant is not None:
+            registration.registrant.ended.add_done_callback(partial(self._orphaned, registration))
         if former is not None:
             former.begin_stop()
-            await uninterrupted(self._retire(former))
+            await uninterrupted(self._retire(former, "it was replaced"))
         return registration
 
     async def _write(self, entry: Entry) -> Unfinished:
@@ -295,14 +338,37 @@ class Registry:
                 self._store.write, entry.spec, entry.payloads, entry.registered_at
             )
 
-    def _new(self, entry: Entry) -> Registration:
+    def _orphaned(self, registration: Registration, ended: asyncio.Future[None]) -> None:
+        """A registrant has ended: what ran in its threads goes, too."""
+        if ended.cancelled():
+            return
+        task = asyncio.get_running_loop().create_task(self._bury(registration))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _bury(self, registration: Registration) -> None:
+        name = registration.spec.name
+        assert registration.registrant is not None  # it has ended
+        pid = registration.registrant.pid
+        _log.error("the process that ran a model in its threads has ended", model=name, pid=pid)
+        await registration.pool.give_up(
+            f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
+        )
+        await self._reservations.until_free(name)
+        if self._by_name.get(name) is registration:
+            try:
+                await self.unregister(name)
+            except RemoteFailure as failure:
+                _log.error("model was not unregistered in order", model=name, reason=failure.text)
+
+    def _new(self, entry: Entry, registrant: Registrant | None) -> Registration:
         key = f"{entry.spec.name}#{next(self._serial)}"
 
-        def start_worker(instance: int) -> Awaitable[WorkerProcess]:
+        def start_worker(instance: int) -> Awaitable[Worker]:
             return self._spawn(registration, instance)
 
         registration = Registration(
-            key, entry, start_worker, self._policy, self._rundir.control_endpoint
+            key, entry, start_worker, self._policy, self._rundir.control_endpoint, registrant
         )
         self._by_key[key] = registration
         return registration
@@ -313,7 +379,7 @@ class Registry:
             repository.make_folder(self._rundir.models, former.spec)
         if registration.pool.proxies and self._server.ready:
             await self._take_out(name, former)  # given up after tritonserver had loaded it
-        await self._retire(registration)
+        await self._retire(registration, "its registration failed")
         if former is None:
             repository.remove_folder(self._rundir.models, name)
             close_model_log(name)
@@ -327,8 +393,8 @@ class Registry:
         except RemoteFailure as failure:
             _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
 
-    async def _retire(self, registration: Registration) -> None:
-        await registration.stop(self._config.grace_period_s)
+    async def _retire(self, registration: Registration, why: str) -> None:
+        await registration.stop(self._config.grace_period_s, why)
         del self._by_key[registration.key]
 
     def _check_open(self, name: str) -> None:
@@ -342,14 +408,6 @@ class Registry:
                 f"model {name} was not registered: tritonserver is being started; try again in a moment",
             )
 
-    def _reserved(self, name: str) -> _Reservation:
-        if name in self._busy:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"model {name!r} is being registered or unregistered by somebody else just now",
-            )
-        return _Reservation(self._busy, name)
-
 
 def _policy(config: DaemonConfig) -> RestartPolicy:
     return RestartPolicy(
@@ -358,23 +416,6 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
     )
-
-
-class _Reservation:
-    """Keeps others from changing a name meanwhile."""
-
-    def __init__(self, busy: dict[str, asyncio.Task[object]], name: str) -> None:
-        self._busy = busy
-        self._name = name
-
-    def __enter__(self) -> asyncio.Task[object]:
-        task = asyncio.current_task()
-        assert task is not None  # handlers run in tasks
-        self._busy[self._name] = task
-        return task
-
-    def __exit__(self, *_: object) -> None:
-        del self._busy[self._name]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import messages
+from pytriton.ipc import datatypes, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
@@ -23,6 +23,7 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     Lane,
     LaneClosed,
     LaneError,
@@ -35,6 +36,7 @@ from pytriton.proxy_backend.calls import Calls
 from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Parameters of the model configuration: where the dispatcher listens, and which registration this
 #: is.
@@ -64,7 +66,7 @@ class TritonPythonModel:
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
         self._details = python_model is not None
-        translator = translate.Translator(translate.input_datatypes(config), details=self._details)
+        translator = translate.Translator(datatypes.of_inputs(config), details=self._details)
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
         calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
@@ -95,11 +97,12 @@ class TritonPythonModel:
             self._streams.begin(requests)
             return None
         losses = 0
+        trace = trace_of(requests) if self._attachment.tracing else None
         try:
             while True:
                 lane = self._lane or self._attach()
                 try:
-                    return self._responses(requests, lane, self._exchange(requests, lane))
+                    return self._responses(requests, lane, self._exchange(requests, lane, trace))
                 except LaneClosed as end:
                     losses += not end.unread
                     text = None if end.unread else self._attachment.judge_loss(losses)
@@ -125,7 +128,9 @@ class TritonPythonModel:
             self._streams.end()
         self._attachment.close()
 
-    def _exchange(self, requests: Sequence[Any], lane: Lane) -> BatchDone | BatchFailed:
+    def _exchange(
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None
+    ) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
 
         Raises:
@@ -137,7 +142,7 @@ class TritonPythonModel:
         refs = self._translator.requests(requests, lane)
         if self._attachment.calls.used:  # else its worker cannot be waiting for a call
             check_chain(refs, self._attachment.worker)
-        lane.send(Batch(self._batch_id, refs))
+        lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:
                 answer = lane.receive()

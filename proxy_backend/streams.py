@@ -29,6 +29,7 @@ from pytriton.ipc.lane import (
     BatchFailed,
     BatchPart,
     BatchReturned,
+    BatchTrace,
     Cancel,
     Credit,
     FromProxy,
@@ -44,6 +45,7 @@ from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
 from pytriton.proxy_backend.metrics import CustomMetrics
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Seconds between two looks at who is still there.
 _TICK_S = 0.25
@@ -59,6 +61,7 @@ class _Flight:
     def __init__(self, requests: Sequence[Any]) -> None:
         #: None: its last answer has been sent.
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
+        self.trace: BatchTrace | None = None
         self.cancelled: set[int] = set()
         self.begun = False
         self.returned = False
@@ -150,6 +153,8 @@ class Streams:
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
         flight = _Flight(requests)
+        if self._attachment.tracing:
+            flight.trace = trace_of(requests)
         try:
             while not self._begun(flight, requests):
                 pass
@@ -191,7 +196,7 @@ class Streams:
                 flight.waiting = handles(refs)
                 if self._attachment.calls.used:  # else its worker cannot be waiting for a call
                     check_chain(refs, self._attachment.worker)
-                lane.send(Batch(number, refs))
+                lane.send(Batch(number, refs, flight.trace))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -30,12 +30,6 @@ from pytriton.proxy_backend.regions import Regions
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
-#: Which values a control tensor takes tells its type.
-_CONTROL_TYPES = {
-    "int32_false_true": "TYPE_INT32",
-    "fp32_false_true": "TYPE_FP32",
-    "bool_false_true": "TYPE_BOOL",
-}
 #: Of pb_utils.TritonError; later versions may have more.
 _CODES = (
     "UNKNOWN",
@@ -176,31 +170,6 @@ class Translator:
 def error_code(name: str) -> Any | None:
     """Return pb_utils.TritonError's code of this name; None for one that this tritonserver lacks."""
     return getattr(pb_utils.TritonError, name, None) if name.isupper() else None
-
-
-def input_datatypes(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the datatype of every tensor that Triton may give a model of this configuration as an input.
-
-    Besides the declared inputs: what the sequence batcher adds (`control_input`, `state`), and `batch_input`.
-    """
-    found = {entry["name"]: entry["data_type"] for entry in config["input"]}
-    sequences = config.get("sequence_batching", {})
-    for entry in sequences.get("control_input", []):
-        for control in entry.get("control", []):
-            found[entry["name"]] = _control_type(control)
-    for entry in sequences.get("state", []):
-        found[entry["input_name"]] = entry["data_type"]
-    for entry in config.get("batch_input", []):
-        found.update(dict.fromkeys(entry["target_name"], entry["data_type"]))
-    return {name: datatypes.of_config(data_type) for name, data_type in found.items()}
-
-
-def _control_type(control: Mapping[str, Any]) -> str:
-    """Return the type of a control tensor (model_config.proto, ModelSequenceBatching.Control)."""
-    for values, data_type in _CONTROL_TYPES.items():
-        if control.get(values):
-            return data_type
-    return str(control["data_type"])
 
 
 def failure(text: str, code: Any | None = None) -> Any:

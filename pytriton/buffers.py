@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Union
 
@@ -21,6 +22,7 @@ def _ordinary(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
 
 
 _source: Source = _ordinary
+_here = threading.local()
 
 
 def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
@@ -52,7 +54,8 @@ def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
     """
     dims = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     kind: np.dtype[Any] = np.dtype(dtype)
-    array = _source(dims, kind)
+    source: Source = getattr(_here, "source", _source)
+    array = source(dims, kind)
     return np.empty(dims, kind) if array is None else array
 
 
@@ -60,3 +63,8 @@ def set_output_source(source: Source) -> None:
     """Have `empty_output` ask there first. Called by the worker."""
     global _source
     _source = source
+
+
+def set_output_source_of_thread(source: Source) -> None:
+    """Have `empty_output` ask there first in this thread. Called by a worker that is a thread."""
+    _here.source = source

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -23,9 +24,13 @@ from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
+if TYPE_CHECKING:
+    from pytriton.ipc import control
+
 #: How often the daemon's lock is looked at while there is no answer.
 _LOOK_S = 0.5
 
+MessageT = TypeVar("MessageT", bound=messages.Message)
 OnProgress = Callable[[messages.Progress], None]
 
 
@@ -35,6 +40,7 @@ class Connection:
     def __init__(self, rundir: RuntimeDir) -> None:
         self.rundir = rundir
         self.name = str(rundir.path)
+        self.endpoint = rundir.control_endpoint
 
     def daemon_pid(self) -> int:
         """Return the daemon's process id.
@@ -91,34 +97,74 @@ class Connection:
         from pytriton.ipc import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
-        with control.ControlClient(self.rundir.control_endpoint) as channel:
-            try:
-                return channel.ask(
-                    message,
-                    payloads,
-                    timeout_s=silence_s,
-                    on_progress=on_progress,
-                    life_sign_s=_LOOK_S,
-                    is_alive=lambda: self._runs(pid),
-                )
-            except control.ControlTimeout:
-                if self._runs(pid):
-                    text = _silent(self.rundir, pid, silence_s)
-                else:
-                    text = _went_away(self.rundir, pid, message)
-                raise DaemonNotRunningError(text) from None
-            except messages.MalformedMessage as error:
-                raise PyTritonDaemonError(
-                    "The daemon gave an answer that this version of pytriton-daemon does not "
-                    f"understand ({error}). Install the same version on both sides, then "
-                    "`pytriton-daemon restart`."
-                ) from error
+        with control.ControlClient(self.endpoint) as channel:
+            return self.ask_on(
+                channel, pid, message, payloads, silence_s=silence_s, on_progress=on_progress
+            )
+
+    def ask_on(
+        self,
+        channel: control.ControlClient,
+        pid: int,
+        message: messages.AnyMessage,
+        payloads: Sequence[bytes] = (),
+        *,
+        silence_s: float | None,
+        on_progress: OnProgress | None = None,
+        on_unasked: control.OnUnasked | None = None,
+    ) -> messages.AnyMessage:
+        """Return the answer to a message on a channel that is open to the daemon with this pid.
+
+        `on_unasked` gets what the dispatcher sends of its own accord meanwhile; all else as `ask`.
+        """
+        from pytriton.ipc.control import ControlTimeout
+
+        try:
+            return channel.ask(
+                message,
+                payloads,
+                timeout_s=silence_s,
+                on_progress=on_progress,
+                life_sign_s=_LOOK_S,
+                is_alive=lambda: self._runs(pid),
+                on_unasked=on_unasked,
+            )
+        except ControlTimeout:
+            runs = self._runs(pid)
+            raise DaemonNotRunningError(
+                _silent(self.rundir, pid, silence_s)
+                if runs
+                else _went_away(self.rundir, pid, message)
+            ) from None
+        except messages.MalformedMessage as error:
+            raise PyTritonDaemonError(
+                "The daemon gave an answer that this version of pytriton-daemon does not "
+                f"understand ({error}). Install the same version on both sides, then "
+                "`pytriton-daemon restart`."
+            ) from error
 
     def _runs(self, pid: int) -> bool:
         try:
             return self.rundir.running_pid() == pid
         except OSError:  # its directory is gone
             return False
+
+
+def expected(
+    answer: messages.AnyMessage, answer_type: type[MessageT], message: messages.AnyMessage
+) -> MessageT:
+    """Return the answer to a message if it is of the type that answers it.
+
+    Raises:
+        PyTritonDaemonError: it is not
+    """
+    if not isinstance(answer, answer_type):
+        raise PyTritonDaemonError(
+            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
+            "of another version. Install the same one on both sides, then "
+            "`pytriton-daemon restart`."
+        )
+    return answer
 
 
 def exception_of(

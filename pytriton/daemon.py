@@ -19,16 +19,22 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytriton._clash import clashing_distribution
-from pytriton.connection import Connection, exception_of
-from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
+from pytriton.connection import Connection, MessageT, exception_of, expected
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    ModelNotFoundError,
+    PyTritonDaemonError,
+)
 from pytriton.ipc import messages
 from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
@@ -37,6 +43,7 @@ from pytriton.progress import Report, reporter
 from pytriton.remote import RemoteConnection
 
 if TYPE_CHECKING:
+    from pytriton.hosting import Host
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.python_models import ConfigSource, ModelSource
@@ -47,8 +54,9 @@ __all__ = ["DaemonClient", "Model", "connect"]
 
 #: States of an instance that do not become "ready" any more.
 _AT_AN_END = ("failed", "stopping", "stopped")
+#: After a model was unregistered, its threads have nothing to do but to end.
+_THREADS_END_S = 5.0
 _REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
-_MessageT = TypeVar("_MessageT", bound=messages.Message)
 
 
 def connect(
@@ -246,6 +254,9 @@ class DaemonClient:
         lanes: int | None = None,
         zero_copy_inputs: bool | None = None,
         requirements: Sequence[str] | None = None,
+        temporary: bool | None = None,
+        isolation: str | None = None,
+        trace_config: Sequence[str] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -291,6 +302,13 @@ class DaemonClient:
                 returns, instead of arrays of its own (False)
             requirements: packages such as "torch>=2": the workers get an environment of `python` with
                 them, made once and kept
+            temporary: serve it until this process ends, and do not keep it for the daemon's next
+                start (False)
+            isolation: "process" runs the callable in workers of the daemon; "thread" in this very
+                process, unpickled, a thread for each instance: until it ends, or the client is
+                closed ("process")
+            trace_config: where this model's spans go, as tritonserver's option says it, such as
+                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -302,7 +320,7 @@ class DaemonClient:
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
         """
-        from pytriton.registration import prepare
+        from pytriton.registration import plan
 
         given = {
             "instances": instances, "devices": devices, "factory": factory, "python": python,
@@ -311,11 +329,17 @@ class DaemonClient:
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
             "zero_copy_inputs": zero_copy_inputs, "requirements": requirements,
+            "temporary": temporary, "isolation": isolation, "trace_config": trace_config,
         }  # fmt: skip
-        message, payloads = prepare(infer_fn, model_name, inputs, outputs, config, given)
-        name = message.spec.name
+        planned = plan(infer_fn, model_name, inputs, outputs, config, given)
+        name = planned.message.spec.name
+        if planned.message.spec.isolation == "thread":
+            from pytriton import hosting
+
+            return Model(self, hosting.register(self._connection, planned, progress))
+        payloads = planned.payloads()
         with reporter(progress, name) as report:
-            answer = self._ask(message, messages.Registered, payloads, report, model=name)
+            answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
     def register_model(
@@ -412,7 +436,17 @@ class DaemonClient:
         Raises:
             ModelNotFoundError: it is not served.
         """
-        self._ask(messages.Unregister(name), messages.Done, model=name)
+        hosts = [host for host in self._hosts() if host.model == name]
+        for host in hosts:
+            host.expected = True
+        try:
+            self._ask(messages.Unregister(name), messages.Done, model=name)
+        except BaseException:
+            for host in hosts:
+                host.expected = False
+            raise
+        for host in hosts:
+            host.join(_THREADS_END_S)
 
     def scale(self, name: str, instances: int, progress: bool | Report | None = None) -> Model:
         """Serve a model with another number of instances; returns when they serve.
@@ -461,7 +495,24 @@ class DaemonClient:
         self._ask(messages.Shutdown(), messages.Done)
 
     def close(self) -> None:
-        """Nothing is open between calls, so there is nothing to do; models stay registered."""
+        """Unregister the models that run in threads of this process; all others stay registered.
+
+        Nothing else is open between calls.
+        """
+        for host in self._hosts():
+            with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # it is gone
+                self.unregister(host.model)
+
+    def expect_end(self) -> None:
+        """The daemon is about to be stopped, as it should be: no warnings of models that go with it."""
+        for host in self._hosts():
+            host.expected = True
+
+    def _hosts(self) -> list[Host]:
+        """Return what runs in threads of this process by this client."""
+        hosting = sys.modules.get("pytriton.hosting")  # not there: nothing does
+        hosts = [] if hosting is None else hosting.hosts()
+        return [host for host in hosts if host.serves_by(self._connection)]
 
     def __enter__(self) -> DaemonClient:
         return self
@@ -480,11 +531,11 @@ class DaemonClient:
     def _ask(
         self,
         message: messages.AnyMessage,
-        answer_type: type[_MessageT],
+        answer_type: type[MessageT],
         payloads: Sequence[bytes] = (),
         report: Report | None = None,
         model: str | None = None,
-    ) -> _MessageT:
+    ) -> MessageT:
         """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
         quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
         silence_s = self._timeout_s if quick else None
@@ -495,10 +546,4 @@ class DaemonClient:
         except RemoteFailure as failure:
             registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None
-        if not isinstance(answer, answer_type):
-            raise PyTritonDaemonError(
-                f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
-                "of another version. Install the same one on both sides, then "
-                "`pytriton-daemon restart`."
-            )
-        return answer
+        return expected(answer, answer_type, message)

@@ -7,10 +7,12 @@ import difflib
 import functools
 import math
 import operator
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal, NamedTuple, Union
 
 from pytriton.declaration import Declaration, declaration_of
 from pytriton.environments import with_requirements
@@ -19,6 +21,8 @@ from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world, find_interpreter, own_interpreter
 
@@ -51,10 +55,14 @@ class Options:
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
     zero_copy_inputs: bool = False
+    temporary: bool = False
+    isolation: Literal["process", "thread"] = "process"
+    trace_config: Sequence[str] | None = None
     requirements: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
+        _check_isolation(self)
         _check_seconds("load_timeout_s", self.load_timeout_s)
         if self.execution_timeout_s is not None:
             _check_seconds("execution_timeout_s", self.execution_timeout_s)
@@ -71,10 +79,36 @@ class Options:
             raise PyTritonValidationError(
                 f"limits has to be pytriton.Limits(...), got {self.limits!r}."
             )
+        _check_trace_config(self.trace_config)
         if self.check is not None and not callable(self.check):
             raise PyTritonValidationError(
                 f"check has to be a function that takes the loaded callable, got {self.check!r}."
             )
+
+
+#: What only a process of its own can have; threads share their process's.
+_OF_PROCESSES = (
+    "devices", "python", "env", "cwd", "sys_path", "spares", "limits", "max_batches",
+    "execution_timeout_s", "on_crash", "requirements",
+)  # fmt: skip
+
+
+def _check_isolation(options: Options) -> None:
+    if options.isolation not in ("process", "thread"):
+        raise PyTritonValidationError(
+            f"isolation has to be 'process' or 'thread', got {options.isolation!r}."
+        )
+    if options.isolation == "process":
+        return
+    plain = Options()
+    wrong = [one for one in _OF_PROCESSES if getattr(options, one) != getattr(plain, one)]
+    if wrong:
+        words = ", ".join(f"{one}={getattr(options, one)!r}" for one in wrong)
+        raise PyTritonValidationError(
+            f"isolation='thread' runs the callable in this process, which cannot be given {words}: a thread can "
+            "be neither ended from outside nor limited, and has its process's surroundings. Leave "
+            f"{'it' if len(wrong) == 1 else 'them'} out, or use isolation='process'."
+        )
 
 
 def default_lanes(config: Mapping[str, Any]) -> int:
@@ -89,6 +123,35 @@ def default_lanes(config: Mapping[str, Any]) -> int:
     return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
 
 
+class Plan(NamedTuple):
+    """A registration that has been checked, with the callables themselves.
+
+    Attributes:
+        message: what goes to the daemon
+        targets: one callable for all instances, or one for each
+        check: as given to `register`
+        own_interpreter: the workers' interpreter is this process's
+    """
+
+    message: messages.Register
+    targets: list[Any]
+    check: Callable[[Any], Any] | None
+    own_interpreter: bool
+
+    def payloads(self) -> list[bytes]:
+        """Return what goes to the daemon with the message; for threads there is nothing in it.
+
+        Raises:
+            PicklingError: a callable cannot be pickled
+        """
+        spec = self.message.spec
+        if spec.isolation == "thread":
+            return [b""] * len(self.targets)
+        checks = [] if self.check is None else [self.check]
+        with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
+            return [pack_callable(one, imports, spec.name) for one in [*self.targets, *checks]]
+
+
 def prepare(
     infer_fn: Target | Sequence[Target],
     model_name: str | None,
@@ -97,7 +160,24 @@ def prepare(
     config: ModelConfig | None,
     given: Mapping[str, Any],
 ) -> tuple[messages.Register, list[bytes]]:
-    """Check all that can be checked here; return the message and its payloads.
+    """Return the message of a registration and its payloads; arguments and exceptions are those of `plan`.
+
+    Raises:
+        PicklingError: a callable cannot be pickled
+    """
+    planned = plan(infer_fn, model_name, inputs, outputs, config, given)
+    return planned.message, planned.payloads()
+
+
+def plan(
+    infer_fn: Target | Sequence[Target],
+    model_name: str | None,
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    config: ModelConfig | None,
+    given: Mapping[str, Any],
+) -> Plan:
+    """Check all that can be checked here; return the message and the callables.
 
     Args:
         infer_fn: one callable for all instances, or a list of them
@@ -110,9 +190,9 @@ def prepare(
     Raises:
         PyTritonValidationError: something is missing or wrong
         PyTritonBadParameterError: a value in `config` is unusable
-        PicklingError: a callable cannot be pickled
     """
-    several = not callable(infer_fn) and isinstance(infer_fn, (list, tuple))
+    several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
+    several = several and not isinstance(infer_fn, (str, bytes))
     targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
     per_instance = len(targets) if several else None
     declaration = declaration_of(targets[0]) if targets else None
@@ -130,31 +210,37 @@ def prepare(
     if options.requirements is not None:
         base = own_interpreter() if python is None else find_interpreter(python)
         python = with_requirements(options.requirements, base)
+    hosted = options.isolation == "thread"
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if hosted
+        else capture_world(python, options.env, options.cwd, options.sys_path)
+    )
+    world.env.update(trace_environment(options.trace_config))
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,
         config=document,
-        world=capture_world(python, options.env, options.cwd, options.sys_path),
+        world=world,
         instances=count_instances(options.instances, devices, per_instance),
         devices=devices,
         factory=options.factory,
         strict=options.strict,
         load_timeout_s=options.load_timeout_s,
-        on_crash=options.on_crash,
+        on_crash="fail" if hosted else options.on_crash,  # nobody else could try again
         spares=options.spares,
         execution_timeout_s=options.execution_timeout_s,
         max_batches=options.max_batches,
         limits=options.limits.to_message(),
-        check=options.check is not None,
+        check=options.check is not None and not hosted,
         lanes=options.lanes or default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
+        isolation=options.isolation,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
-    message = messages.Register(spec, options.replace)
+    message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
-    with WorkerImports(spec.world, own_interpreter=python is None) as imports:
-        checks = [] if options.check is None else [options.check]
-        payloads = [pack_callable(target, imports, name) for target in [*targets, *checks]]
-    return message, payloads
+    return Plan(message, targets, options.check, own_interpreter=python is None)
 
 
 def merge_options(
@@ -189,6 +275,17 @@ def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(
             f"{name} has to be a number of seconds above 0, got {value!r}."
+        )
+
+
+def _check_trace_config(settings: Any) -> None:
+    if settings is None:
+        return
+    whole = isinstance(settings, (list, tuple))
+    if not whole or not all(isinstance(one, str) and "=" in one for one in settings):
+        raise PyTritonValidationError(
+            "trace_config has to be a list of settings such as 'opentelemetry,url=http://...', "
+            f"got {settings!r}."
         )
 
 

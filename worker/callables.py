@@ -29,7 +29,16 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
         LoadError: another Python version pickled it by value, or it is not callable.
         Exception: whatever unpickling or the factory raises.
     """
-    loaded = load_object(payload, spec)
+    return made(load_object(payload, spec), spec)
+
+
+def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
+    """Return the callable to serve, of what was registered: called here if it is a factory or a class.
+
+    Raises:
+        LoadError: it is not callable.
+        Exception: whatever the factory raises.
+    """
     if spec.factory or inspect.isclass(loaded):
         loaded = loaded()
     if not callable(loaded):
@@ -46,7 +55,12 @@ def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
         LoadError: it returned False.
         Exception: whatever the check raises: then the callable must not serve.
     """
-    if load_object(payload, spec)(infer) is False:
+    checked(load_object(payload, spec), spec, infer)
+
+
+def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
+    """Call a check with the loaded callable; raises what `run_check` does."""
+    if check(infer) is False:
         raise LoadError(f"model {spec.name}: check= returned False")
 
 
@@ -69,17 +83,20 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
     return cloudpickle.loads(pickled)
 
 
-def synchronous(infer: Infer) -> Infer:
-    """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function."""
+def synchronous(infer: Infer) -> tuple[Infer, asyncio.AbstractEventLoop | None]:
+    """Wrap what returns a coroutine, a generator or an asynchronous generator into a plain function.
+
+    Returns it with the event loop that it runs on, if it needs one.
+    """
     target = infer if inspect.isroutine(infer) else type(infer).__call__
     if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         collect = _only_of_async if inspect.isasyncgenfunction(target) else _awaited
-        return lambda requests: loop.run_until_complete(collect(infer(requests)))
+        return lambda requests: loop.run_until_complete(collect(infer(requests))), loop
     if inspect.isgeneratorfunction(target):
-        return lambda requests: _only_of(list(infer(requests)))
-    return infer
+        return lambda requests: _only_of(list(infer(requests))), None
+    return infer, None
 
 
 async def _awaited(coroutine: Any) -> Any:

@@ -1,7 +1,7 @@
 """A worker's end of calls to other models: any thread sends them, one thread for each proxy hears the answers.
 
-    infer() ──▶ Caller.begin ──▶ _Wire.send ──▶ proxy
-    infer() ◀── _Pending.wait ◀── _Wire._read ◀── proxy        outputs are copied by who waits
+    infer() ──▶ Caller.begin ──▶ Wire.send ──▶ proxy           call_wire.py
+    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         outputs are copied by who waits
 
 Nothing of this runs in a worker that makes no calls, but for a socket that listens: proxies connect to it,
 and are taken from its queue when the first call is made.
@@ -12,46 +12,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import socket
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
 
 from pytriton import calls
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
-from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.calls import (
     CHAIN_PARAMETER,
     MOVED,
     Answer,
-    AnswerRead,
-    Call,
     CallConnection,
-    CallDropped,
-    Calling,
     Link,
-    Retiring,
-    Slot,
-    Slots,
     decode_chain,
     socket_path,
 )
-from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
-from pytriton.ipc.tensors import Array
+from pytriton.ipc.lane import LaneError
+from pytriton.worker.call_wire import Wire
 from pytriton.worker.model import Model, Part
 
 #: The batch that a task of an event loop serves.
 serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
 #: Connections that wait to be taken.
 _BACKLOG = 1024
-_NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
 
 
 class Caller:
@@ -63,13 +53,14 @@ class Caller:
         self._path = socket_path(lane_path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self._path)
+        os.chmod(self._path, 0o600)  # whatever umask a user's process has
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._lock = threading.Lock()
-        self._wires: list[_Wire] = []
+        self._wires: list[Wire] = []
         self._ids = itertools.count(1)
         self._thread = threading.get_ident()
-        os.register_at_fork(after_in_child=self._let_go)
+        _let_go_in_children(self)
         calls.add_caller(self)
 
     def calls_for_this_thread(self) -> bool:
@@ -102,7 +93,7 @@ class Caller:
         for wire in self._wires:
             wire.hang_up()
 
-    def _wire(self, model: str) -> _Wire:
+    def _wire(self, model: str) -> Wire:
         """Return the proxy with the fewest calls under way."""
         with self._lock:
             while True:
@@ -110,7 +101,7 @@ class Caller:
                     connection, _ = self._listener.accept()
                 except OSError:  # nobody is waiting
                     break
-                wire = _Wire(CallConnection(connection, peer_trusted=True))
+                wire = Wire(CallConnection(connection, peer_trusted=True))
                 self._wires.append(wire)
             self._wires = [wire for wire in self._wires if wire.alive]
             usable = [wire for wire in self._wires if wire.usable]
@@ -145,6 +136,18 @@ class Caller:
             wire.let_go()
 
 
+def _let_go_in_children(caller: Caller) -> None:
+    """Such a hook stays for as long as the process: it must not keep a caller that has ended."""
+    reference = weakref.ref(caller)
+
+    def let_go() -> None:
+        caller = reference()
+        if caller is not None:
+            caller._let_go()
+
+    os.register_at_fork(after_in_child=let_go)
+
+
 class _Pending:
     """A call under way: `pytriton.calls.Pending`."""
 
@@ -152,16 +155,16 @@ class _Pending:
         self.call = call
         self._caller = caller
         self._changed = threading.Condition()
-        self._answers: deque[tuple[_Wire | None, Answer]] = deque()
+        self._answers: deque[tuple[Wire | None, Answer]] = deque()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        self._sent: tuple[_Wire, int] | None = None
+        self._sent: tuple[Wire, int] | None = None
         self._ended = False
 
-    def sent(self, wire: _Wire, number: int) -> None:
+    def sent(self, wire: Wire, number: int) -> None:
         """It is under way as this number."""
         self._sent = (wire, number)
 
-    def put(self, wire: _Wire | None, answer: Answer) -> bool:
+    def put(self, wire: Wire | None, answer: Answer) -> bool:
         """An answer has come (from no wire: it is ours); False if nobody waits for it."""
         with self._changed:
             if self._ended:
@@ -220,7 +223,7 @@ class _Pending:
             wire, number = self._sent
             wire.drop(number)
 
-    def _read(self, wire: _Wire | None, answer: Answer) -> Delivery | None:
+    def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
         """Return what an answer holds; None if the call had to be sent again."""
         if answer.code == MOVED:
             if wire is not None:
@@ -237,178 +240,6 @@ class _Pending:
         finally:
             wire.has_read(answer)
         return Delivery(outputs, answer.final, answer.error, answer.code)
-
-
-class _Wire:
-    """The connection with one proxy."""
-
-    def __init__(self, connection: CallConnection) -> None:
-        self.usable = True
-        self.alive = True
-        self._connection = connection
-        self._slots = Slots(connection)
-        self._lock = threading.Lock()
-        self._pending: dict[int, tuple[_Pending, Slot]] = {}
-        with contextlib.suppress(LaneClosed):  # the reader sees it, too
-            connection.send(Calling())
-        threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
-
-    @property
-    def busy(self) -> int:
-        """How many calls are under way."""
-        return len(self._pending)
-
-    def send(self, number: int, pending: _Pending, chain: list[Link]) -> bool:
-        """Send a call; False when the proxy is gone, or about to.
-
-        Raises:
-            CallError: it cannot be sent by any proxy.
-        """
-        call = pending.call
-        slot = None
-        try:
-            slot = self._slots.take()
-            message = _message(number, call, slot, chain)
-            with self._lock:
-                if not self.usable:
-                    self._slots.give_back(slot)
-                    return False
-                self._pending[number] = (pending, slot)
-                pending.sent(self, number)
-            self._connection.send(message)
-        except LaneClosed:
-            self.usable = False
-            return self._take_back(number, slot)
-        except (ArenaError, LaneError) as error:
-            self._take_back(number, slot)
-            raise CallError(
-                f"call to model {call.model}: {error}", model_name=call.model, code="UNAVAILABLE"
-            ) from error
-        except BaseException:
-            self._take_back(number, slot)
-            raise
-        return True
-
-    def copied(self, ref: TensorRef) -> Array:
-        """Return an output as an array of the caller's own."""
-        if ref.datatype == "BYTES":
-            return tensors.decode_bytes(tensors.read_raw(self._connection, ref), ref.shape)
-        dtype = datatypes.element_dtype(ref.datatype)
-        copied: Array = tensors.read(self._connection, ref, dtype).copy()
-        return copied
-
-    def has_read(self, answer: Answer) -> None:
-        """The memory of an answer is needed no longer."""
-        with contextlib.suppress(LaneClosed):
-            self._connection.send(AnswerRead(answer.id))
-
-    def drop(self, number: int) -> None:
-        """Nobody waits for this call any longer; if it has not ended, the proxy is told."""
-        if number in self._pending:
-            with contextlib.suppress(LaneClosed):
-                self._connection.send(CallDropped(number))
-
-    def hang_up(self) -> None:
-        """End the connection."""
-        with contextlib.suppress(OSError):
-            self._connection.hang_up()
-
-    def let_go(self) -> None:
-        """In a forked child: close what it inherited."""
-        self._connection.let_go()
-
-    def _take_back(self, number: int, slot: Slot | None) -> bool:
-        """A call was not sent: False, unless the reader has told who waits for it that it is lost."""
-        with self._lock:
-            known = self._pending.pop(number, None) is not None
-        if slot is not None and known:
-            self._slots.give_back(slot)
-        return False
-
-    def _read(self) -> None:
-        try:
-            while True:
-                message = self._connection.receive()
-                if isinstance(message, Answer):
-                    self._answered(message)
-                elif isinstance(message, Retiring):
-                    with self._lock:
-                        self.usable = False
-                else:
-                    raise LaneError(f"a proxy said {message!r:.100}")
-                if not self.usable and not self._pending:
-                    break
-        except (LaneClosed, LaneError) as end:
-            self._lost(str(end))
-        self.alive = self.usable = False
-        self._slots.close()
-        self._connection.close()
-
-    def _answered(self, answer: Answer) -> None:
-        with self._lock:
-            pending, slot = self._pending.get(answer.id, (None, None))
-            if answer.final:
-                self._pending.pop(answer.id, None)
-        if pending is None or slot is None:
-            raise LaneError(f"a proxy answered call {answer.id}, which is not under way")
-        if answer.final:
-            self._slots.give_back(slot)
-        if not pending.put(self, answer):
-            self.has_read(answer)
-
-    def _lost(self, why: str) -> None:
-        with self._lock:
-            self.usable = False
-            under_way, self._pending = self._pending, {}
-        for number, (pending, slot) in under_way.items():
-            self._slots.give_back(slot)
-            text = (
-                f"the proxy that made the call has ended ({why}): tritonserver has probably stopped"
-            )
-            pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
-
-
-def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Call:
-    return Call(
-        number,
-        call.model,
-        call.version,
-        [_placed(call.model, name, array, slot) for name, array in call.inputs.items()],
-        list(call.outputs),
-        _parameters(call.parameters),
-        call.request_id,
-        call.correlation_id,
-        call.flags,
-        call.timeout_us,
-        call.stream,
-        chain,
-    )
-
-
-def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
-    """Lay an input down in memory that the proxy reads."""
-    if array.dtype.kind in "OSU":
-        try:
-            data = tensors.encode_bytes(array)
-        except TypeError as error:
-            raise TypeError(f"call to model {model}: input {name}: {error}") from error
-        return slot.placed(tensors.write_raw(slot, name, "BYTES", array.shape, data))
-    dtype = array.dtype.newbyteorder("=")
-    datatype = _NAMES.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
-    if datatype is None:
-        raise TypeError(
-            f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"
-        )
-    return slot.placed(tensors.write(slot, name, datatype, array, dtype))
-
-
-def _parameters(parameters: Mapping[str, Any]) -> str:
-    for name, value in parameters.items():
-        if not isinstance(value, (str, int, bool)):
-            raise TypeError(
-                f"request parameter {name}={value!r:.60}: Triton takes str, int and bool values only"
-            )
-    return json.dumps(dict(parameters))
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -1,22 +1,23 @@
 """A worker's main loop: one thread waits for lanes, batches, control messages and signals, and runs the callable.
 
     new lane ──▶ _accept        control message ──▶ _control_messages
-    batch    ──▶ _serve         SIGTERM         ──▶ _signalled
+    batch    ──▶ _serve         told to end     ──▶ _told_to_end
 
 A worker may have several lanes. Batches that wait on them when it becomes free are merged as far as
 the model allows; each proxy gets its part of the answer.
 
-SIGTERM ends it after the batch at hand. Closing a lane between batches is always safe: a batch that
-comes at that moment stays unread, and its proxy takes it elsewhere.
+Told to end (a process by SIGTERM), it ends after the batch at hand. Closing a lane between batches is
+always safe: a batch that comes at that moment stays unread, and its proxy takes it elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
-import sys
+import weakref
 from collections.abc import Callable
 
 from pytriton.ipc import messages
@@ -26,6 +27,7 @@ from pytriton.ipc.gauge import Gauge
 from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.reports import report
 
 
 class Loop:
@@ -51,20 +53,22 @@ class Loop:
         self._control = control
         self._worker = worker
         self._stopping = False
+        self._closed = False
         self._lanes: dict[int, Lane] = {}  #: the one that was served last comes last
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(lane_path)
+        os.chmod(lane_path, 0o600)  # whatever umask a user's process has
         self._listener.listen()
         self._lane_path = lane_path
-        os.register_at_fork(after_in_child=self._let_go)
+        _let_go_in_children(self)
 
-    def run(self) -> None:
-        """Serve until SIGTERM, or until the callable is unrecoverable."""
+    def run(self, told_to_end: int) -> None:
+        """Serve until the descriptor `told_to_end` is readable, or until the callable is unrecoverable."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(signal_pipe(signal.SIGTERM), self._signalled)
+        self._watch(told_to_end, self._told_to_end)
         self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
@@ -76,7 +80,7 @@ class Loop:
                     awake.append(fd)
             if awake and not self._finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
-        self._close()
+        self.close()
 
     def _finished(self) -> bool:
         return self._stopping or self.unrecoverable
@@ -177,7 +181,7 @@ class Loop:
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         if error is not None:
-            print(f"worker {self._worker} drops a lane: {error}", file=sys.stderr)
+            report(f"worker {self._worker} drops a lane: {error}")
         fd = lane.fileno()
         self._poll.unregister(fd)
         del self._lanes[fd]
@@ -188,7 +192,7 @@ class Loop:
             if isinstance(received[1], messages.WithdrawLane) and self._lanes:
                 self._drop(next(iter(self._lanes.values())))
 
-    def _signalled(self) -> None:
+    def _told_to_end(self) -> None:
         self._stopping = True
 
     def _let_go(self) -> None:
@@ -198,12 +202,29 @@ class Loop:
         self._listener.close()
         self._poll.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all lanes, and listen no longer; `run` does so when it returns."""
+        if self._closed:
+            return
+        self._closed = True
         for lane in list(self._lanes.values()):
             self._drop(lane)
         self._listener.close()
         self._poll.close()
-        os.unlink(self._lane_path)
+        with contextlib.suppress(FileNotFoundError):  # its daemon has ended
+            os.unlink(self._lane_path)
+
+
+def _let_go_in_children(loop: Loop) -> None:
+    """Such a hook stays for as long as the process: it must not keep a loop that has ended."""
+    reference = weakref.ref(loop)
+
+    def let_go() -> None:
+        loop = reference()
+        if loop is not None:
+            loop._let_go()
+
+    os.register_at_fork(after_in_child=let_go)
 
 
 def signal_pipe(number: int) -> int:

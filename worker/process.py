@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -16,13 +17,14 @@ from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
-from pytriton.worker import limits
+from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
-from pytriton.worker.loop import Loop
+from pytriton.worker.loop import Loop, signal_pipe
 from pytriton.worker.model import Model
-from pytriton.worker.stream_loop import AsyncStreamLoop, StreamLoop
+from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -57,11 +59,14 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
         loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
-        caller = Caller(worker, model, load.lane_path)
-        control.send(messages.WorkerReady(worker))
-        loop.run()
-        model.close()
-        caller.close()
+        with contextlib.closing(Caller(worker, model, load.lane_path)):
+            control.send(messages.WorkerReady(worker))
+            try:
+                loop.run(signal_pipe(signal.SIGTERM))
+                if load.spec.python_model is not None:
+                    model.close()
+            finally:
+                tracing.finish()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -70,6 +75,10 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str) ->
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
     model = _load_model(load, payloads, endpoint)
+    if load.tracing:
+        tracing.prepare()
+    if load.spec.python_model is None:
+        warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()
@@ -95,9 +104,7 @@ def _loop_of(model: Model) -> type[Loop]:
         from pytriton.worker.python_streams import PythonStreamLoop
 
         return PythonStreamLoop
-    if not model.decoupled:
-        return Loop
-    return AsyncStreamLoop if model.asynchronous else StreamLoop
+    return loop_of(model)
 
 
 def _enter(world: messages.World) -> None:

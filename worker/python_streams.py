@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -41,7 +40,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.pb_utils import host
 from pytriton.worker.calls import serving
-from pytriton.worker.loop import Loop, signal_pipe
+from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
@@ -69,11 +68,11 @@ class PythonStreamLoop(Loop):
         self._events: asyncio.AbstractEventLoop | None = None
         self._closing = False
 
-    def run(self) -> None:
+    def run(self, told_to_end: int) -> None:
         """Serve until SIGTERM, or until the model is unrecoverable; what is under way is answered to its end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(signal_pipe(signal.SIGTERM), self._signalled)
+        self._watch(told_to_end, self._told_to_end)
         metrics = host.current()
         if isinstance(metrics, WorkerHost):
             metrics.on_metric(self._send_metrics)
@@ -87,7 +86,7 @@ class PythonStreamLoop(Loop):
             self._closing = True
             for fd in list(self._handlers):
                 self._unwatch(fd)
-            self._close()
+            self.close()
 
     # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
 
@@ -107,9 +106,9 @@ class PythonStreamLoop(Loop):
                         self._serve([self._lanes[fd]])
                 self.changed.notify_all()
 
-    def _signalled(self) -> None:
+    def _told_to_end(self) -> None:
         # Triton has ended the proxies, or they go elsewhere with what is not begun.
-        super()._signalled()
+        super()._told_to_end()
         for fd in (
             self._listener.fileno(),
             *[f for f in self._handlers if f != self._control.fileno],

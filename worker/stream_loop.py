@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,9 +12,10 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.proxy.types import Request
 from pytriton.worker.calls import serving
-from pytriton.worker.loop import Loop, signal_pipe
-from pytriton.worker.model import Part
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
+from pytriton.worker.tracing import NO_SPANS, spans_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -62,21 +61,26 @@ class StreamLoop(Loop):
             LaneClosed, LaneError: the proxy is gone, or breaks the protocol.
         """
         stream = self._begin(outbox, batch)
-        error: Exception | None = None
+        self._end(stream, self._answer_to_end(outbox, batch, stream))
+
+    def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> Exception | None:
+        # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
+        # hold the batch's memory until the garbage collector comes by.
         self._model.now = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
-            self._produce(outbox, stream, requests)
+            with stream.spans.calling(requests):
+                self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
             self._answered()
             raise
         except Exception as raised:
-            error = raised
+            return raised
         finally:
             self._model.now = ()
-        self._end(stream, error)
+        return None
 
     def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         parts = parts_of(self._model.produce(requests))
@@ -94,7 +98,8 @@ class StreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
         self._gauge.begin(len(batch.requests))
-        return Stream(outbox, batch, self._model.results)
+        spans = spans_of(self._model.name, [batch]) or NO_SPANS
+        return Stream(outbox, batch, self._model.results, spans)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -125,22 +130,20 @@ class AsyncStreamLoop(StreamLoop):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._tasks: dict[Stream, asyncio.Task[None]] = {}
+        self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
-        self._events = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._events)
+        self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
-    def run(self) -> None:
-        """Serve until SIGTERM, or until the callable is unrecoverable; streams under way go on to their end."""
+    def run(self, told_to_end: int) -> None:
+        """Serve until told to end, or until the callable is unrecoverable; streams under way go on to their end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(signal_pipe(signal.SIGTERM), self._signalled)
+        self._watch(told_to_end, self._told_to_end)
         self._control_messages()
         self._events.run_until_complete(self._serve_all())
         self._events.run_until_complete(self._events.shutdown_asyncgens())
-        self._close()
-        self._events.close()
+        self.close()
 
     async def _serve_all(self) -> None:
         await self._ended.wait()
@@ -156,8 +159,13 @@ class AsyncStreamLoop(StreamLoop):
     def _unwatch(self, fd: int) -> None:
         self._events.remove_reader(fd)
 
-    def _signalled(self) -> None:
-        super()._signalled()
+    def close(self) -> None:
+        """Close all lanes and the event loop."""
+        super().close()
+        self._events.close()
+
+    def _told_to_end(self) -> None:
+        super()._told_to_end()
         self._ended.set()
 
     def _give_up(self, text: str) -> None:
@@ -192,30 +200,41 @@ class AsyncStreamLoop(StreamLoop):
         stream = self._begin(outbox, batch)
         task = self._events.create_task(self._answer_stream(outbox, batch, stream))
         self._tasks[stream] = task
-        task.add_done_callback(lambda _: self._tasks.pop(stream))
+        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
+        task.add_done_callback(partial(self._task_done, outbox, stream))
 
-    async def _answer_stream(self, outbox: Outbox, batch: Batch, stream: Stream) -> None:
-        error: Exception | None = None
+    async def _answer_stream(
+        self, outbox: Outbox, batch: Batch, stream: Stream
+    ) -> Exception | None:
         serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
             limit_s = self._model.execution_timeout_s
-            await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+            with stream.spans.calling(requests):
+                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
         except asyncio.TimeoutError:
-            error = TimeoutError(
+            return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
             )
-        except asyncio.CancelledError:
-            pass  # nobody waits for it
         except Exception as raised:
-            error = raised
-        lane_is_gone = outbox.lane not in self._outboxes
-        if lane_is_gone:
+            return raised
+        return None
+
+    def _task_done(
+        self, outbox: Outbox, stream: Stream, task: asyncio.Task[Exception | None]
+    ) -> None:
+        del self._tasks[stream]
+        if outbox.lane not in self._outboxes:  # it is gone
             self._answered()
             return
-        with contextlib.suppress(LaneClosed):  # its end is seen by the reader
-            self._end(stream, error)
+        try:
+            # Cancelled: nobody waits for it.
+            self._end(stream, None if task.cancelled() else task.result())
+        except LaneClosed:
+            return  # its end is seen by the reader
+        except LaneError as error:
+            self._drop(outbox.lane, error)
 
     async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         produced = self._model.produce(requests)
@@ -237,3 +256,10 @@ class AsyncStreamLoop(StreamLoop):
 
     def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
         return stream.is_cancelled(index)
+
+
+def loop_of(model: Model) -> type[Loop]:
+    """Return the kind of loop that a model needs."""
+    if not model.decoupled:
+        return Loop
+    return AsyncStreamLoop if model.asynchronous else StreamLoop

@@ -2,7 +2,8 @@
 
 A worker serves one model, so the process has one current configuration: `set_triton_context` is
 called once, before the first request. Where several callables live in one process (tests, scripts),
-each keeps its own configuration as well, found by the callable.
+each keeps its own configuration as well, found by the callable. A worker that is a thread has one
+current configuration for its thread (`serve_in_thread`).
 
 PyTriton keeps the context in an attribute ``__triton_context__`` of the callable or of the object
 that has the method. Code that sets it itself is honoured: the attribute wins.
@@ -11,6 +12,7 @@ that has the method. Code that sets it itself is honoured: the attribute wins.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -115,6 +117,8 @@ class TritonContext:
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
         """Configuration of the first known candidate, else of the model served, else None."""
+        if self is _process_context and hasattr(_here, "config"):
+            return _here.config  # type: ignore[no-any-return]
         if self._current is not None and len(self.model_configs.entries) <= 1:
             return self._current  # a worker, on its hot path
         for candidate in candidates:
@@ -132,6 +136,8 @@ class TritonContext:
 
 
 _process_context = TritonContext()
+#: `config`: of the model that this thread serves, in a thread that serves one.
+_here = threading.local()
 
 
 def set_triton_context(
@@ -148,6 +154,22 @@ def set_triton_context(
     """
     _process_context.serve(callable_, model_config)
     return _process_context
+
+
+def serve_in_thread(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
+    """Tell the decorators which model this thread serves; other threads find it by the callable.
+
+    Called by a worker that is a thread.
+    """
+    _here.config = model_config
+    _process_context.model_configs[callable_] = model_config
+
+
+def forget(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
+    """A thread serves its model no longer: let the callable go, unless it has another model by now."""
+    vars(_here).pop("config", None)
+    if _process_context.model_configs.get(callable_) is model_config:
+        del _process_context.model_configs[callable_]
 
 
 def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonContext:

@@ -30,6 +30,8 @@ MAX_FRAME_BYTES = 4 << 30
 #: What a Cancel gets to leave this process in.
 _CANCEL_S = 1.0
 
+#: Takes a message that the dispatcher sent of its own accord.
+OnUnasked = Callable[[messages.AnyMessage], None]
 
 #: In the metadata of a client's key file: the public key of the server that it is for.
 SERVER_KEY = "server-public-key"
@@ -108,7 +110,9 @@ class ControlClient:
             models = control.ask(messages.ListModels(), timeout_s=5)
     """
 
-    def __init__(self, endpoint: str, keys: CurveKeys | None = None) -> None:
+    def __init__(
+        self, endpoint: str, keys: CurveKeys | None = None, *, watched: bool = False
+    ) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
@@ -118,12 +122,14 @@ class ControlClient:
             self._socket.ipv6 = "[" in endpoint
             self._socket.heartbeat_ivl = HEARTBEAT_MS
             self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            watched = True
+        if watched:
             self._events = self._socket.get_monitor_socket(_EVENTS)
         if keys is not None:
             self._socket.curve_serverkey = keys.server
             self._socket.curve_publickey = keys.public
             self._socket.curve_secretkey = keys.secret
-        #: Over TCP: whether the two ends have agreed, and what went wrong with the connection.
+        #: Over TCP, or `watched`: whether the two ends have agreed, and what went wrong with the connection.
         self.agreed = False
         self.trouble: str | None = None
         self._socket.connect(endpoint)
@@ -145,6 +151,12 @@ class ControlClient:
         """The file descriptor that becomes readable when `receive` may have something (edge-triggered)."""
         return int(self._socket.getsockopt(zmq.FD))
 
+    @property
+    def events_fileno(self) -> int:
+        """The file descriptor that becomes readable when `watch` may see something (edge-triggered)."""
+        assert self._events is not None  # it is watched
+        return int(self._events.getsockopt(zmq.FD))
+
     def close(self) -> None:
         """Close the socket; what was not sent yet is dropped."""
         if self._events is not None:
@@ -154,7 +166,7 @@ class ControlClient:
         self._context.term()
 
     def watch(self) -> None:
-        """See what has become of a connection over TCP: sets `agreed` and `trouble`.
+        """See what has become of a connection that is watched: sets `agreed` and `trouble`.
 
         A ZeroMQ socket connects again by itself, but what was asked on the old connection has no answer any more.
         """
@@ -201,12 +213,13 @@ class ControlClient:
         on_progress: Callable[[messages.Progress], None] | None = None,
         life_sign_s: float | None = None,
         is_alive: Callable[[], bool] = lambda: True,
+        on_unasked: OnUnasked | None = None,
     ) -> messages.AnyMessage:
         """Send a message and return its answer; `timeout_s` is the longest silence, not the whole wait.
 
         ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence,
         `is_alive` is asked. Interrupted by an exception (Ctrl-C), it tells the dispatcher that nobody
-        waits any more (Cancel).
+        waits any more (Cancel). `on_unasked` gets what the dispatcher sends of its own accord meanwhile.
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
@@ -215,7 +228,9 @@ class ControlClient:
         """
         request_id = self.send(message, payloads)
         try:
-            return self._await(request_id, timeout_s, on_progress, life_sign_s, is_alive)
+            return self._await(
+                request_id, timeout_s, on_progress, life_sign_s, is_alive, on_unasked
+            )
         except (RemoteFailure, ControlTimeout, messages.MalformedMessage):
             raise
         except BaseException:  # Ctrl-C, or whatever `on_progress` raised
@@ -230,6 +245,7 @@ class ControlClient:
         on_progress: Callable[[messages.Progress], None] | None,
         life_sign_s: float | None,
         is_alive: Callable[[], bool],
+        on_unasked: OnUnasked | None,
     ) -> messages.AnyMessage:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -243,6 +259,8 @@ class ControlClient:
                     raise ControlTimeout(f"no answer within {timeout_s:g} s")
                 continue
             answered, reply, _ = received
+            if answered == UNASKED and on_unasked is not None:
+                on_unasked(reply)
             if answered != request_id:
                 continue  # the answer to a question whose asker gave up
             if isinstance(reply, messages.Progress):

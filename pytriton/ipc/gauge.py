@@ -14,6 +14,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from pytriton.ipc import linux
@@ -46,6 +47,16 @@ class Gauge:
         os.ftruncate(fd, mmap.PAGESIZE)
         linux.seal_against_shrinking(fd)
         return cls(os.dup(fd)), fd
+
+    @classmethod
+    def create_file(cls, path: Path) -> Gauge:
+        """Return a new gauge that a process which is no child of this one opens by its path.
+
+        Its bytes are written, so that a full disk shows here. Remove it when the other has opened it.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.write(fd, bytes(mmap.PAGESIZE))
+        return cls(fd)
 
     def begin(self, requests: int) -> None:
         """A batch begins."""

@@ -4,8 +4,9 @@ Who talks to whom (each arrow is one frozen type below)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
-    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable ──▶ dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
     proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
@@ -22,7 +23,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -82,6 +83,28 @@ class PythonModel(msgspec.Struct, frozen=True):
     streams: bool = False
 
 
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -121,6 +144,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     lanes: int = 1
     #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
     zero_copy_inputs: bool = False
+    #: "thread": the workers are threads of the registrant; payloads are empty then.
+    isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
     #: What is served is a Triton Python model and no inference callable.
     python_model: Optional[PythonModel] = None
 
@@ -129,10 +155,14 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class Register(Message, frozen=True):
-    """Serve a model. Payload frames: one pickled callable, or one per instance."""
+    """Serve a model. Payload frames: one pickled callable, or one per instance.
+
+    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    """
 
     spec: ModelSpec
     replace: bool = False
+    temporary: bool = False
     protocol: int = PROTOCOL
 
 
@@ -257,6 +287,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     log_file: str = ""
     #: Why it could not be restored after a start of the daemon (state "failed").
     error: Optional[str] = None
+    #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
+    isolation: str = "process"
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -348,6 +380,8 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
+    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    tracing: bool = False
 
 
 class WorkerReady(Message, frozen=True):
@@ -382,6 +416,41 @@ class WithdrawLane(Message, frozen=True):
     """Close one lane between batches: its proxy shall go to another worker, which has none."""
 
 
+class WorkerEnded(Message, frozen=True):
+    """A worker that is a thread has ended; what a process tells by its exit. `how` completes "worker w1 …"."""
+
+    worker: str
+    how: str
+
+
+# ── dispatcher → registrant with workers in its threads, on the connection of its Register ─────────
+
+
+class StartWorker(Message, frozen=True):
+    """Run a worker in a thread: what starting a process does, its arguments and LoadModel in one.
+
+    `lane_path` is where it listens for lanes; `gauge_path` a file that holds its gauge, removed when
+    it has said hello.
+    """
+
+    worker: str
+    instance: int
+    lane_path: str
+    gauge_path: str
+
+
+class EndWorker(Message, frozen=True):
+    """Have a worker end after its batch: what SIGTERM does to a process."""
+
+    worker: str
+
+
+class Released(Message, frozen=True):
+    """The registration is over, whoever ended it; no more workers are started."""
+
+    why: str
+
+
 # ── proxy ↔ dispatcher ───────────────────────────────────────────────────────────────────────────
 
 
@@ -405,11 +474,13 @@ class Attached(Message, frozen=True):
     """Connect to the worker that listens at `lane_path`.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
     """
 
     worker: str
     lane_path: str
     execution_timeout_s: Optional[float] = None
+    tracing: bool = False
 
 
 class LaneLost(Message, frozen=True):
@@ -490,6 +561,10 @@ AnyMessage = Union[
     WorkerUnrecoverable,
     WorkerSpent,
     WithdrawLane,
+    WorkerEnded,
+    StartWorker,
+    EndWorker,
+    Released,
     Attach,
     Attached,
     LaneLost,

@@ -48,7 +48,7 @@ def serve(daemon: RunningDaemon) -> Serve:
     """Register a model, which is served until the module ends."""
 
     def register(infer: Any, name: str, **options: Any) -> Model:
-        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, **options}
+        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "lanes": 1, **options}
         return daemon.client.register(infer, name, progress=False, **options)
 
     return register
@@ -175,7 +175,7 @@ def _report(requests: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
-    register = partial(daemon.client.register, progress=False, config=UNBATCHED)
+    register = partial(daemon.client.register, progress=False, config=UNBATCHED, lanes=1)
     register(Fails(), "fails", FLOATS_X, FLOATS_Y, on_crash="fail")
     register(_report, "report", _tensors(np.bytes_, "x"), _tensors(np.bytes_, "y"))
 

@@ -1,0 +1,125 @@
+"""A worker that is a thread of the process that registered it: hello, load, ready, serve, as in `process`.
+
+What belongs to the whole process stays as its owner has it: signals, module path, limits, output,
+heap. The callable is the registrant's own object, so there is no payload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.errors import sendable
+from pytriton.ipc.gauge import Gauge
+from pytriton.worker import tracing
+from pytriton.worker.callables import Infer
+from pytriton.worker.calls import Caller
+from pytriton.worker.limits import Allowance
+from pytriton.worker.model import Model
+from pytriton.worker.reports import report_error, report_to
+from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
+
+#: What the last words to the dispatcher get to leave this process in.
+_FLUSH_S = 1.0
+
+_logger = logging.getLogger("pytriton.worker")
+
+#: Returns the callable to serve; called in the worker's thread.
+Load = Callable[[], Infer]
+
+
+class WorkerThread:
+    """One worker; it runs from construction on."""
+
+    def __init__(
+        self, start: messages.StartWorker, spec: messages.ModelSpec, load: Load, endpoint: str
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            start: what the dispatcher asked for
+            spec: the model, as it was registered
+            load: returns the callable
+            endpoint: of the dispatcher
+        """
+        self._start = start
+        self._spec = spec
+        self._load = load
+        self._endpoint = endpoint
+        self._told, self._tell = socket.socketpair()
+        self._orphaned = False
+        # A daemon thread: a script ends when its own work is done. `end` lets batches finish.
+        name = f"pytriton {spec.name}[{start.instance}]"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    def end(self, *, orphaned: bool = False) -> None:
+        """Have it end after the batch at hand; `orphaned`: there is no dispatcher any more."""
+        self._orphaned = self._orphaned or orphaned
+        with contextlib.suppress(OSError):  # it has ended
+            self._tell.send(b"\0", socket.MSG_DONTWAIT)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until it has ended."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        report_to(_logger, self._spec.name)
+        worker = self._start.worker
+        how = "ended"
+        try:
+            with ControlClient(self._endpoint) as control:
+                try:
+                    self._serve(control)
+                except BaseException as error:  # of the callable: SystemExit; all else is our fault
+                    how = f"ended: {type(error).__name__}: {error}"
+                    report_error(error, "a thread that served it ended")
+                if not self._orphaned:
+                    control.send(messages.WorkerEnded(worker, sendable(how)))
+                    control.flush(_FLUSH_S)
+        finally:
+            self._told.close()
+            self._tell.close()
+
+    def _serve(self, control: ControlClient) -> None:
+        gauge_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.closing(Gauge(gauge_fd)) as gauge:
+            self._serve_with(control, gauge)
+
+    def _serve_with(self, control: ControlClient, gauge: Gauge) -> None:
+        worker = self._start.worker
+        control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
+        try:
+            model = Model(self._spec, self._load(), own_process=False)
+            tracing.offer(self._spec.world.env)
+            warm_up(model, self._spec.warmups)
+        except BaseException as error:
+            text = sendable(f"{type(error).__name__}: {error}")
+            control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
+            return
+        try:
+            allowance = Allowance(self._spec)
+            lane_path = self._start.lane_path
+            loop = loop_of(model)(model, allowance, gauge, control, worker, lane_path)
+            try:
+                with contextlib.closing(Caller(worker, model, lane_path)):
+                    control.send(messages.WorkerReady(worker))
+                    loop.run(self._told.fileno())
+            finally:
+                loop.close()
+        finally:
+            model.close()
