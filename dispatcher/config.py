@@ -169,6 +169,43 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = {}
 
+    # ── model repositories ───────────────────────────────────────────────────────────────────────
+    model_repository: Annotated[
+        tuple[str, ...],
+        Option(
+            "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several "
+            "times. See docs/runner.md.",
+            values.several(values.path()),
+        ),
+    ] = ()
+    model_control_mode: Annotated[
+        str,
+        Option(
+            "What becomes of the models in model_repository: `none` loads all at the start, `explicit` "
+            "those that load_model names, `poll` all, and again whenever their files change.",
+            values.choice("none", "explicit", "poll"),
+        ),
+    ] = "none"
+    load_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Name of a model to load at the start, with model_control_mode explicit; may be given "
+            "several times. `*` is all.",
+            values.several(values.text()),
+        ),
+    ] = ()
+    repository_poll_s: Annotated[
+        float, Option("Seconds between two looks at the files, with model_control_mode poll.", _SECONDS)
+    ] = 15.0
+    model_python: Annotated[
+        Optional[str],
+        Option(
+            "Interpreter of the workers that serve models of model_repository, with the frameworks "
+            "that these need. Default: the daemon's own.",
+            values.optional(values.path()),
+        ),
+    ] = None
+
     # ── access ───────────────────────────────────────────────────────────────────────────────────
     restricted_endpoints: Annotated[
         tuple[str, ...],
@@ -368,6 +405,10 @@ def _contradictions(config: DaemonConfig) -> list[str]:
     if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
     problems += grpc_tls.problems(config)
+    if config.load_model and config.model_control_mode != "explicit":
+        problems.append("load_model needs model_control_mode explicit: else all models are loaded")
+    if config.model_control_mode != "none" and not config.model_repository:
+        problems.append(f"model_control_mode {config.model_control_mode} needs a model_repository")
     taken: dict[int, str] = {}
     for endpoint in ("http", "grpc", "metrics"):
         port = getattr(config, f"{endpoint}_port")

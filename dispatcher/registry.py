@@ -111,9 +111,14 @@ class Registry:
         raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
 
     async def register(
-        self, request: messages.Register, payloads: Sequence[bytes], report: ReportProgress
+        self,
+        request: messages.Register,
+        payloads: Sequence[bytes],
+        report: ReportProgress,
+        *,
+        keep: bool = True,
     ) -> Registration:
-        """Serve a model; all or nothing.
+        """Serve a model; all or nothing. `keep` it for the next start, unless it is kept elsewhere.
 
         Raises:
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
@@ -122,6 +127,12 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        if repository.is_linked(self._rundir.models, spec.name):
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"tritonserver itself serves a model named {spec.name!r} of a model repository. Unload that one first, or "
+                "choose another name.",
+            )
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -135,7 +146,8 @@ class Registry:
                 f"a model named {spec.name!r} was registered when the daemon last ran and is about to be served "
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
-        return await self._register(Entry(0, time.time(), spec, list(payloads)), former, report)
+        entry = Entry(0, time.time(), spec, list(payloads))
+        return await self._register(entry, former, report, keep=keep)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.

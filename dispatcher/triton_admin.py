@@ -51,8 +51,8 @@ class AdminClient:
         client = await self._connected()
         return bool(await _outcome(client.is_server_live(headers=self._headers)))
 
-    async def load(self, name: str, config: str) -> None:
-        """Load a model with a configuration (JSON); raises tritonclient's and the transport's errors."""
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own); raises tritonclient's and the transport's errors."""
         async with self._loads:
             client = await self._connected()
             await _outcome(client.load_model(name, headers=self._headers, config=config))
@@ -61,6 +61,14 @@ class AdminClient:
         """Begin to unload a model; raises tritonclient's and the transport's errors."""
         client = await self._connected()
         await _outcome(client.unload_model(name, headers=self._headers))
+
+    async def repository_names(self) -> list[str]:
+        """Return the models in all repositories; raises tritonclient's and the transport's errors."""
+        client = await self._connected()
+        index = await _outcome(client.get_model_repository_index(headers=self._headers))
+        if self._over_grpc:
+            return sorted({model.name for model in index.models})
+        return sorted({model["name"] for model in index})
 
     async def close(self) -> None:
         """Close the connection; calls under way raise ConnectionError."""

@@ -37,6 +37,8 @@ from pytriton.proxy_backend.streams import Streams
 #: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: Of a model with several versions: its requests tell the worker which one they are for.
+VERSIONS_PARAMETER = "pytriton_versions"
 
 
 class Overdue(Exception):
@@ -58,7 +60,8 @@ class TritonPythonModel:
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
+            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]},
+            args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)

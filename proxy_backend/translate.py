@@ -7,6 +7,7 @@ overwrite them.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -15,7 +16,14 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane, LaneError, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lane import (
+    VERSION_PARAMETER,
+    Lane,
+    LaneError,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 
@@ -27,10 +35,12 @@ _NOWHERE = (0, 0, 0, 0)
 class Translator:
     """Translates the batches of one model instance for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32").
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
+    one that is put into the parameters of each request.
     """
 
-    def __init__(self, datatypes: dict[str, str]) -> None:
+    def __init__(self, datatypes: dict[str, str], version: str | None = None) -> None:
+        self._version = version
         self._datatypes = datatypes
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
@@ -48,11 +58,15 @@ class Translator:
         return [
             RequestRef(
                 [self._input(tensor, lane) for tensor in request.inputs()],
-                request.parameters(),
+                request.parameters() if self._version is None else self._with_version(request),
                 request.requested_output_names(),
             )
             for request in requests
         ]
+
+    def _with_version(self, request: Any) -> str:
+        parameters = json.loads(request.parameters() or "{}")
+        return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
         """Return the stub's form of a batch's answers."""
