@@ -195,7 +195,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = ()
     repository_poll_s: Annotated[
-        float, Option("Seconds between two looks at the files, with model_control_mode poll.", _SECONDS)
+        float,
+        Option("Seconds between two looks at the files, with model_control_mode poll.", _SECONDS),
     ] = 15.0
     model_python: Annotated[
         Optional[str],

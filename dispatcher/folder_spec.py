@@ -117,9 +117,7 @@ async def _completed(
     model: FoundModel, form: table.Format, path: str, python: str, library: Path
 ) -> dict[str, Any]:
     """Ask the file itself, in a process of its own: no framework is loaded into the daemon."""
-    code = (
-        f"import sys; sys.path[0] = {str(library)!r}; from pytriton.formats.probe import main; main()"
-    )
+    code = f"import sys; sys.path[0] = {str(library)!r}; from pytriton.formats.probe import main; main()"
     question = {
         "title": form.title,
         "loader": form.loader,

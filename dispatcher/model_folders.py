@@ -174,5 +174,7 @@ def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
 
 
 def _backend_list(backends: Path) -> str:
-    names = sorted(one.name for one in backends.iterdir() if one.is_dir() and one.name != "pytriton")
+    names = sorted(
+        one.name for one in backends.iterdir() if one.is_dir() and one.name != "pytriton"
+    )
     return f"it has {', '.join(names) or 'none'}"

@@ -130,8 +130,8 @@ class Registry:
         if repository.is_linked(self._rundir.models, spec.name):
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"tritonserver itself serves a model named {spec.name!r} of a model repository. Unload that one first, or "
-                "choose another name.",
+                f"tritonserver itself serves a model named {spec.name!r} of a model repository. Unload that one "
+                "first, or choose another name.",
             )
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:

@@ -247,9 +247,7 @@ class RepositoryModels:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
-        spec, payload = await specification(
-            model, form, self._config.model_python, self._library
-        )
+        spec, payload = await specification(model, form, self._config.model_python, self._library)
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
@@ -295,7 +293,9 @@ class RepositoryModels:
         """Load what has appeared or changed, unload what is gone, again and again."""
         seen = await self._snapshots()
         while True:
-            await asyncio.sleep(self._config.repository_poll_s)  # files send no news over all file systems
+            await asyncio.sleep(
+                self._config.repository_poll_s
+            )  # files send no news over all file systems
             now = await self._snapshots()
             for name in now:
                 if now[name] != seen.get(name):

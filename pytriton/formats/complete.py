@@ -6,9 +6,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
+from pytriton.ipc import datatypes
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64
+
+
+def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
+    """See that the tensors of a configuration are those of the file, where the file tells.
+
+    Raises:
+        FormatError: a name or a data type differs; tells what the file has.
+    """
+    for what, known in (("input", loaded.inputs), ("output", loaded.outputs)):
+        if known is None:
+            continue
+        of_file = {info.name: info.datatype for info in known}
+        for entry in config.get(what, ()):
+            name = str(entry["name"])
+            datatype = datatypes.of_config(str(entry.get("data_type", "")))
+            if name not in of_file:
+                raise FormatError(
+                    f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "
+                    f"are {', '.join(of_file)}"
+                )
+            if datatype and of_file[name] != datatype:
+                raise FormatError(
+                    f"the configuration says that {what} {name!r} is {datatype}, but in {path} it is "
+                    f"{of_file[name]}"
+                )
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
@@ -25,6 +51,7 @@ def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, 
     Raises:
         FormatError: the file does not tell; config.pbtxt has to.
     """
+    check_fit(loaded, config, path)
     document = dict(config)
     known = [*(loaded.inputs or ()), *(loaded.outputs or ())]
     if "max_batch_size" not in document and not document.get("input"):

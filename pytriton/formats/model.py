@@ -11,6 +11,7 @@ import numpy as np
 
 from pytriton.decorators.batching import gather, split
 from pytriton.formats import table
+from pytriton.formats.complete import check_fit
 from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
 from pytriton.formats.recipe import Recipe
 from pytriton.ipc import datatypes
@@ -89,30 +90,6 @@ class FolderModel:
             name: np.asarray(results[name]).astype(dtype, copy=False)
             for name, dtype in self._outputs.items()
         }
-
-
-def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
-    """See that the tensors of a configuration are those of the file, where the file tells.
-
-    Raises:
-        FormatError: a name or a data type differs; tells what the file has.
-    """
-    for what, known in (("input", loaded.inputs), ("output", loaded.outputs)):
-        if known is None:
-            continue
-        of_file = {info.name: info.datatype for info in known}
-        for entry in config.get(what, ()):
-            name, datatype = str(entry["name"]), datatypes.of_config(str(entry["data_type"]))
-            if name not in of_file:
-                raise FormatError(
-                    f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "
-                    f"are {', '.join(of_file)}"
-                )
-            if of_file[name] and of_file[name] != datatype:
-                raise FormatError(
-                    f"the configuration says that {what} {name!r} is {datatype}, but in {path} it is "
-                    f"{of_file[name]}"
-                )
 
 
 def _importable(module: str) -> bool:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
 
 #: ONNX Runtime's names of types -> Triton's (onnxruntime's NodeArg.type).
@@ -54,7 +56,17 @@ def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:
     """Return inputs as ONNX Runtime takes them: it has text where Triton has bytes."""
     if all(array.dtype.kind != "O" for array in arrays.values()):
         return arrays
-    return {name: array.astype(str) if array.dtype.kind == "O" else array for name, array in arrays.items()}
+    return {
+        name: _decoded(array) if array.dtype.kind == "O" else array
+        for name, array in arrays.items()
+    }
+
+
+def _decoded(array: Array) -> Array:
+    text = np.empty(array.shape, np.object_)
+    for place, item in np.ndenumerate(array):
+        text[place] = item.decode("utf-8") if isinstance(item, bytes) else item
+    return text
 
 
 def _providers(runtime: Any) -> list[str]:
@@ -67,6 +79,8 @@ def _providers(runtime: Any) -> list[str]:
 
 def _info(node: Any, path: str) -> TensorInfo:
     if node.type not in _DATATYPES:
-        raise FormatError(f"{path}: tensor {node.name!r} is a {node.type}, which Triton cannot carry")
+        raise FormatError(
+            f"{path}: tensor {node.name!r} is a {node.type}, which Triton cannot carry"
+        )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
     return TensorInfo(node.name, _DATATYPES[node.type], shape)

@@ -39,7 +39,9 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         with torch.inference_mode():
-            tensors = [torch.from_numpy(arrays[name]).to(device) for name in order if name in arrays]
+            tensors = [
+                torch.from_numpy(arrays[name]).to(device) for name in order if name in arrays
+            ]
             answer = module(*tensors)
         parts = _parts(answer, outputs)
         if len(parts) < len(results):

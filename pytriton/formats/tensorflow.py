@@ -24,7 +24,9 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
             f"{path} has no signature {name!r}; it has {', '.join(model.signatures) or 'none'}"
         )
     signature = model.signatures[name]
-    inputs = {key: _info(key, spec) for key, spec in signature.structured_input_signature[1].items()}
+    inputs = {
+        key: _info(key, spec) for key, spec in signature.structured_input_signature[1].items()
+    }
     outputs = [_info(key, spec) for key, spec in signature.structured_outputs.items()]
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
