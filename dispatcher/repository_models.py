@@ -153,11 +153,16 @@ class RepositoryModels:
                 ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
             )
         async with known.lock:
-            if known.served_by == NATIVE:
-                await self._server.unload(name)
-                repository.unlink(self._models, name)
-            elif known.registration in list(self._registry):
-                await self._registry.unregister(name)
+            known.state = "unloading"
+            try:
+                if known.served_by == NATIVE:
+                    await self._server.unload(name)
+                    repository.unlink(self._models, name)
+                elif known.registration in list(self._registry):
+                    await self._registry.unregister(name)
+            except BaseException:
+                known.state = "ready"
+                raise
             known.state, known.served_by, known.registration = "unloaded", "", None
             known.versions = []
         _log.info("model of a repository unloaded", model=name)

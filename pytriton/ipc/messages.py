@@ -289,7 +289,7 @@ class Models(Message, frozen=True):
 class RepositoryModel(msgspec.Struct, frozen=True):
     """One model of the model repositories that the daemon was given.
 
-    `state`: loading, ready, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
+    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
     "workers"; empty while it is not served. `repository`: where it was found; empty when it is gone.
     """
 

@@ -20,6 +20,8 @@ from pytriton.runner.signature import Signature
 
 __all__ = ["Link", "Links"]
 
+_NOT_SERVED = (Kind.UNKNOWN_MODEL, Kind.NOT_READY)
+
 
 class Links(Protocol):
     """What gives a link, and starts a daemon first where there is none yet."""
@@ -96,6 +98,25 @@ class Link:
         except CallFailed as failure:
             raise self.error(failure, method) from failure
 
+    def infer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Ask a model; one that is not served any more is told with the reason.
+
+        Raises:
+            ModelNotFoundError, PyTritonClientError: as `signature` and `call`.
+        """
+        try:
+            return self.call("infer", arguments, headers)
+        except PyTritonClientError as error:
+            raise self._explained(error, arguments["model_name"]) from error
+
+    async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """As `infer`, in an event loop."""
+        try:
+            return await self.acall("infer", arguments, headers)
+        except PyTritonClientError as error:
+            name = arguments["model_name"]
+            raise await asyncio.to_thread(self._explained, error, name) from error
+
     def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
         """Return the exception for a call that failed; what is cached may be the reason."""
         if failure.kind in (Kind.REFUSED, Kind.UNKNOWN_MODEL, Kind.NOT_READY):
@@ -149,6 +170,9 @@ class Link:
 
     def _explained(self, error: PyTritonClientError, model: str) -> Exception:
         """Say of a model that tritonserver does not know what the daemon knows of it."""
+        cause = error.__cause__
+        if not isinstance(cause, CallFailed) or cause.kind not in _NOT_SERVED:
+            return error
         try:
             found = {one.name: one for one in self.client.repository()}
             served = [one.name for one in self.client.models()]

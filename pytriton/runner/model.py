@@ -75,14 +75,14 @@ class RunnerModel:
         link = self._links.link()
         signature = link.signature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
-        return InferResult(link.call("infer", call.arguments, call.headers))
+        return InferResult(link.infer(call.arguments, call.headers))
 
     async def async_run(self, /, *inputs: Any, **named: Any) -> InferResult:
         """As `run`, in an event loop."""
         link = await self._links.async_link()
         signature = await link.asignature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
-        return InferResult(await link.acall("infer", call.arguments, call.headers))
+        return InferResult(await link.ainfer(call.arguments, call.headers))
 
     # ── any number of answers ────────────────────────────────────────────────────────────────────
 

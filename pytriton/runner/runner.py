@@ -178,7 +178,8 @@ class Runner(AsyncCalls):
 
     async def async_link(self) -> Link:
         """As `link`; a start does not keep the event loop waiting."""
-        return self._link or await asyncio.to_thread(self.link)
+        link = self._link
+        return await asyncio.to_thread(self.link) if link is None else link
 
     def _client(self) -> DaemonClient:
         if isinstance(self._daemon, DaemonClient):
