@@ -31,6 +31,8 @@ _log = structlog.get_logger(__name__)
 #: Models that are loaded at once at the start; each may take all cores while it loads.
 _AT_ONCE = 4
 NATIVE, WORKERS = "tritonserver", "workers"
+#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
+_CLOUD = "cloud"
 
 
 @dataclasses.dataclass
@@ -199,7 +201,7 @@ class RepositoryModels:
             for name in names:
                 found.setdefault(name, place)
         for name in await self._cloud_names():
-            found.setdefault(name, "cloud")
+            found.setdefault(name, _CLOUD)
         return found
 
     async def _cloud_names(self) -> list[str]:
@@ -237,7 +239,7 @@ class RepositoryModels:
     async def _load(self, name: str, known: _Known, config: Mapping[str, Any] | None) -> None:
         place = (await self._names())[name]
         self._refuse_registered(name, known)
-        if place == "cloud":
+        if place == _CLOUD:
             await self._server.load(name, None if config is None else dict(config))
             known.served_by, known.config = NATIVE, None if config is None else dict(config)
             return
@@ -314,7 +316,7 @@ class RepositoryModels:
         return {
             name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
             for name, place in (await self._names()).items()
-            if place != "cloud"
+            if place != _CLOUD
         }
 
 

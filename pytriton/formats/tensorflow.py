@@ -31,9 +31,10 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         tensors = {key: tensorflow.constant(array) for key, array in arrays.items()}
-        return {key: value.numpy() for key, value in signature(**tensors).items()}
+        # Through the model each time: its variables live as long as it does.
+        answer = model.signatures[name](**tensors)
+        return {key: value.numpy() for key, value in answer.items()}
 
-    infer.model = model  # type: ignore[attr-defined]  # its variables live as long as it does
     return Loaded(list(inputs.values()), outputs, infer)
 
 
