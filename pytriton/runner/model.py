@@ -99,21 +99,20 @@ class RunnerModel:
         connection = connect(link.url, None)
         client = connection.client()  # type: ignore[attr-defined]  # of gRPC only
         buffer = ResponseBuffer()
+        final = False
         try:
             client.start_stream(buffer.put, headers=call.headers)
             client.async_stream_infer(**stream_arguments(call.arguments))
-            while True:
+            while not final:
                 result = _checked(link, *(buffer.get(link.timeout_s) or (None, None)))
                 final = is_final(result)
                 if not final or result.get_response().outputs:
                     yield InferResult(result)
-                if final:
-                    return
         except CallFailed as late:
             raise link.error(late, "stream") from None
         finally:
             buffer.close()
-            client.stop_stream(cancel_requests=True)
+            client.stop_stream(cancel_requests=not final)
             connection.close()
 
     async def async_stream(self, /, *inputs: Any, **named: Any) -> AsyncIterator[InferResult]:
