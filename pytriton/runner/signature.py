@@ -20,6 +20,7 @@ class InputSpec(NamedTuple):
 
     name: str
     datatype: str
+    dtype: np.dtype[Any]  #: of arrays that hold it
     dims: tuple[int, ...]
     optional: bool
     scalar: bool  #: the callable takes it without its axis of length 1
@@ -90,7 +91,7 @@ class Signature:
         array = to_array(spec.name, value)
         if spec.datatype == "BYTES":
             array = as_bytes(spec.name, array)
-        elif array.dtype.name != "bfloat16" or spec.datatype != "BF16":
+        elif array.dtype != spec.dtype:
             array = _converted(spec, array)
         return self._shaped(spec, array)
 
@@ -133,9 +134,11 @@ class Signature:
 
 
 def _spec(entry: Mapping[str, Any]) -> InputSpec:
+    datatype = of_config(str(entry["data_type"]))
     return InputSpec(
         name=str(entry["name"]),
-        datatype=of_config(str(entry["data_type"])),
+        datatype=datatype,
+        dtype=to_numpy_dtype(datatype),
         dims=tuple(int(size) for size in entry.get("dims", ())),
         optional=bool(entry.get("optional", False)),
         scalar=entry.get("reshape") is not None and not entry["reshape"].get("shape"),
@@ -148,9 +151,12 @@ def _is_ready(value: Any) -> bool:
 
 
 def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    return len(shape) == len(wanted) and all(
-        size == one or one == -1 for size, one in zip(shape, wanted)
-    )
+    if len(shape) != len(wanted):
+        return False
+    for size, one in zip(shape, wanted):  # noqa: SIM110 (a generator takes three times as long)
+        if one != -1 and size != one:
+            return False
+    return True
 
 
 def _converted(spec: InputSpec, array: Array) -> Array:
@@ -159,9 +165,7 @@ def _converted(spec: InputSpec, array: Array) -> Array:
     Raises:
         RunnerArgumentError: it is of another kind, or a number does not fit.
     """
-    dtype = to_numpy_dtype(spec.datatype)
-    if array.dtype == dtype:
-        return array
+    dtype = spec.dtype
     if array.dtype.kind == "O" or not np.can_cast(array.dtype, dtype, "same_kind"):
         raise RunnerArgumentError(
             f"Input {spec.name!r} takes {spec.datatype} ({dtype}), got {array.dtype}: convert it with "
