@@ -55,6 +55,7 @@ class Registry:
         self._by_key: dict[str, Registration] = {}
         #: Who changes a name just now, so that nobody else does.
         self._busy: dict[str, asyncio.Task[object]] = {}
+        self._undoing: set[str] = set()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
 
@@ -133,6 +134,9 @@ class Registry:
                 f"tritonserver itself serves a model named {spec.name!r} of a model repository. Unload that one "
                 "first, or choose another name.",
             )
+        # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
+        while spec.name in self._undoing:
+            await asyncio.wait([self._busy[spec.name]])
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -293,7 +297,11 @@ class Registry:
                     unfinished.finish(keep_previous=True)
         except BaseException:
             registration.begin_stop()
-            await uninterrupted(self._undo(registration, former))
+            self._undoing.add(entry.spec.name)
+            try:
+                await uninterrupted(self._undo(registration, former))
+            finally:
+                self._undoing.discard(entry.spec.name)
             raise
         self._by_name[entry.spec.name] = registration
         if former is not None:

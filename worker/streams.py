@@ -40,6 +40,7 @@ class Outbox:
         """Say to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, Stream] = {}
+        self._batches = batches
         self._parts = 0
         lane.send(Room(batches))
 
@@ -57,9 +58,13 @@ class Outbox:
         """Take note of what the proxy says; return a batch for the caller to begin.
 
         Raises:
-            LaneError: that is not for a worker.
+            LaneError: that is not for a worker, or a batch that there is no room for.
         """
         if isinstance(message, Batch):
+            if message.id in self.streams:
+                raise LaneError(f"batch {message.id} is under way already")
+            if len(self.streams) >= self._batches:
+                raise LaneError("there is no room for another batch")
             return message
         if isinstance(message, Credit):
             self._parts -= message.parts
