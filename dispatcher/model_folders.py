@@ -155,15 +155,20 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
 
 
 def snapshot(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a model's files do: each with its size and its time in nanoseconds."""
+    """Return what changes when a model's files do: each with its size and its time in nanoseconds.
+
+    Folders have none: a Python model's own `__pycache__` is no change.
+    """
     found = []
     for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.parts:
+            continue
         try:
             status = path.stat()
         except OSError:  # being exchanged just now: the next look sees what it has become
             continue
-        size = 0 if path.is_dir() else status.st_size
-        found.append((str(path.relative_to(folder)), size, status.st_mtime_ns))
+        what = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)
+        found.append((str(path.relative_to(folder)), *what))
     return tuple(found)
 
 

@@ -128,12 +128,7 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
-        if repository.is_linked(self._rundir.models, spec.name):
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"tritonserver itself serves a model named {spec.name!r} of a model repository. Unload that one "
-                "first, or choose another name.",
-            )
+        repository.refuse_linked(self._rundir.models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
         while spec.name in self._undoing:
             await asyncio.wait([self._busy[spec.name]])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 BACKEND = "pytriton"
 #: Parameters that the proxy reads; see proxy_backend/model.py.
@@ -51,6 +52,20 @@ def unlink(models: Path, name: str) -> None:
 def is_linked(models: Path, name: str) -> bool:
     """Whether a name belongs to a model that tritonserver serves itself."""
     return (models / name).is_symlink()
+
+
+def refuse_linked(models: Path, name: str) -> None:
+    """See that a name can be registered.
+
+    Raises:
+        RemoteFailure: it belongs to a model that tritonserver serves itself.
+    """
+    if is_linked(models, name):
+        raise RemoteFailure(
+            ErrorKind.EXISTS,
+            f"tritonserver itself serves a model named {name!r} of a model repository. Unload that one "
+            "first, or choose another name.",
+        )
 
 
 def remove_links(models: Path) -> None:

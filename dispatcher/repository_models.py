@@ -33,6 +33,9 @@ _AT_ONCE = 4
 NATIVE, WORKERS = "tritonserver", "workers"
 #: In place of a repository's path: tritonserver does not tell in which of them it found a model.
 _CLOUD = "cloud"
+#: States of tritonserver's for a model that it does not serve (any more).
+_GONE = ("", "UNAVAILABLE")
+_LOOK_S = 0.05
 
 
 @dataclasses.dataclass
@@ -101,10 +104,21 @@ class RepositoryModels:
                     await self._try(name, known, self._server.load(name, known.config))
 
     async def stop(self) -> None:
-        """Have tritonserver unload what it serves itself: requests under way are answered."""
-        for name, known in self._known.items():
-            if known.served_by == NATIVE and known.state == "ready" and self._server.ready:
-                await self._try(name, known, self._server.unload(name))
+        """Have tritonserver unload what it serves itself; returns when requests under way are answered.
+
+        At the most, that takes the grace period.
+        """
+        leaving = {name for name, known in self._known.items() if known.served_by == NATIVE}
+        for name in leaving:
+            await self._try(name, self._of(name), self._server.unload(name))
+        deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
+        while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
+            try:
+                states = await self._server.repository_states()
+            except RemoteFailure:  # it has ended
+                return
+            leaving = {name for name in leaving if states.get(name, "") not in _GONE}
+            await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
 
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
@@ -118,8 +132,9 @@ class RepositoryModels:
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
         """
-        if name not in await self._names():
-            known = ", ".join(sorted(await self._names())) or "none"
+        names = await self._names()
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND,
                 f"no model repository has a model {name!r}; there are: {known}",
@@ -129,7 +144,7 @@ class RepositoryModels:
             before = dataclasses.replace(known_model)
             known_model.state = "loading"
             try:
-                await self._load(name, known_model, config)
+                await self._load(name, names[name], known_model, config)
             except (RemoteFailure, UnservableModel) as error:
                 serving = before.served_by != ""
                 known_model.state = "ready" if serving else "failed"
@@ -209,7 +224,7 @@ class RepositoryModels:
             return []
         ours = {registration.spec.name for registration in self._registry}
         try:
-            names = await self._server.repository_names()
+            names = list(await self._server.repository_states())
         except RemoteFailure as failure:
             _log.error("a model repository is passed over", reason=failure.text)
             return []
@@ -236,8 +251,9 @@ class RepositoryModels:
             known.state, known.reason = "failed", failure.text
             _log.error("tritonserver refused", model=name, reason=failure.text)
 
-    async def _load(self, name: str, known: _Known, config: Mapping[str, Any] | None) -> None:
-        place = (await self._names())[name]
+    async def _load(
+        self, name: str, place: str, known: _Known, config: Mapping[str, Any] | None
+    ) -> None:
         self._refuse_registered(name, known)
         if place == _CLOUD:
             await self._server.load(name, None if config is None else dict(config))

@@ -159,19 +159,19 @@ class TritonServer:
         """
         await self._ask("unload", f"model {name}", lambda client: client.unload(name))
 
-    async def repository_names(self) -> list[str]:
-        """Return the names of all models that it sees, served or not.
+    async def repository_states(self) -> dict[str, str]:
+        """Return the names of all models that it sees, served or not, with their states.
 
         Raises:
             RemoteFailure: it is not up, or a repository cannot be read.
         """
-        names: list[str] = []
+        states: dict[str, str] = {}
 
         async def ask(client: AdminClient) -> None:
-            names.extend(await client.repository_names())
+            states.update(await client.repository_states())
 
         await self._ask("list", "its models", ask)
-        return names
+        return states
 
     async def stop(self) -> None:
         """End the process; its models should be unloaded by now."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 from support import onnx_files
 
+#: Multiplies by 5; takes its time for a request with -1, and says so with a file "slow" in its version's folder.
 PYTHON_MODEL = """
+import pathlib
+import time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
         tensors = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
+        if any(x.flat[0] == -1 for x in tensors):
+            pathlib.Path(__file__).with_name("slow").touch()
+            time.sleep(3.5)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 5 * x)]) for x in tensors]
 """
 PYTHON_CONFIG = """
@@ -45,6 +52,7 @@ def add_affine(
     return add(repository, name, files, config)
 
 
+@functools.lru_cache(maxsize=1)
 def trained_on_digits() -> tuple[Any, Any, Any]:
     """Return a small MLPClassifier, and digits that it has not seen: images (n, 64) of 0 to 1, labels."""
     from sklearn.datasets import load_digits

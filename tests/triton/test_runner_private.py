@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,15 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
 
         eventually(told, "the name is refused", 60)
         assert gives("mine", 2.0)
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # an orderly stop answers what is under way, natively served, too
+            slow = pool.submit(runner.native.run, -X)
+            eventually(
+                (repository / "native" / "1" / "slow").exists, "the request is under way", 60
+            )
+            assert daemon.stop() == 0
+            assert slow.result().as_numpy("y")[0, 0] == -5
         runner.close()
 
 

@@ -154,7 +154,11 @@ def test_a_snapshot_changes_with_the_files(tmp_path: Path) -> None:
     before = snapshot(folder)
     assert snapshot(folder) == before
     (folder / "1" / "model.onnx").write_bytes(b"new")
-    assert snapshot(folder) != before
+    changed = snapshot(folder)
+    assert changed != before
+    (folder / "1" / "__pycache__").mkdir()
+    (folder / "1" / "__pycache__" / "model.pyc").touch()
+    assert snapshot(folder) == changed
 
 
 def test_sizes_in_a_configuration_are_numbers() -> None:
