@@ -69,6 +69,29 @@ async def rollback(
     return messages.Registered(daemon.model_info(registration))
 
 
+async def load_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Load a model of a model repository."""
+    await daemon.repository_models.load(message.name, message.config)
+    return messages.Done()
+
+
+async def unload_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.UnloadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Stop serving a model of a model repository."""
+    await daemon.repository_models.unload(message.name)
+    return messages.Done()
+
+
+async def get_repository(
+    daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell which models the model repositories have."""
+    return messages.Repository(await daemon.repository_models.index())
+
+
 async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -203,6 +226,9 @@ _HANDLERS: dict[
     messages.Unregister: unregister,
     messages.Scale: scale,
     messages.Rollback: rollback,
+    messages.LoadFromRepository: load_from_repository,
+    messages.UnloadFromRepository: unload_from_repository,
+    messages.GetRepository: get_repository,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,

@@ -44,6 +44,8 @@ CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
 #: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
 PYTHON_MODEL_PARAMETER = "pytriton_python_model"
+#: Of a model with several versions: its requests tell the worker which one they are for.
+VERSIONS_PARAMETER = "pytriton_versions"
 
 
 class Overdue(Exception):
@@ -66,7 +68,11 @@ class TritonPythonModel:
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
         self._details = python_model is not None
-        translator = translate.Translator(datatypes.of_inputs(config), details=self._details)
+        translator = translate.Translator(
+            datatypes.of_inputs(config),
+            args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
+            details=self._details,
+        )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
         calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))

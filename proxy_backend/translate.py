@@ -17,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.lane import (
+    VERSION_PARAMETER,
     Lane,
     LaneError,
     RequestDetails,
@@ -46,11 +47,15 @@ _CODES = (
 class Translator:
     """Translates the batches of one model instance for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). With `details`, requests
-    carry what only a Triton Python model asks for.
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
+    one that is put into the parameters of each request. With `details`, requests carry what only a Triton Python
+    model asks for.
     """
 
-    def __init__(self, datatypes: dict[str, str], *, details: bool = False) -> None:
+    def __init__(
+        self, datatypes: dict[str, str], version: str | None = None, *, details: bool = False
+    ) -> None:
+        self._version = version
         self._datatypes = datatypes
         self._details = details
         # This tritonserver's responses may have no parameters: they came after 2.51.
@@ -74,11 +79,15 @@ class Translator:
         return [
             RequestRef(
                 [self._input(tensor, lane) for tensor in request.inputs()],
-                request.parameters(),
+                request.parameters() if self._version is None else self._with_version(request),
                 request.requested_output_names(),
             )
             for request in requests
         ]
+
+    def _with_version(self, request: Any) -> str:
+        parameters = json.loads(request.parameters() or "{}")
+        return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
         """Return the stub's form of a batch's answers."""

@@ -23,7 +23,7 @@ import contextlib
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,12 @@ __all__ = ["DaemonClient", "Model", "connect"]
 _AT_AN_END = ("failed", "stopping", "stopped")
 #: After a model was unregistered, its threads have nothing to do but to end.
 _THREADS_END_S = 5.0
-_REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
+_REGISTERING = (
+    messages.Register,
+    messages.Scale,
+    messages.Rollback,
+    messages.LoadFromRepository,
+)
 
 
 def connect(
@@ -481,6 +486,37 @@ class DaemonClient:
             message = messages.Rollback(name)
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
+
+    def repository(self) -> list[messages.RepositoryModel]:
+        """Return the models of the model repositories that the daemon was started with, by name.
+
+        Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
+        tritonserver or workers serve it.
+        """
+        return self._ask(messages.GetRepository(), messages.Repository).models
+
+    def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+        """Load a model of a model repository, or load it anew: what is there serves until it is ready.
+
+        Args:
+            name: folder of the model
+            config: a configuration (the JSON form of config.pbtxt) to use instead of the one there
+
+        Raises:
+            ModelNotFoundError: no repository has it.
+            RegistrationError: it cannot be served; what was there serves on.
+        """
+        document = None if config is None else dict(config)
+        message = messages.LoadFromRepository(name, document)
+        self._ask(message, messages.Done, model=name)
+
+    def unload_model(self, name: str) -> None:
+        """Stop serving a model of a model repository; requests under way are answered.
+
+        Raises:
+            ModelNotFoundError: it is not loaded, or not from a repository.
+        """
+        self._ask(messages.UnloadFromRepository(name), messages.Done, model=name)
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.

@@ -21,7 +21,7 @@ from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
-from pytriton.worker.loop import Loop, signal_pipe
+from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
 from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
@@ -58,13 +58,12 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
-        loop = _loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
+        loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker))
             try:
                 loop.run(signal_pipe(signal.SIGTERM))
-                if load.spec.python_model is not None:
-                    model.close()
+                model.close()
             finally:
                 tracing.finish()
         control.flush()
@@ -77,8 +76,7 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str) ->
     model = _load_model(load, payloads, endpoint)
     if load.tracing:
         tracing.prepare()
-    if load.spec.python_model is None:
-        warm_up(model, load.spec.warmups)
+    warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()
@@ -97,14 +95,6 @@ def _load_model(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: s
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)
     return Model(load.spec, infer)
-
-
-def _loop_of(model: Model) -> type[Loop]:
-    if model.streams:
-        from pytriton.worker.python_streams import PythonStreamLoop
-
-        return PythonStreamLoop
-    return loop_of(model)
 
 
 def _enter(world: messages.World) -> None:

@@ -69,7 +69,7 @@ class PythonStreamLoop(Loop):
         self._closing = False
 
     def run(self, told_to_end: int) -> None:
-        """Serve until SIGTERM, or until the model is unrecoverable; what is under way is answered to its end."""
+        """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._watch(told_to_end, self._told_to_end)
