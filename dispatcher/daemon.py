@@ -28,7 +28,7 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs
+from pytriton.dispatcher import handlers, last_end, logs, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
@@ -94,6 +94,8 @@ class Daemon:
             undertaker=self._undertaker,
             on_line=self._log_server_line,
         )
+        #: Whether tritonserver traces requests with OpenTelemetry.
+        self.tracing = tracing.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self.tenants = Tenants(self.registry.end)
         self._control = ControlServer(
@@ -360,7 +362,12 @@ class Daemon:
             name,
             registration.spec,
             instance,
-            place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
+            place=WorkerPlace(
+                self.rundir.control_endpoint,
+                self._library,
+                self._undertaker,
+                tracing.worker_environment(self._config, os.environ) if self.tracing else None,
+            ),
             lane_path=lane_path,
             on_line=on_line,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.control import Peer
@@ -162,7 +163,16 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost)
+    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
+    return msgspec.structs.replace(attached, tracing=daemon.tracing)
+
+
+async def may_call(
+    daemon: Daemon, peer: Peer, message: messages.MayCall, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy whether a call that comes back to a model can ever be answered."""
+    pool = daemon.registry.by_name(message.model).pool
+    return pool.judge_call(message.chain, message.workers)
 
 
 async def lane_lost(
@@ -205,6 +215,7 @@ _HANDLERS: dict[
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.WorkerEnded: worker_ended,
     messages.Attach: attach,
+    messages.MayCall: may_call,
     messages.LaneLost: lane_lost,
     messages.BatchOverdue: batch_overdue,
     messages.Detach: detach,

@@ -69,7 +69,7 @@ class HostedWorker(Worker):
         """Ask the registrant to run it; it says hello by itself.
 
         Raises:
-            RemoteFailure: the registrant has ended.
+            RemoteFailure: the registrant has ended, or there is no room for a page.
         """
         if registrant.ended.done():
             raise RemoteFailure(
@@ -77,7 +77,13 @@ class HostedWorker(Worker):
                 f"model {spec.name}: process {registrant.pid}, in whose threads it ran, has ended",
             )
         gauge_path = lane_path.with_suffix(".gauge")
-        gauge = Gauge.create_file(gauge_path)
+        try:
+            gauge = Gauge.create_file(gauge_path)
+        except OSError as error:
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED,
+                f"model {spec.name}: cannot write {gauge_path} in the runtime directory: {error.strerror}",
+            ) from error
         return cls(
             name,
             spec,
@@ -99,6 +105,10 @@ class HostedWorker(Worker):
             self._how = how
             self._gauge_path.unlink(missing_ok=True)
             self.exited.set_result(0)
+
+    def is_deaf(self) -> None:
+        """A proxy could not connect to it: its process has become another program (exec), say."""
+        self.has_ended("does not listen any longer")
 
     def describe_end(self) -> str:
         """Say how the worker ended: for clients whose batch it had, and for status."""
@@ -131,7 +141,9 @@ class HostedWorker(Worker):
         """Have the worker end after its batch; one that does not in time is left behind."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
-            await asyncio.wait([self.exited], timeout=max(grace_s, _END_S))
+            # One that has not said hello may never have been begun: its registrant has given up.
+            grace_s = max(grace_s, _END_S) if self.greeted.done() else _END_S
+            await asyncio.wait([self.exited], timeout=grace_s)
         if self.alive:
             _log.warning(
                 "a thread did not end and is left behind",

@@ -19,6 +19,7 @@ from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.pool import ReportProgress
 from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.reservations import Reservations
 from pytriton.dispatcher.restoring import Restoring
 from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
@@ -55,9 +56,7 @@ class Registry:
         self._serial = itertools.count(1)
         self._by_name: dict[str, Registration] = {}
         self._by_key: dict[str, Registration] = {}
-        #: Who changes a name just now, so that nobody else does.
-        self._busy: dict[str, asyncio.Task[object]] = {}
-        self._undoing: set[str] = set()
+        self._reservations = Reservations()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
         self._aside: set[asyncio.Task[None]] = set()
@@ -136,8 +135,7 @@ class Registry:
         self._check_open(spec.name)
         check(spec, payloads)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
-        while spec.name in self._undoing:
-            await asyncio.wait([self._busy[spec.name]])
+        await self._reservations.until_given_up(spec.name)
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -172,6 +170,12 @@ class Registry:
                 f"model {name} was replaced by somebody else meanwhile; look, and try again",
             )
         if previous is None:
+            if former.registrant is not None:
+                raise RemoteFailure(
+                    ErrorKind.INVALID,
+                    f"model {name} runs in threads of process {former.registrant.pid}: what it may have replaced "
+                    "is not kept",
+                )
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
@@ -192,7 +196,7 @@ class Registry:
         Raises:
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
-        self._reserved(name)  # refuses while it is being restored
+        self._reservations.check(name)  # refuses while it is being restored
         if name in self._by_name:
             await self._take_down(name, "it was unregistered")
         elif not self.restoring.forget(name):
@@ -204,15 +208,14 @@ class Registry:
     async def end(self, registration: Registration) -> None:
         """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
         name = registration.spec.name
-        while name in self._busy:
-            await asyncio.wait([self._busy[name]])
+        await self._reservations.until_free(name)
         if self._by_name.get(name) is registration and not self._stopping:
             _log.info("model ends with the process that registered it", model=name)
             await self._take_down(name, "the process that registered it has ended")
 
     async def _take_down(self, name: str, why: str) -> None:
         registration = self.by_name(name)
-        with self._reserved(name):
+        with self._reservations.reserve(name):
             registration.begin_stop()
             try:
                 await registration.unload(self._server)
@@ -230,7 +233,7 @@ class Registry:
         """
         registration = self.by_name(name)
         self._check_open(name)
-        with self._reserved(name):
+        with self._reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
             if registration.registrant is None:
                 unfinished = await self._write(registration.entry())
@@ -253,7 +256,7 @@ class Registry:
         self._stopping = True
         for task in self._registering:
             task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await self._reservations.until_all_free()
         results = await asyncio.gather(
             *(self._take_down(name, "the daemon stops") for name in list(self._by_name)),
             return_exceptions=True,
@@ -274,7 +277,7 @@ class Registry:
         """Serve a model, instead of `former` if there is one; keep it for the next start, unless it is `kept`."""
         name = entry.spec.name
         keep = not kept and registrant is None  # without its registrant, there is nothing to serve
-        with self._reserved(name) as task:
+        with self._reservations.reserve(name) as task:
             self._registering.add(task)
             try:
                 # Before anything is started: what cannot be kept is not served.
@@ -318,11 +321,8 @@ class Registry:
                     await asyncio.to_thread(self._store.remove, name)
         except BaseException:
             registration.begin_stop()
-            self._undoing.add(name)
-            try:
+            with self._reservations.giving_up(name):
                 await uninterrupted(self._undo(registration, former))
-            finally:
-                self._undoing.discard(name)
             raise
         self._by_name[name] = registration
         if registration.registrant is not None:
@@ -354,8 +354,7 @@ class Registry:
         await registration.pool.give_up(
             f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
         )
-        while name in self._busy:
-            await asyncio.wait([self._busy[name]])
+        await self._reservations.until_free(name)
         if self._by_name.get(name) is registration:
             try:
                 await self.unregister(name)
@@ -409,14 +408,6 @@ class Registry:
                 f"model {name} was not registered: tritonserver is being started; try again in a moment",
             )
 
-    def _reserved(self, name: str) -> _Reservation:
-        if name in self._busy:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"model {name!r} is being registered or unregistered by somebody else just now",
-            )
-        return _Reservation(self._busy, name)
-
 
 def _policy(config: DaemonConfig) -> RestartPolicy:
     return RestartPolicy(
@@ -425,23 +416,6 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
     )
-
-
-class _Reservation:
-    """Keeps others from changing a name meanwhile."""
-
-    def __init__(self, busy: dict[str, asyncio.Task[object]], name: str) -> None:
-        self._busy = busy
-        self._name = name
-
-    def __enter__(self) -> asyncio.Task[object]:
-        task = asyncio.current_task()
-        assert task is not None  # handlers run in tasks
-        self._busy[self._name] = task
-        return task
-
-    def __exit__(self, *_: object) -> None:
-        del self._busy[self._name]
 
 
 @contextmanager

@@ -125,6 +125,11 @@ class TritonServer:
         self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
         self._machine.change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
+        verbose = self._config.tritonserver_options.get("log-verbose", "0")
+        if verbose not in ("0", "false"):
+            _log.warning(
+                "tritonserver's verbose log is on: it may slow inference", level_of_it=verbose
+            )
 
     async def ended(self) -> str:
         """Wait for the process to end, and say how it did."""

@@ -36,6 +36,8 @@ _REPEATABLE = """
     backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
     cuda-virtual-address-size host-policy model-load-gpu-limit
 """
+#: Files that tritonserver writes.
+_FILES = ("log-file", "trace-file")
 #: May be given once.
 SINGLE = frozenset(_SINGLE.split())
 #: May be given several times.
@@ -146,4 +148,20 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError("the local response cache is set by the setting response_cache_size")
+    _check_path(name, text)
     return text
+
+
+def _check_path(name: str, text: str) -> None:
+    """Refuse a file that tritonserver would write into a folder of the daemon's, where nobody finds it."""
+    if name == "trace-config":
+        key, _, text = text.partition("=")
+        if key.replace(" ", "") != "triton,file":
+            return
+    elif name not in _FILES:
+        return
+    if not text.startswith("/"):
+        raise ValueError(
+            f"{name} names the file {text!r}: tritonserver runs in a folder of the daemon's, so give "
+            "an absolute path"
+        )

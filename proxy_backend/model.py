@@ -23,6 +23,7 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     Lane,
     LaneClosed,
     LaneError,
@@ -30,8 +31,11 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Parameters of the model configuration: where the dispatcher listens, and which registration this
 #: is.
@@ -57,11 +61,11 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
-        )
+        translator = translate.Translator(datatypes.of_inputs(config))
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
-        attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
+        registration = _parameter(config, REGISTRATION_PARAMETER)
+        calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
+        attachment = Attachment(control, registration, instance, calls)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
         self._streams = Streams(self._name, attachment, translator) if decoupled else None
@@ -85,11 +89,12 @@ class TritonPythonModel:
             self._streams.begin(requests)
             return None
         losses = 0
+        trace = trace_of(requests) if self._attachment.tracing else None
         try:
             while True:
                 lane = self._lane or self._attach()
                 try:
-                    return self._responses(requests, lane, self._exchange(requests, lane))
+                    return self._responses(requests, lane, self._exchange(requests, lane, trace))
                 except LaneClosed as end:
                     losses += not end.unread
                     text = None if end.unread else self._attachment.judge_loss(losses)
@@ -97,6 +102,10 @@ class TritonPythonModel:
                 except Overdue as overdue:
                     text = overdue.text
                     self._drop_lane()
+                except Circular as circular:
+                    text = None
+                    self._drop_lane()
+                    self._attachment.avoid = circular.waiting
                 if text is not None:
                     return _failures(requests, text)
         except RemoteFailure as failure:
@@ -111,15 +120,21 @@ class TritonPythonModel:
             self._streams.end()
         self._attachment.close()
 
-    def _exchange(self, requests: Sequence[Any], lane: Lane) -> BatchDone | BatchFailed:
+    def _exchange(
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None
+    ) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
 
         Raises:
             LaneClosed: the lane ended first.
             Overdue: the batch has taken too long.
+            Circular: the worker waits for this very batch.
         """
         self._batch_id += 1
-        lane.send(Batch(self._batch_id, self._translator.requests(requests, lane)))
+        refs = self._translator.requests(requests, lane)
+        if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+            check_chain(refs, self._attachment.worker)
+        lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:
                 answer = lane.receive()

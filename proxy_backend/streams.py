@@ -28,6 +28,7 @@ from pytriton.ipc.lane import (
     BatchDone,
     BatchFailed,
     BatchPart,
+    BatchTrace,
     Cancel,
     Credit,
     FromProxy,
@@ -40,6 +41,8 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Seconds between two looks at who is still there.
 _TICK_S = 0.25
@@ -53,18 +56,32 @@ class _Flight:
 
     def __init__(self, requests: Sequence[Any]) -> None:
         self.senders = [request.get_response_sender() for request in requests]
+        self.trace: BatchTrace | None = None
         self.cancelled: set[int] = set()
         self.begun = False
         self.overdue_at: float | None = None
         self.losses = 0
+        #: Of requests that other models have made: by what is seen whether they still wait.
+        self.waiting: list[str] = []
+
+    def gone(self, index: int) -> bool:
+        """Whether nobody waits for the answers to a request any longer."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return self.senders[index].is_cancelled() or has_closed(waiting)
 
     def end(self, make_response: Any = None) -> None:
         """Say that nothing more comes, with a last response to each if there is one."""
-        for sender in self.senders:
-            if make_response is None:
+        for index, sender in enumerate(self.senders):
+            response = None if make_response is None else make_response()
+            if response is None or self._tell(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
-                sender.send(make_response(), flags=_FINAL)
+                sender.send(response, flags=_FINAL)
+
+    def _tell(self, index: int, error: Any) -> bool:
+        """Give an error to the model that has made the request, by its handle, if it has one."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return tell_failure(waiting, error.message(), translate.code_name(error))
 
 
 class Streams:
@@ -102,13 +119,15 @@ class Streams:
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
         flight = _Flight(requests)
+        if self._attachment.tracing:
+            flight.trace = trace_of(requests)
         try:
             while not self._begun(flight, requests):
                 pass
         except RemoteFailure as failure:
             text = failure.text
             flight.end(lambda: translate.unavailable(text))
-        except (ArenaError, LaneError, messages.MalformedMessage) as error:
+        except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
             text = f"model {self._name}: {error}"
             flight.end(lambda: translate.unavailable(text))
 
@@ -137,7 +156,11 @@ class Streams:
             number = self._batch_id
             self._flights[number] = flight  # first: the reader may hear of it at once
             try:
-                lane.send(Batch(number, self._translator.requests(requests, lane)))
+                refs = self._translator.requests(requests, lane)
+                flight.waiting = handles(refs)
+                if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+                    check_chain(refs, self._attachment.worker)
+                lane.send(Batch(number, refs, flight.trace))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.
@@ -227,8 +250,8 @@ class Streams:
         """Tell the worker whose clients have gone, and see whether a batch has taken too long."""
         self._looked_at = now = time.monotonic()
         for number, flight in list(self._flights.items()):
-            for index, sender in enumerate(flight.senders):
-                if index not in flight.cancelled and sender.is_cancelled():
+            for index in range(len(flight.senders)):
+                if index not in flight.cancelled and flight.gone(index):
                     flight.cancelled.add(index)
                     with self._changed:
                         lane.send(Cancel(number, index))

@@ -22,6 +22,17 @@ from pytriton.proxy_backend.regions import Regions
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
+#: Of pb_utils.TritonError; later versions may have more.
+_CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class Translator:
@@ -62,7 +73,7 @@ class Translator:
         """Return the stub's form of one answer."""
         if response.error is not None:
             return failure(response.error)
-        return pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
+        return pb_utils.InferenceResponse([self.tensor(ref, lane) for ref in response.outputs])
 
     def _input(self, tensor: Any, lane: Lane) -> TensorRef:
         name = tensor.name()
@@ -95,12 +106,17 @@ class Translator:
         return number
 
     def _bytes_input(self, name: str, tensor: Any, lane: Lane) -> TensorRef:
+        return self.serialized(name, tensor, lane)
+
+    def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
+        """Copy a BYTES tensor of the stub's, and return where it lies."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
-    def _output(self, ref: TensorRef, lane: Lane) -> Any:
+    def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
+        """Return the stub's form of a tensor of the worker's."""
         if ref.datatype == "BYTES":
             data = tensors.read_raw(lane, ref)
             tensor = self._bytes.make(ref.name, ref.shape, data)
@@ -127,3 +143,10 @@ def failure(text: str, code: int | None = None) -> Any:
 def unavailable(text: str) -> Any:
     """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
+
+
+def code_name(error: Any) -> str:
+    """Return the name of the code of a pb_utils.TritonError."""
+    code = error.code()
+    names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
+    return next(names, "INTERNAL")

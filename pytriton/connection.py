@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: How often the daemon's lock is looked at while there is no answer.
 _LOOK_S = 0.5
 
+MessageT = TypeVar("MessageT", bound=messages.Message)
 OnProgress = Callable[[messages.Progress], None]
 
 
@@ -147,6 +148,23 @@ class Connection:
             return self.rundir.running_pid() == pid
         except OSError:  # its directory is gone
             return False
+
+
+def expected(
+    answer: messages.AnyMessage, answer_type: type[MessageT], message: messages.AnyMessage
+) -> MessageT:
+    """Return the answer to a message if it is of the type that answers it.
+
+    Raises:
+        PyTritonDaemonError: it is not
+    """
+    if not isinstance(answer, answer_type):
+        raise PyTritonDaemonError(
+            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
+            "of another version. Install the same one on both sides, then "
+            "`pytriton-daemon restart`."
+        )
+    return answer
 
 
 def exception_of(

@@ -26,10 +26,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytriton._clash import clashing_distribution
-from pytriton.connection import Connection, exception_of
+from pytriton.connection import Connection, MessageT, exception_of, expected
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.hosting import Host
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
-    from pytriton.registration import Device, Plan, Target
+    from pytriton.registration import Device, Target
     from pytriton.world import Env, StrPath
 
 __all__ = ["DaemonClient", "Model", "connect"]
@@ -56,7 +56,6 @@ _AT_AN_END = ("failed", "stopping", "stopped")
 #: After a model was unregistered, its threads have nothing to do but to end.
 _THREADS_END_S = 5.0
 _REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
-_MessageT = TypeVar("_MessageT", bound=messages.Message)
 
 
 def connect(
@@ -255,6 +254,7 @@ class DaemonClient:
         zero_copy_inputs: bool | None = None,
         temporary: bool | None = None,
         isolation: str | None = None,
+        trace_config: Sequence[str] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -303,6 +303,8 @@ class DaemonClient:
             isolation: "process" runs the callable in workers of the daemon; "thread" in this very
                 process, unpickled, a thread for each instance: until it ends, or the client is
                 closed ("process")
+            trace_config: where this model's spans go, as tritonserver's option says it, such as
+                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -324,35 +326,18 @@ class DaemonClient:
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
             "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
             "isolation": isolation,
+            "trace_config": trace_config,
         }  # fmt: skip
         planned = plan(infer_fn, model_name, inputs, outputs, config, given)
         name = planned.message.spec.name
         if planned.message.spec.isolation == "thread":
-            return self._host(planned, progress)
+            from pytriton import hosting
+
+            return Model(self, hosting.register(self._connection, planned, progress))
         payloads = planned.payloads()
         with reporter(progress, name) as report:
             answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
-
-    def _host(self, planned: Plan, progress: bool | Report | None) -> Model:
-        """Serve a callable from threads of this process."""
-        from pytriton.hosting import Host, loads
-
-        spec = planned.message.spec
-        if not isinstance(self._connection, Connection):
-            raise PyTritonDaemonError(
-                f"Model {spec.name!r} with isolation='thread' has to share memory with the daemon, and that at "
-                f"{self._connection.name} is reached over TCP. Use isolation='process', or connect(runtime_dir) "
-                "on its machine."
-            )
-        host = Host(self._connection, spec, loads(planned.targets, planned.check, spec))
-        with reporter(progress, spec.name) as report:
-            try:
-                answer = host.register(planned.message, planned.payloads(), report)
-            except RemoteFailure as failure:
-                error = exception_of(failure, model_name=spec.name, registering=True)
-                raise error from host.load_error
-        return Model(self, _expected(answer, messages.Registered, planned.message).model)
 
     def models(self) -> list[Model]:
         """Return the models that are served, in the order of registration."""
@@ -493,11 +478,11 @@ class DaemonClient:
     def _ask(
         self,
         message: messages.AnyMessage,
-        answer_type: type[_MessageT],
+        answer_type: type[MessageT],
         payloads: Sequence[bytes] = (),
         report: Report | None = None,
         model: str | None = None,
-    ) -> _MessageT:
+    ) -> MessageT:
         """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
         quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
         silence_s = self._timeout_s if quick else None
@@ -508,16 +493,4 @@ class DaemonClient:
         except RemoteFailure as failure:
             registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None
-        return _expected(answer, answer_type, message)
-
-
-def _expected(
-    answer: messages.AnyMessage, answer_type: type[_MessageT], message: messages.AnyMessage
-) -> _MessageT:
-    if not isinstance(answer, answer_type):
-        raise PyTritonDaemonError(
-            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
-            "of another version. Install the same one on both sides, then "
-            "`pytriton-daemon restart`."
-        )
-    return answer
+        return expected(answer, answer_type, message)

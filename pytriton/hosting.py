@@ -20,11 +20,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from pytriton.connection import Connection, OnProgress
+from pytriton.connection import Connection, OnProgress, exception_of, expected
+from pytriton.exceptions import PyTritonDaemonError
 from pytriton.ipc import control, messages
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.progress import Report, reporter
+from pytriton.registration import Plan
+from pytriton.remote import RemoteConnection
 from pytriton.worker.callables import checked, made
 from pytriton.worker.thread import Load, WorkerThread
 
@@ -37,6 +42,33 @@ _LEFT_S = 1.0
 
 #: Of this process, not of one that forked it.
 _hosts: set[Host] = set()
+
+
+def register(
+    connection: Connection | RemoteConnection, planned: Plan, progress: bool | Report | None
+) -> messages.ModelInfo:
+    """Serve a model from threads of this process.
+
+    Raises:
+        PyTritonDaemonError: the daemon is on another machine.
+        RegistrationError and others: as `DaemonClient.register`; an exception of the callable's own
+            factory or check is the cause, with its traceback.
+    """
+    spec = planned.message.spec
+    if isinstance(connection, RemoteConnection):
+        raise PyTritonDaemonError(
+            f"Model {spec.name!r} with isolation='thread' has to share memory with the daemon, and that at "
+            f"{connection.name} is reached over TCP. Use isolation='process', or connect(runtime_dir) on its "
+            "machine."
+        )
+    host = Host(connection, spec, _loads(planned))
+    with reporter(progress, spec.name) as report:
+        try:
+            answer = host.register(planned.message, planned.payloads(), report)
+        except RemoteFailure as failure:
+            error = exception_of(failure, model_name=spec.name, registering=True)
+            raise error from host.load_error
+    return expected(answer, messages.Registered, planned.message).model
 
 
 class Host:
@@ -104,6 +136,7 @@ class Host:
             self._end_threads(_LEFT_S)
             self._close()
             raise
+        _prepare_exit()
         _hosts.add(self)
         self._thread.start()
         return answer
@@ -186,10 +219,9 @@ class Host:
         self._wake.close()
 
 
-def loads(
-    targets: Sequence[Any], check: Callable[[Any], Any] | None, spec: messages.ModelSpec
-) -> Callable[[int], Load]:
+def _loads(planned: Plan) -> Callable[[int], Load]:
     """Return what makes the callable of an instance; of one target for all, or one for each."""
+    targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:
         infer = made(target, spec)
@@ -215,4 +247,7 @@ def _end_all() -> None:
         host.join(max(0.0, deadline - time.monotonic()))
 
 
-atexit.register(_end_all)
+@cache
+def _prepare_exit() -> None:
+    """Have `_end_all` called, once."""
+    atexit.register(_end_all)

@@ -20,6 +20,8 @@ from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world
 
@@ -54,6 +56,7 @@ class Options:
     zero_copy_inputs: bool = False
     temporary: bool = False
     isolation: Literal["process", "thread"] = "process"
+    trace_config: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -74,6 +77,7 @@ class Options:
             raise PyTritonValidationError(
                 f"limits has to be pytriton.Limits(...), got {self.limits!r}."
             )
+        _check_trace_config(self.trace_config)
         if self.check is not None and not callable(self.check):
             raise PyTritonValidationError(
                 f"check has to be a function that takes the loaded callable, got {self.check!r}."
@@ -185,7 +189,8 @@ def plan(
         PyTritonValidationError: something is missing or wrong
         PyTritonBadParameterError: a value in `config` is unusable
     """
-    several = not callable(infer_fn) and isinstance(infer_fn, (list, tuple))
+    several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
+    several = several and not isinstance(infer_fn, (str, bytes))
     targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
     per_instance = len(targets) if several else None
     declaration = declaration_of(targets[0]) if targets else None
@@ -200,13 +205,17 @@ def plan(
     devices = device_list(options.devices)
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
     hosted = options.isolation == "thread"
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if hosted
+        else capture_world(options.python, options.env, options.cwd, options.sys_path)
+    )
+    world.env.update(trace_environment(options.trace_config))
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,
         config=document,
-        world=messages.World(sys.executable or "", cwd=os.getcwd())
-        if hosted
-        else capture_world(options.python, options.env, options.cwd, options.sys_path),
+        world=world,
         instances=count_instances(options.instances, devices, per_instance),
         devices=devices,
         factory=options.factory,
@@ -221,6 +230,7 @@ def plan(
         lanes=options.lanes or _default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
         isolation=options.isolation,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
@@ -259,6 +269,17 @@ def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(
             f"{name} has to be a number of seconds above 0, got {value!r}."
+        )
+
+
+def _check_trace_config(settings: Any) -> None:
+    if settings is None:
+        return
+    whole = isinstance(settings, (list, tuple))
+    if not whole or not all(isinstance(one, str) and "=" in one for one in settings):
+        raise PyTritonValidationError(
+            "trace_config has to be a list of settings such as 'opentelemetry,url=http://...', "
+            f"got {settings!r}."
         )
 
 

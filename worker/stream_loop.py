@@ -11,9 +11,11 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.proxy.types import Request
+from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
+from pytriton.worker.tracing import NO_SPANS, spans_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -64,16 +66,20 @@ class StreamLoop(Loop):
     def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> Exception | None:
         # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
         # hold the batch's memory until the garbage collector comes by.
+        self._model.now = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
-            self._produce(outbox, stream, requests)
+            with stream.spans.calling(requests):
+                self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
             self._answered()
             raise
         except Exception as raised:
             return raised
+        finally:
+            self._model.now = ()
         return None
 
     def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
@@ -92,7 +98,8 @@ class StreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
         self._gauge.begin(len(batch.requests))
-        return Stream(outbox, batch, self._model.results)
+        spans = spans_of(self._model.name, [batch]) or NO_SPANS
+        return Stream(outbox, batch, self._model.results, spans)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -125,8 +132,7 @@ class AsyncStreamLoop(StreamLoop):
         super().__init__(*arguments)
         self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
-        self._events = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._events)
+        self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
     def run(self, told_to_end: int) -> None:
@@ -200,11 +206,13 @@ class AsyncStreamLoop(StreamLoop):
     async def _answer_stream(
         self, outbox: Outbox, batch: Batch, stream: Stream
     ) -> Exception | None:
+        serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
             limit_s = self._model.execution_timeout_s
-            await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+            with stream.spans.calling(requests):
+                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
         except asyncio.TimeoutError:
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"

@@ -19,11 +19,14 @@ from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
+from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
+from pytriton.worker.calls import Caller
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
 from pytriton.worker.reports import report_error, report_to
 from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: What the last words to the dispatcher get to leave this process in.
 _FLUSH_S = 1.0
@@ -93,11 +96,17 @@ class WorkerThread:
             self._tell.close()
 
     def _serve(self, control: ControlClient) -> None:
+        gauge_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.closing(Gauge(gauge_fd)) as gauge:
+            self._serve_with(control, gauge)
+
+    def _serve_with(self, control: ControlClient, gauge: Gauge) -> None:
         worker = self._start.worker
-        gauge = Gauge(os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC))
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
             model = Model(self._spec, self._load(), own_process=False)
+            tracing.offer(self._spec.world.env)
+            warm_up(model, self._spec.warmups)
         except BaseException as error:
             text = sendable(f"{type(error).__name__}: {error}")
             control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
@@ -107,10 +116,10 @@ class WorkerThread:
             lane_path = self._start.lane_path
             loop = loop_of(model)(model, allowance, gauge, control, worker, lane_path)
             try:
-                control.send(messages.WorkerReady(worker))
-                loop.run(self._told.fileno())
+                with contextlib.closing(Caller(worker, model, lane_path)):
+                    control.send(messages.WorkerReady(worker))
+                    loop.run(self._told.fileno())
             finally:
                 loop.close()
         finally:
             model.close()
-            gauge.close()

@@ -33,12 +33,19 @@ def register_target(wish: Wish, rundir: RuntimeDir) -> str:
     from pytriton.declaration import declaration_of
 
     target = load_target(wish.target)
-    if declaration_of(target) is None:
+    declaration = declaration_of(target)
+    if declaration is None:
         raise CliError(
             ExitCode.USAGE,
             f"{wish.target} carries no declaration of its inputs and outputs. Decorate it with "
             "@pytriton.declare(inputs=[...], outputs=[...]), or register it from Python with "
             "pytriton.connect().register(...).",
+        )
+    if declaration.options.get("isolation") == "thread":
+        raise CliError(
+            ExitCode.USAGE,
+            f"{wish.target} is declared with isolation='thread', to run in the process that registers it, and "
+            "this one ends at once. Register it from a program that stays: pytriton.connect().register(...).",
         )
     return _register(target, wish, rundir)
 

@@ -57,7 +57,7 @@ def print_status(status: messages.Status) -> None:
     for model in status.models:
         for one in model.instances:
             table.add_row(
-                Text(model.name), str(one.index), _instance_state(model, one), _or_dash(one.pid),
+                Text(model.name), str(one.index), _instance_state(model, one), _place(model, one),
                 _or_dash(one.device), str(one.lanes), str(one.batches), str(one.restarts),
                 Text(one.last_exit or "-"),
             )  # fmt: skip
@@ -132,6 +132,12 @@ def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) 
         if instance.spare and instance.lanes == 0 and instance.state == "ready"
         else instance.state
     )
+
+
+def _place(model: messages.ModelInfo, instance: messages.InstanceInfo) -> str:
+    """Return the worker's pid, and whether it is a thread of its registrant's process."""
+    thread = " (thread)" if model.isolation == "thread" and instance.pid is not None else ""
+    return f"{_or_dash(instance.pid)}{thread}"
 
 
 def _or_dash(value: object) -> str:

@@ -7,7 +7,7 @@ Who talks to whom (each arrow is one frozen type below)::
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
-    proxy  ── Attach, LaneLost, BatchOverdue, Detach ──▶ dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
@@ -64,6 +64,28 @@ class Limits(msgspec.Struct, frozen=True):
     nice: int = 0
 
 
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -105,6 +127,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
@@ -336,6 +359,8 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
+    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    tracing: bool = False
 
 
 class WorkerReady(Message, frozen=True):
@@ -419,6 +444,8 @@ class Attach(Message, frozen=True):
     instance: str
     pid: int = 0
     lost: Optional[str] = None
+    #: Workers that wait for the very batch that is to be served.
+    avoid: list[str] = []
     protocol: int = PROTOCOL
 
 
@@ -426,11 +453,13 @@ class Attached(Message, frozen=True):
     """Connect to the worker that listens at `lane_path`.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
     """
 
     worker: str
     lane_path: str
     execution_timeout_s: Optional[float] = None
+    tracing: bool = False
 
 
 class LaneLost(Message, frozen=True):
@@ -454,6 +483,17 @@ class BatchOverdue(Message, frozen=True):
     taken: bool
 
 
+class MayCall(Message, frozen=True):
+    """A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail".
+
+    `chain` names the models that wait, oldest first, and `workers` those that can do nothing else.
+    """
+
+    model: str
+    chain: list[str]
+    workers: list[str]
+
+
 class Detach(Message, frozen=True):
     """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
 
@@ -467,7 +507,7 @@ Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost and BatchOverdue. `text` is for the clients, `wait_s` for how long to wait."""
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait."""
 
     action: Action
     text: str = ""
@@ -508,6 +548,7 @@ AnyMessage = Union[
     Attached,
     LaneLost,
     BatchOverdue,
+    MayCall,
     Detach,
     Verdict,
 ]

@@ -12,6 +12,7 @@ from typing import Any
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc.access import ACCESS_HEADER
+from pytriton.ipc.trace_config import with_absolute_files
 from pytriton.triton.config import TritonConfig
 from pytriton.triton.security import VALID_TRITON_ENDPOINTS, TritonSecurityConfig
 
@@ -124,6 +125,8 @@ def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dic
         if value is None or field.name in _OWN:
             continue
         options[field.name.replace("_", "-")] = _texts(value)
+    if "trace-config" in options:  # tritonserver runs in another folder
+        options["trace-config"] = with_absolute_files(options["trace-config"])
     first = next(iter(model_names), None)
     if config.allow_vertex_ai and config.vertex_ai_default_model is None and first is not None:
         options["vertex-ai-default-model"] = first

@@ -32,7 +32,7 @@ _MAY_NAME = (
 #: Messages that are not answered when all is well.
 _SILENT = (
     "Cancel", "Detach", "WorkerHello", "WorkerReady", "WorkerFailed", "WorkerSpent",
-    "WorkerUnrecoverable",
+    "WorkerUnrecoverable", "WorkerEnded",
 )  # fmt: skip
 _ANSWER_S = 60.0
 _UNDER_WAY = 32
@@ -146,6 +146,7 @@ class ControlSocket(Target):
                 form["spec"]["instances"] = 3  # each would be tried to be started
             form["spec"]["world"]["python"] = _NOWHERE
             form["spec"]["world"]["cwd"] = "/"
+            form["spec"]["isolation"] = "process"  # here is nobody to run threads in
         elif kind == "Attach" and form["lost"] == self._ground.worker:
             form["lost"] = "w0"  # who has lost the only worker rightly waits for another one
         elif kind == "GetLogs":

@@ -64,6 +64,13 @@ def endpoint(daemon: RunningDaemon) -> str:
     return daemon.client.status().control_tcp
 
 
+def test_threads_of_a_client_cannot_serve_over_tcp(remote: RunningDaemon, key_file: Path) -> None:
+    with connect(endpoint(remote), key_file=key_file) as client:
+        with pytest.raises(PyTritonDaemonError, match=r"share memory.*reached over TCP"):
+            client.register(double, "far", X, Y, isolation="thread", progress=False)
+        assert client.models() == []
+
+
 def test_client_with_a_key_registers_a_model_that_answers(
     remote: RunningDaemon, key_file: Path
 ) -> None:

@@ -58,6 +58,20 @@ def serve(client: DaemonClient, infer: Any, name: str = "model", **options: Any)
     return client.register(infer, name, X, Y, isolation="thread", progress=False, **options)
 
 
+def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
+    """Send requests on connections of their own; return the first element of each answer."""
+
+    def ask(_: int) -> float:
+        connection = Inference("grpc", daemon.grpc)
+        try:
+            return float(connection.infer("model", {"x": ONES[0]})["y"][0])
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as executor:
+        return list(executor.map(ask, range(count)))
+
+
 class Learner:
     """A model that one callable trains and another one asks; its lock makes it unpicklable."""
 
@@ -103,7 +117,7 @@ def test_one_model_trains_and_another_one_infers_with_the_same_object(
 
 
 def test_two_instances_overlap_and_status_says_where_they_run(
-    client: DaemonClient, inference: Inference, daemon: RunningDaemon
+    client: DaemonClient, daemon: RunningDaemon
 ) -> None:
     meeting = threading.Barrier(2)
     seen: set[int] = set()
@@ -118,39 +132,31 @@ def test_two_instances_overlap_and_status_says_where_they_run(
     assert info.isolation == "thread"
     assert [(one.state, one.pid) for one in info.instances] == [("ready", os.getpid())] * 2
 
-    def ask(_: int) -> None:
-        connection = Inference("grpc", daemon.grpc)
-        connection.infer("model", {"x": ONES[0]})
-        connection.close()
-
-    with ThreadPoolExecutor(2) as executor:
-        list(executor.map(ask, range(2)))
+    assert ask_at_once(daemon, 2) == [1, 1]
     assert len(seen) == 2
     assert threading.get_ident() not in seen
     assert [one.batches for one in model.instances] == [1, 1]
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_sequence_of_callables_has_an_instance_each(
-    client: DaemonClient, inference: Inference, daemon: RunningDaemon
+    client: DaemonClient, daemon: RunningDaemon, isolation: str, tmp_path: Path
 ) -> None:
-    served: list[str] = []
-    lock = threading.Lock()
-
-    def named(name: str) -> Any:
+    def times(factor: int) -> Any:
         def infer(requests: Any) -> Any:
-            with lock:
-                served.append(name)
-            return [{"y": request["x"]} for request in requests]
+            (tmp_path / str(factor)).touch()
+            eventually(lambda: len(list(tmp_path.iterdir())) == 2, "both are in a batch")
+            return [{"y": request["x"] * np.float32(factor)} for request in requests]
 
         return infer
 
-    model = serve(client, [named("a"), named("b")], config=ModelConfig(batching=False), lanes=1)
+    model = client.register(
+        [times(2), times(3)], "model", X, Y, ModelConfig(batching=False),
+        lanes=1, isolation=isolation, progress=False,
+    )  # fmt: skip
     assert len(model.instances) == 2
-    for _ in range(40):
-        inference.infer("model", {"x": ONES[0]})
-        if len(set(served)) == 2:
-            break
-    assert set(served) == {"a", "b"}
+    assert sorted(ask_at_once(daemon, 2)) == [2, 3]
+    model.unregister()
 
 
 def test_exceptions_fail_their_batch_only_and_keep_their_traceback(
@@ -249,7 +255,7 @@ def _counting(lock: Any) -> Any:
     def count(requests: Any) -> Any:
         for i in range(int(requests[0]["x"][0])):
             with lock:
-                yield [{"y": np.float32([i])} for _ in requests]
+                yield [{"y": np.array([i], np.float32)} for _ in requests]
 
     return count
 
@@ -258,7 +264,7 @@ def _counting_async(lock: Any) -> Any:
     async def count(requests: Any) -> Any:
         for i in range(int(requests[0]["x"][0])):
             with lock:
-                yield [{"y": np.float32([i])} for _ in requests]
+                yield [{"y": np.array([i], np.float32)} for _ in requests]
 
     return count
 
@@ -270,7 +276,7 @@ def test_decoupled_models(
     config = ModelConfig(batching=False, decoupled=True)
     serve(client, kind(threading.Lock()), config=config)
     for _ in range(2):
-        with Streaming(daemon.grpc, "model", {"x": np.float32([50])}) as stream:
+        with Streaming(daemon.grpc, "model", {"x": np.array([50], np.float32)}) as stream:
             assert [answer["y"][0] for answer in stream] == list(range(50))
 
 
@@ -304,6 +310,18 @@ def test_replacing_scaling_and_unregistering(
         inference.infer("model", {"x": ONES})
 
 
+def test_a_registration_that_is_given_up_leaves_no_thread(client: DaemonClient) -> None:
+    def stop_at(_: object) -> None:
+        raise LookupError("enough")
+
+    learner = Learner()
+    with pytest.raises(LookupError, match="enough"):
+        client.register(learner.infer, "model", X, Y, isolation="thread", progress=stop_at)
+    assert not pytriton_threads()
+    lanes = Path(client.status().runtime_dir) / "l"
+    eventually(lambda: not list(lanes.iterdir()), "nothing of it is left")
+
+
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 SCRIPT = """
@@ -332,6 +350,14 @@ SCRIPT = """
     )
     print("registered", flush=True)
 """
+FORK = """
+import os
+child = os.fork()
+if not child:
+    time.sleep(600)
+print(child, flush=True)
+sys.stdin.read()
+"""
 
 
 def start_script(runtime_dir: str, more: str = "") -> subprocess.Popen[str]:
@@ -354,23 +380,26 @@ def gone(client: DaemonClient) -> bool:
 def test_a_registrant_that_is_killed_takes_its_models_along(
     daemon: RunningDaemon, inference: Inference
 ) -> None:
-    with start_script(daemon.config.runtime_dir, "sys.stdin.read()") as script:
+    """Though a process that it forked lives on."""
+    with start_script(daemon.config.runtime_dir, FORK) as script:
+        assert script.stdout is not None
+        child = int(script.stdout.readline())
         try:
             assert inference.infer("hosted", {"x": ONES})["y"].tolist() == ONES.tolist()
             with ThreadPoolExecutor(1) as executor:
                 in_flight = executor.submit(inference.infer, "hosted", {"x": -ONES})
-                assert script.stdout is not None
                 assert script.stdout.readline() == "hanging\n"
                 script.send_signal(signal.SIGKILL)
                 error = in_flight.exception(60)
             assert isinstance(error, InferenceServerException)
             assert f"process {script.pid}" in str(error)
             assert "ended" in str(error)
+            eventually(lambda: gone(daemon.client), "the model is unregistered")
         finally:
             script.kill()
-    eventually(lambda: gone(daemon.client), "the model is unregistered")
+            os.kill(child, signal.SIGKILL)
     assert not inference.is_ready("hosted")
-    assert not [path for path in (Path(daemon.config.runtime_dir) / "l").iterdir()]
+    assert not list((Path(daemon.config.runtime_dir) / "l").iterdir())
 
 
 def test_a_script_that_comes_to_its_end_takes_its_models_along(daemon: RunningDaemon) -> None:
@@ -415,3 +444,26 @@ def test_an_unrecoverable_error_stops_the_daemon(
     connection.close()
     eventually(lambda: not pytriton_threads(), "the threads have ended")
     assert "not served by this process any more: the daemon stops" in caplog.text
+
+
+def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        begun.set()
+        go.wait(60)
+        return {"y": x}
+
+    with RunningDaemon.start(grace_period_s=1) as running, ThreadPoolExecutor(1) as executor:
+        client = connect(running.config.runtime_dir)
+        model = serve(client, infer)
+        connection = Inference("grpc", running.grpc)
+        executor.submit(connection.infer, "model", {"x": ONES})
+        assert begun.wait(60)
+        model.unregister()
+        assert [name for name in pytriton_threads() if "[" in name]  # nobody can end it
+        assert "a thread did not end and is left behind" in running.said()
+        go.set()
+        eventually(lambda: not pytriton_threads(), "it ends by itself")
+        connection.close()

@@ -19,7 +19,7 @@ import pytest
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.log_lines import own_event, pretty
-from pytriton.cli.registering import load_target
+from pytriton.cli.registering import Wish, load_target, register_target
 from pytriton.cli.settings import Given, kept
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -311,6 +311,18 @@ def test_a_target_is_imported_from_the_working_directory(
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert load_target("cli_target_one:A.b") == "found"
     assert sys.path[0] == str(tmp_path)
+
+
+def test_what_is_to_run_in_its_registrant_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "import pytriton\n@pytriton.declare(isolation='thread')\ndef infer(requests): ...\n"
+    (tmp_path / "cli_target_two.py").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(CliError, match="Register it from a program that stays") as caught:
+        register_target(Wish("cli_target_two:infer", {}), RuntimeDir(tmp_path))
+    assert caught.value.code is ExitCode.USAGE
 
 
 def test_an_import_that_fails_is_shown_with_its_traceback(

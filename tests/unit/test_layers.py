@@ -25,11 +25,13 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {"pytriton._clash", "pytriton.ipc", "pytriton.model_config"},
     "pytriton.worker": {
         "pytriton.buffers",
+        "pytriton.calls",
         "pytriton.decorators",
         "pytriton.exceptions",
         "pytriton.ipc",
         "pytriton.model_config",
         "pytriton.proxy.pieces",
+        "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
     },
 }

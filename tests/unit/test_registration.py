@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pytriton.declaration import declare
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
 from pytriton.ipc.payload import Header, MalformedPayload, pack, unpack
+from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.pickling import pack_callable
 from pytriton.registration import count_instances, default_model_name, device_list, prepare
@@ -434,6 +436,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "empty tuple": ({"devices": [()]}, "one or more GPUs"),
     "load_timeout_s": ({"load_timeout_s": 0}, "above 0, got 0"),
     "name": ({"model_name": "a/b"}, "can only contain"),
+    "isolation": ({"isolation": "greenlet"}, "'process' or 'thread', got 'greenlet'"),
+    "threads have no limits": (
+        {"isolation": "thread", "limits": Limits(memory="1GiB"), "spares": 1},
+        r"cannot be given spares=1, limits=.*Leave them out, or use isolation='process'",
+    ),
+    "threads have no devices": (
+        {"isolation": "thread", "devices": [0]},
+        r"cannot be given devices=\[0\]",
+    ),
 }
 
 
@@ -442,6 +453,24 @@ def test_a_mistake_is_named_with_what_to_do(mistake: str) -> None:
     said, words = MISTAKES[mistake]
     with pytest.raises((PyTritonValidationError, PyTritonBadParameterError), match=words):
         ready(**said)
+
+
+def test_for_threads_nothing_is_pickled() -> None:
+    lock = threading.Lock()
+
+    def infer(requests: Any) -> Any:
+        with lock:
+            return requests
+
+    with pytest.raises(PicklingError):
+        ready(infer)
+    message, payloads = ready(infer, isolation="thread", instances=3, check=lambda _: lock)
+    spec = message.spec
+    assert (spec.isolation, spec.instances, spec.on_crash, payloads) == ("thread", 3, "fail", [b""])
+    assert not spec.check  # nothing of it travels
+    assert spec.world.env == {}
+    _, payloads = ready(deque([infer, infer]), model_name="m", isolation="thread")
+    assert payloads == [b"", b""]
 
 
 def test_a_wrong_declared_option_names_the_nearest() -> None:
@@ -454,7 +483,7 @@ def test_a_wrong_declared_option_names_the_nearest() -> None:
 
 
 def test_a_value_that_cannot_be_sent_is_refused_here() -> None:
-    config = ModelConfig(extra={"optimization": object()})
+    config = ModelConfig(parameters={"half a character": "\ud800"})
     with pytest.raises(PyTritonValidationError, match="'double' has a value that cannot be sent"):
         ready(config=config)
 
@@ -471,3 +500,26 @@ def test_a_device_becomes_cuda_visible_devices(device: Any, visible: str | None)
 def test_counts_that_agree_are_fine() -> None:
     assert count_instances(2, ["0", "1"], 2) == 2
     assert count_instances(None, [], None) == 1
+
+
+def doubled(requests: Any) -> Any:
+    return [{"y": 2 * request["x"]} for request in requests]
+
+
+def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stronger than this process's variables, which travel."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+    url = "http://127.0.0.1:4318/v1/traces"
+    options = {"trace_config": ["mode=opentelemetry", f"opentelemetry,url={url}"]}
+    env = prepare(doubled, "m", [X], [Y], None, options)[0].spec.world.env
+    assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == url
+    assert env["OTEL_SERVICE_NAME"] == "shop"
+    env = prepare(doubled, "m", [X], [Y], None, {})[0].spec.world.env
+    assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
+def test_a_wrong_trace_config_is_told(wrong: Any) -> None:
+    with pytest.raises(PyTritonValidationError, match="trace_config has to be a list of settings"):
+        prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})

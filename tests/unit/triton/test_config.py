@@ -231,6 +231,9 @@ def test_relative_paths_mean_this_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     made = settings(TritonConfig(log_file=Path("a b.log")))
     assert made.tritonserver_options["log-file"] == str(tmp_path / "a b.log")
+    traced = settings(TritonConfig(trace_config=["rate=1", "triton,file=trace.json"]))
+    expected = ["rate=1", f"triton,file={tmp_path / 'trace.json'}"]
+    assert traced.tritonserver_options["trace-config"] == expected
 
 
 def test_vertex_ai_serves_the_first_model_unless_told_otherwise() -> None:

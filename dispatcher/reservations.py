@@ -1,0 +1,68 @@
+"""Which model names are being changed just now, so that nobody else changes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class Reservations:
+    """The names that are being registered, unregistered or scaled, each with the task that does."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, asyncio.Task[object]] = {}
+        self._given_up: set[str] = set()
+
+    def check(self, name: str) -> None:
+        """See that a name is free.
+
+        Raises:
+            RemoteFailure: it is not.
+        """
+        if name in self._busy:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"model {name!r} is being registered or unregistered by somebody else just now",
+            )
+
+    @contextmanager
+    def reserve(self, name: str) -> Iterator[asyncio.Task[object]]:
+        """Keep others from changing a name meanwhile; gives this task.
+
+        Raises:
+            RemoteFailure: it is not free.
+        """
+        self.check(name)
+        task = asyncio.current_task()
+        assert task is not None  # handlers run in tasks
+        self._busy[name] = task
+        try:
+            yield task
+        finally:
+            del self._busy[name]
+
+    @contextmanager
+    def giving_up(self, name: str) -> Iterator[None]:
+        """What was begun with a reserved name is being undone: the name is free soon."""
+        self._given_up.add(name)
+        try:
+            yield
+        finally:
+            self._given_up.discard(name)
+
+    async def until_given_up(self, name: str) -> None:
+        """Return when nothing is being undone with a name."""
+        while name in self._given_up:
+            await asyncio.wait([self._busy[name]])
+
+    async def until_free(self, name: str) -> None:
+        """Return when nobody changes a name."""
+        while name in self._busy:
+            await asyncio.wait([self._busy[name]])
+
+    async def until_all_free(self) -> None:
+        """Return when those who change a name now have ended."""
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
