@@ -27,7 +27,10 @@ def main() -> int:
     # What the parent's thread had blocked, or ignored, is inherited; a daemon has to hear that it shall stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    owner = Owner(arguments.owner) if arguments.owner else None
+    owner = None
+    if arguments.owner:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # its folders are to go, too
+        owner = Owner(arguments.owner)
     try:
         config = DaemonConfig.from_json(sys.stdin.buffer.read())
         if owner is not None:
@@ -36,6 +39,10 @@ def main() -> int:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
         return ExitCode.USAGE
+    except KeyboardInterrupt:
+        if owner is not None:
+            owner.end_all()
+        return ExitCode.INTERRUPTED
     return _run(config, owner, arguments.report) if owner else run(config)
 
 

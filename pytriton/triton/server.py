@@ -127,11 +127,6 @@ class ServerProcess:
             raise
         self._kill()
 
-    @property
-    def alive(self) -> bool:
-        """Whether it is ready and has not ended."""
-        return self.was_ready and not self.ended.is_set()
-
     def _kill(self) -> None:
         self._signal(signal.SIGTERM)  # the second one: it ends at once, and leaves nothing
         if not self.ended.wait(_HURRY_S):
@@ -153,9 +148,7 @@ class ServerProcess:
                     self._take(json.loads(line))
             assert self._process is not None  # `_spawn` made it
             self._process.wait()
-        except (
-            Exception
-        ) as error:  # of the operating system, mostly: no process, no descriptor left
+        except Exception as error:  # no process or no descriptor left, for one
             self._end = {"reason": f"{type(error).__name__}: {error}"}
         shutil.rmtree(self.runtime_dir, ignore_errors=True)  # if it was killed
         self.ended.set()
