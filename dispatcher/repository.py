@@ -18,6 +18,8 @@ CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
 #: Read by nobody: it makes one configuration differ from another.
 MENDED_PARAMETER = "pytriton_mended"
+#: What is served is a Triton Python model: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
@@ -44,6 +46,9 @@ def triton_config(
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
     parameters[REGISTRATION_PARAMETER] = {"string_value": registration}
+    if spec.python_model is not None:
+        value = "streams" if spec.python_model.streams else "details"
+        parameters[PYTHON_MODEL_PARAMETER] = {"string_value": value}
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
     given = spec.config.get("instance_group") or [{}]

@@ -28,6 +28,7 @@ from pytriton.ipc.lane import (
     LaneClosed,
     LaneError,
     LaneSilent,
+    ResponseRef,
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
@@ -41,6 +42,8 @@ from pytriton.proxy_backend.tracing import trace_of
 #: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
 
 
 class Overdue(Exception):
@@ -61,14 +64,19 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(datatypes.of_inputs(config))
+        python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
+        self._details = python_model is not None
+        translator = translate.Translator(datatypes.of_inputs(config), details=self._details)
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
         calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
         attachment = Attachment(control, registration, instance, calls)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
-        self._streams = Streams(self._name, attachment, translator) if decoupled else None
+        self._streams = None
+        if decoupled or python_model == "streams":
+            waits = python_model is not None
+            self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
         self._waited_on = False
         self._batch_id = 0
@@ -157,7 +165,18 @@ class TritonPythonModel:
             raise LaneError(
                 f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
             )
+        if self._details:
+            return [
+                self._detailed(request, ref, lane)
+                for request, ref in zip(requests, answer.responses)
+            ]
         return self._translator.responses(answer.responses, lane)
+
+    def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
+        if ref.details is not None and ref.details.reschedule:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane) -> None:
         """The batch is overdue: wait on if the dispatcher says so.

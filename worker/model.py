@@ -32,6 +32,9 @@ class Model:
     which it has to be used.
     """
 
+    #: A Triton Python model that may answer at any time.
+    streams = False
+
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))

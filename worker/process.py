@@ -63,6 +63,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.send(messages.WorkerReady(worker))
             try:
                 loop.run(signal_pipe(signal.SIGTERM))
+                model.close()
             finally:
                 tracing.finish()
         control.flush()
@@ -72,10 +73,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    infer = load_callable(payloads[0], load.spec)
-    if load.spec.check:
-        run_check(payloads[1], load.spec, infer)
-    model = Model(load.spec, infer)
+    model = _load_model(load, payloads)
     if load.tracing:
         tracing.prepare()
     warm_up(model, load.spec.warmups)
@@ -87,10 +85,23 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     return model
 
 
+def _load_model(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
+    if load.spec.python_model is not None:
+        # Here, so that other workers do without it.
+        from pytriton.worker.python_loading import load_python_model
+
+        return load_python_model(payloads[0], load.spec, load.instance)
+    infer = load_callable(payloads[0], load.spec)
+    if load.spec.check:
+        run_check(payloads[1], load.spec, infer)
+    return Model(load.spec, infer)
+
+
 def _enter(world: messages.World) -> None:
     """Make imports resolve as they did for the registrant; the folder with pytriton itself stays first."""
     if world.sys_path:
-        sys.path[1:] = world.sys_path
+        packages = world.env.get("PYTRITON_WORKER_PACKAGES")
+        sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
 
 

@@ -260,6 +260,10 @@ class AsyncStreamLoop(StreamLoop):
 
 def loop_of(model: Model) -> type[Loop]:
     """Return the kind of loop that a model needs."""
+    if model.streams:
+        from pytriton.worker.python_streams import PythonStreamLoop
+
+        return PythonStreamLoop
     if not model.decoupled:
         return Loop
     return AsyncStreamLoop if model.asynchronous else StreamLoop

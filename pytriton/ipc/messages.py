@@ -86,6 +86,25 @@ class Warmup(msgspec.Struct, frozen=True):
     inputs: list[WarmupTensor]
 
 
+class PythonModel(msgspec.Struct, frozen=True):
+    """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
+
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
+    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
+    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_name` and so on. `streams`: answers may come after `execute`
+    has returned, or between batches.
+    """
+
+    model_config: str
+    folder: str = ""
+    file: str = "model.py"
+    names: list[str] = []
+    kinds: list[str] = []
+    device_ids: list[str] = []
+    streams: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -128,6 +147,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
     warmups: list[Warmup] = []
+    #: What is served is a Triton Python model and no inference callable.
+    python_model: Optional[PythonModel] = None
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────

@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "pytriton.exceptions",
         "pytriton.ipc",
         "pytriton.model_config",
+        "pytriton.pb_utils",
         "pytriton.proxy.pieces",
         "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
