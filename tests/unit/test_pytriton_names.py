@@ -21,7 +21,7 @@ NAMES = {
     "pytriton.client.auth": "create_auth_headers extract_access_token_from_headers",
     "pytriton.client.exceptions": "PyTritonClientError PyTritonClientTimeoutError",
     "pytriton.client.warnings": "NotSupportedTimeoutWarning",
-    "pytriton.constants": "PYTRITON_HOME",
+    "pytriton.constants": "DEFAULT_GRPC_PORT DEFAULT_HTTP_PORT DEFAULT_METRICS_PORT PYTRITON_HOME",
     "pytriton.decorators": "ConstantPadder ModelConfigDict TritonContext batch convert_output "
     "fill_optionals first_value get_inference_request_batch_size get_model_config "
     "get_triton_context group_by_keys group_by_values pad_batch sample triton_context",
