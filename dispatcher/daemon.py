@@ -45,6 +45,7 @@ from pytriton.dispatcher.server_runtime import (
 from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
 from pytriton.dispatcher.undertaker import Undertaker
+from pytriton.dispatcher.waiting import Waiting
 from pytriton.dispatcher.worker import Worker
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
@@ -93,6 +94,7 @@ class Daemon:
             on_line=self._log_server_line,
         )
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
+        self.waiting = Waiting()
         self._control = ControlServer(
             rundir.control_endpoint,
             self._handle,

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER, Call, decode_chain
+from pytriton.ipc.calls import HANDLE_PARAMETER, Call, decode_chain
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import RequestRef
@@ -51,14 +51,11 @@ def check_chain(requests: Sequence[RequestRef], worker: str) -> None:
     Raises:
         Circular: it waits for it.
     """
-    waiting = {
-        link.worker
-        for request in requests
-        if CHAIN_PARAMETER in request.parameters
-        for link in decode_chain(request.parameters)
-    }
-    if worker in waiting:
-        raise Circular(sorted(waiting - {""}))
+    for request in requests:
+        if len(request.parameters) > 2:  # few have any: this is on the way of every batch
+            waiting = {link.worker for link in decode_chain(request.parameters)}
+            if worker in waiting:
+                raise Circular(sorted(waiting - {""}))
 
 
 def refused(call: Call, control_endpoint: str) -> str | None:
@@ -76,6 +73,17 @@ def refused(call: Call, control_endpoint: str) -> str | None:
     except (RemoteFailure, ControlTimeout):
         return None  # it is just going: then Triton refuses the call
     return verdict.text if isinstance(verdict, messages.Verdict) and verdict.text else None
+
+
+def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
+    """Tell the dispatcher which models a worker has been waiting for; return for which it does in vain."""
+    try:
+        with ControlClient(control_endpoint) as control:
+            question = messages.CallsWait(os.getpid(), worker, models)
+            answer = control.ask(question, timeout_s=_ASK_S)
+    except (RemoteFailure, ControlTimeout):
+        answer = None
+    return answer if isinstance(answer, messages.StuckCalls) else messages.StuckCalls([], "")
 
 
 class Handle:

@@ -29,6 +29,7 @@ import array
 import mmap
 import os
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Optional, Union
@@ -36,7 +37,7 @@ from typing import Optional, Union
 import msgspec
 
 from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
-from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
+from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent, TensorRef
 
 #: The request parameter that carries the chain (`encode_chain`) to the called model.
 CHAIN_PARAMETER = "pytriton_calls"
@@ -106,10 +107,6 @@ class AnswerRead(_Message, frozen=True):
     id: int
 
 
-class Calling(_Message, frozen=True):
-    """worker → proxy, on all connections: this worker makes calls."""
-
-
 class Answer(_Message, frozen=True):
     """proxy → worker: an answer to a call. With an `error`, `code` is the name of Triton's code for it.
 
@@ -139,7 +136,7 @@ class Forget(_Message, frozen=True):
     number: int
 
 
-CallMessage = Union[Call, CallDropped, AnswerRead, Calling, Answer, Retiring, Memory, Forget]
+CallMessage = Union[Call, CallDropped, AnswerRead, Answer, Retiring, Memory, Forget]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
@@ -177,6 +174,11 @@ class CallConnection:
         self._announced = 0
         self._closed = False
 
+    def set_patience(self, seconds: float | None) -> None:
+        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        timeval = struct.pack("@ll", *divmod(round((seconds or 0) * 1e6), 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
     def send(self, message: CallMessage) -> None:
         """Send one message; waits while the peer has much to read.
 
@@ -203,6 +205,7 @@ class CallConnection:
 
         Raises:
             LaneClosed: the peer is gone.
+            LaneSilent: it said nothing for as long as `set_patience` allows.
             LaneError: it sent something else than a message of this protocol.
         """
         while True:
@@ -280,6 +283,8 @@ class CallConnection:
             data, ancillary, flags, _ = self._socket.recvmsg(
                 _MOST_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
             )
+        except BlockingIOError:
+            raise LaneSilent from None
         except OSError as error:
             raise LaneClosed(str(error)) from error
         fds = array.array("i")

@@ -493,6 +493,47 @@ def test_a_circle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
         assert ask(model, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
 
 
+class Meets:
+    """Waits until the other one is called, too, and calls it."""
+
+    def __init__(self, name: str, other: str, folder: str) -> None:
+        self._name, self._other, self._folder = name, other, folder
+
+    def __call__(self, requests: Any) -> Any:
+        x = requests[0]["x"]
+        if x.item() > 0:
+            open(f"{self._folder}/{self._name}", "w").close()
+            while not os.path.exists(f"{self._folder}/{self._other}"):
+                time.sleep(0.002)
+            return [{"y": 1 + pytriton.infer(self._other, x=x - 1)["y"]}]
+        return [{"y": np.zeros(1, np.float32)}]
+
+
+def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
+    daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    """Neither chain is a circle: one request holds a and wants b, another holds b and wants a."""
+    names = ("left", "right")
+    for name, other in (names, names[::-1]):
+        serve(Meets(name, other, str(tmp_path)), name, config=UNBATCHED)
+
+    def one(name: str) -> str:
+        client = Inference("grpc", daemon.grpc)
+        try:
+            return str(client.infer(name, {"x": np.ones(1, np.float32)})["y"].item())
+        except InferenceServerException as error:
+            return str(error)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        said = sorted(threads.map(one, names), key=len)
+    assert said[0] == "1.0"  # that it was called by the other was undone in time
+    assert "wait for each other in a circle" in said[1]
+    for name in names:
+        assert ask(name, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
+
+
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_recursion_goes_as_deep_as_there_are_instances(
     serve: Serve, ask: Ask, lanes: int
