@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -305,6 +306,42 @@ def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
         for child in daemon.children()
         if "stub" in child.name() or "boot.py" in " ".join(child.cmdline())
     }
+
+
+def test_a_thread_may_call_when_its_request_has_been_answered(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    answered, called = tmp_path / "answered", tmp_path / "called"
+
+    def call_later() -> None:
+        while not answered.exists():
+            time.sleep(0.005)
+        answer = pytriton.infer("late-double", x=np.ones((1, 1), np.float32))
+        called.write_text(str(answer["y"].item()))
+
+    def leaves(requests: Any) -> Any:
+        threading.Thread(target=call_later).start()
+        return [{"y": np.zeros(1, np.float32)}]
+
+    serve(double, "late-double")
+    serve(leaves, "leaves", config=UNBATCHED)
+    ask("leaves", {"x": np.zeros(1, np.float32)})
+    answered.touch()
+    eventually(lambda: called.exists() and called.read_text() == "2.0", "the thread has called")
+
+
+def test_a_worker_that_is_a_thread_calls_others(serve: Serve, ask: Ask) -> None:
+    def caller(requests: Any) -> Any:
+        return [{"y": pytriton.infer("threads-double", x=requests[0]["x"][None])["y"][0] + 1}]
+
+    serve(double, "threads-double")
+    model = serve(caller, "threads", config=UNBATCHED, isolation="thread")
+    try:
+        assert ask("threads", {"x": np.ones(1, np.float32)})["y"].tolist() == [3]
+    finally:
+        model.unregister()
+    with pytest.raises(PyTritonInvalidOperationError, match="ModelClient"):
+        pytriton.infer("threads-double", x=np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize("call", ["infer", "async_infer", "stream"])
