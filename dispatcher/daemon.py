@@ -28,21 +28,24 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs
+from pytriton.dispatcher import handlers, last_end, logs, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.notify import Notifier, State
+from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.reload import reread
+from pytriton.dispatcher.repository_models import RepositoryModels
 from pytriton.dispatcher.server_runtime import (
     ServerRuntime,
     lay_out_backends,
 )
 from pytriton.dispatcher.store import Store
+from pytriton.dispatcher.tenants import Tenants
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.waiting import Waiting
@@ -93,8 +96,11 @@ class Daemon:
             undertaker=self._undertaker,
             on_line=self._log_server_line,
         )
+        #: Whether tritonserver traces requests with OpenTelemetry.
+        self.tracing = tracing.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self.waiting = Waiting()
+        self.tenants = Tenants(self.registry.end)
         self._control = ControlServer(
             rundir.control_endpoint,
             self._handle,
@@ -103,9 +109,18 @@ class Daemon:
             keys=key_store(config),
         )
         self._library = _lay_out_library(rundir)
+        self.repository_models = RepositoryModels(
+            config,
+            models=rundir.models,
+            backends=self._backends,
+            library=self._library,
+            server=self._server,
+            registry=self.registry,
+        )
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
+        self._restored = asyncio.Event()
         self._exit_code = ExitCode.OK
         self._started_at = time.time()
         self._state = "starting"
@@ -147,12 +162,16 @@ class Daemon:
             watching = asyncio.create_task(self._watch_server())
             self._vital.append(watching)
             restoring = asyncio.create_task(self._restore_when_up())
+            loading = asyncio.create_task(self._load_repositories())
             self._notifier.ready(self._service_state().text)
             await self._stop.wait()
             self._state = "stopping"
             self._notifier.stopping(self._service_state().text)
             watching.cancel()
             restoring.cancel()
+            loading.cancel()
+            await asyncio.wait([loading])
+            await self.repository_models.stop()
             forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
             forgetting.cancel()
@@ -179,6 +198,14 @@ class Daemon:
         self._exit_code = ExitCode.UNRECOVERABLE
         self._why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
+
+    def orphaned(self, owner: Owner) -> None:
+        """The script that this daemon was private to has ended: answer what is under way, else end at once."""
+        if self.registry.busy:
+            self.request_stop(f"its owner, process {owner.pid}, has ended")
+            return
+        self._server.kill()
+        owner.end_all()
 
     def reload(self) -> messages.Reloaded:
         """Read the settings anew and take over what can change while the daemon runs."""
@@ -241,7 +268,16 @@ class Daemon:
                 await self.registry.restore()
             except Exception:
                 _log.exception("a fault of the daemon: models were not restored")
+            self._restored.set()
             await self._server_up.wait()
+
+    async def _load_repositories(self) -> None:
+        """Load the models of the given repositories, after those that were registered: their names count."""
+        try:
+            await self._restored.wait()
+            await self.repository_models.start()
+        except Exception:
+            _log.exception("a fault of the daemon: model repositories are not looked after")
 
     def _service_state(self) -> State:
         """Return what the service manager is told."""
@@ -312,6 +348,7 @@ class Daemon:
             try:
                 await self._server.start()
                 await self.registry.load_again()
+                await self.repository_models.load_again()
                 self._server_up.set()
             except Exception:
                 _log.exception("tritonserver could not be started again")
@@ -351,7 +388,12 @@ class Daemon:
             name,
             registration.spec,
             instance,
-            place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
+            place=WorkerPlace(
+                self.rundir.control_endpoint,
+                self._library,
+                self._undertaker,
+                tracing.worker_environment(self._config, os.environ) if self.tracing else None,
+            ),
             lane_path=lane_path,
             on_line=on_line,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.control import Peer
@@ -39,6 +40,8 @@ async def register(
         if registrant is not None:
             await registrant.release("its registration failed")
         raise
+    if message.temporary and not hosted and peer.sender.pid is not None:
+        daemon.tenants.add(registration, peer.sender.pid)
     return messages.Registered(daemon.model_info(registration))
 
 
@@ -64,6 +67,29 @@ async def rollback(
     """Put back what a model was before it was replaced, reporting progress."""
     registration = await daemon.registry.rollback(message.name, peer.reply)
     return messages.Registered(daemon.model_info(registration))
+
+
+async def load_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Load a model of a model repository."""
+    await daemon.repository_models.load(message.name, message.config)
+    return messages.Done()
+
+
+async def unload_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.UnloadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Stop serving a model of a model repository."""
+    await daemon.repository_models.unload(message.name)
+    return messages.Done()
+
+
+async def get_repository(
+    daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell which models the model repositories have."""
+    return messages.Repository(await daemon.repository_models.index())
 
 
 async def list_models(
@@ -160,7 +186,8 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost, message.avoid)
+    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
+    return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 
 async def may_call(
@@ -216,6 +243,9 @@ _HANDLERS: dict[
     messages.Unregister: unregister,
     messages.Scale: scale,
     messages.Rollback: rollback,
+    messages.LoadFromRepository: load_from_repository,
+    messages.UnloadFromRepository: unload_from_repository,
+    messages.GetRepository: get_repository,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,

@@ -64,6 +64,11 @@ class Registry:
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
 
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker process."""
+        return any(one.pool.busy for one in self._by_key.values() if one.registrant is None)
+
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
@@ -124,8 +129,12 @@ class Registry:
         payloads: Sequence[bytes],
         report: ReportProgress,
         registrant: Registrant | None = None,
+        *,
+        keep: bool = True,
     ) -> Registration:
-        """Serve a model; all or nothing. One that runs in threads of its `registrant` goes when that does.
+        """Serve a model; all or nothing. `keep` it for the next start, unless it is kept elsewhere.
+
+        One that runs in threads of its `registrant` goes when that does.
 
         Raises:
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
@@ -134,6 +143,7 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        repository.refuse_linked(self._rundir.models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
         await self._reservations.until_given_up(spec.name)
         former = self._by_name.get(spec.name)
@@ -150,7 +160,9 @@ class Registry:
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
         entry = Entry(0, time.time(), spec, list(payloads))
-        return await self._register(entry, former, report, registrant=registrant)
+        # A temporary one is not kept: as with one that is kept already, there is nothing to write.
+        kept = request.temporary or not keep
+        return await self._register(entry, former, report, kept=kept, registrant=registrant)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -202,6 +214,14 @@ class Registry:
         with _as_failure():
             await asyncio.to_thread(self._store.remove, name)
         _log.info("model unregistered", model=name)
+
+    async def end(self, registration: Registration) -> None:
+        """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
+        name = registration.spec.name
+        await self._reservations.until_free(name)
+        if self._by_name.get(name) is registration and not self._stopping:
+            _log.info("model ends with the process that registered it", model=name)
+            await self._take_down(name, "the process that registered it has ended")
 
     async def _take_down(self, name: str, why: str) -> None:
         registration = self.by_name(name)

@@ -20,6 +20,7 @@ class Attachment:
         #: Workers that wait for the batch at hand, so cannot serve it.
         self.avoid: list[str] = []
         self.execution_timeout_s: float | None = None
+        self.tracing = False
         self._control = control
         self._registration = registration
         self._instance = instance
@@ -44,6 +45,7 @@ class Attachment:
             self.worker = attached.worker
             self.avoid = []
             self.execution_timeout_s = attached.execution_timeout_s
+            self.tracing = attached.tracing
         return self.lane
 
     def drop(self) -> None:

@@ -23,10 +23,12 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     Lane,
     LaneClosed,
     LaneError,
     LaneSilent,
+    ResponseRef,
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
@@ -34,11 +36,16 @@ from pytriton.proxy_backend.calls import Calls
 from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Parameters of the model configuration: where the dispatcher listens, and which registration this
 #: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
+#: Of a model with several versions: its requests tell the worker which one they are for.
+VERSIONS_PARAMETER = "pytriton_versions"
 
 
 class Overdue(Exception):
@@ -59,8 +66,12 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
+        python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
+        self._details = python_model is not None
         translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
+            datatypes.of_inputs(config),
+            args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
+            details=self._details,
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
@@ -68,7 +79,10 @@ class TritonPythonModel:
         attachment = Attachment(control, registration, instance, calls)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
-        self._streams = Streams(self._name, attachment, translator) if decoupled else None
+        self._streams = None
+        if decoupled or python_model == "streams":
+            waits = python_model is not None
+            self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
         self._waited_on = False
         self._batch_id = 0
@@ -89,11 +103,12 @@ class TritonPythonModel:
             self._streams.begin(requests)
             return None
         losses = 0
+        trace = trace_of(requests) if self._attachment.tracing else None
         try:
             while True:
                 lane = self._lane or self._attach()
                 try:
-                    return self._responses(requests, lane, self._exchange(requests, lane))
+                    return self._responses(requests, lane, self._exchange(requests, lane, trace))
                 except LaneClosed as end:
                     losses += not end.unread
                     text = None if end.unread else self._attachment.judge_loss(losses)
@@ -119,7 +134,9 @@ class TritonPythonModel:
             self._streams.end()
         self._attachment.close()
 
-    def _exchange(self, requests: Sequence[Any], lane: Lane) -> BatchDone | BatchFailed:
+    def _exchange(
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None
+    ) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
 
         Raises:
@@ -130,7 +147,7 @@ class TritonPythonModel:
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
-        lane.send(Batch(self._batch_id, refs))
+        lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:
                 answer = lane.receive()
@@ -153,7 +170,18 @@ class TritonPythonModel:
             raise LaneError(
                 f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
             )
+        if self._details:
+            return [
+                self._detailed(request, ref, lane)
+                for request, ref in zip(requests, answer.responses)
+            ]
         return self._translator.responses(answer.responses, lane)
+
+    def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
+        if ref.details is not None and ref.details.reschedule:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane) -> None:
         """The batch is overdue: wait on if the dispatcher says so.

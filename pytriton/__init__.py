@@ -51,7 +51,16 @@ _NAMES = {
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
-_MODULES = ("client", "daemon", "decorators", "declaration", "exceptions", "limits", "model_config")
+_MODULES = (
+    "client",
+    "daemon",
+    "decorators",
+    "declaration",
+    "exceptions",
+    "limits",
+    "model_config",
+    "triton",
+)
 
 #: Resolved by __getattr__ below.
 __all__ = [

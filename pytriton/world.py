@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
+from pytriton.environments import is_archive, unpacked
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
 from pytriton.worker_imports import Probe
@@ -27,18 +28,20 @@ TRAVELLING_NAMES = frozenset(
         "all_proxy", "ftp_proxy", "https_proxy", "http_proxy", "no_proxy",
     }
 )  # fmt: skip
-#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks.
+#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks, traces.
 TRAVELLING_PREFIXES = (
     "BLIS_", "CONDA_", "CUDA_", "CUDNN_", "CUPY_", "GOMP_", "HF_", "JAX_", "KMP_", "LC_", "MKL_",
-    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "PYTHON",
-    "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV", "XDG_",
-    "XLA_",
+    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "OTEL_",
+    "PYTHON", "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV",
+    "XDG_", "XLA_",
 )  # fmt: skip
 #: Never by themselves, whatever they begin with: they make an interpreter wait for somebody at a
 #: keyboard, or undo the module search path that is captured here.
 STAYING_NAMES = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONSAFEPATH", "PYTHONBREAKPOINT"})
 #: Nor what looks like a secret, such as HF_TOKEN: `env=["HF_TOKEN"]` takes it along.
-_SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$")
+_SECRET = re.compile(
+    r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|^OTEL_.*HEADERS$"
+)
 #: Of no use, or harmful, to another interpreter than this one.
 _OF_THIS_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
 
@@ -52,8 +55,8 @@ def capture_world(
     """Return this process's world, with what the caller wants otherwise.
 
     Args:
-        python: an interpreter, its name on PATH, or the folder of a virtual or conda environment;
-            None is the interpreter of this process
+        python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
+            archive of one (conda-pack); None is the interpreter of this process
         env: variables to set in the worker (None as value: leave out), or names of variables to
             copy, besides those that travel by themselves
         cwd: working directory of the worker; None is that of this process
@@ -101,6 +104,8 @@ def find_interpreter(python: StrPath) -> str:
     """
     text = os.path.expanduser(os.fspath(python))
     path = os.path.abspath(text)
+    if is_archive(path):
+        return unpacked(path)
     if os.path.isdir(path):
         inside = os.path.join(path, "bin", "python")
         if not os.path.isfile(inside):

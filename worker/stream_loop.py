@@ -15,6 +15,7 @@ from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
+from pytriton.worker.tracing import NO_SPANS, spans_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -69,7 +70,8 @@ class StreamLoop(Loop):
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
-            self._produce(outbox, stream, requests)
+            with stream.spans.calling(requests):
+                self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
             self._answered()
@@ -96,7 +98,8 @@ class StreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
         self._gauge.begin(len(batch.requests))
-        return Stream(outbox, batch, self._model.results)
+        spans = spans_of(self._model.name, [batch]) or NO_SPANS
+        return Stream(outbox, batch, self._model.results, spans)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -129,8 +132,7 @@ class AsyncStreamLoop(StreamLoop):
         super().__init__(*arguments)
         self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
-        self._events = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._events)
+        self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
     def run(self, told_to_end: int) -> None:
@@ -209,7 +211,8 @@ class AsyncStreamLoop(StreamLoop):
             requests = self._requests(outbox, batch, stream)
             stream.begun()
             limit_s = self._model.execution_timeout_s
-            await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+            with stream.spans.calling(requests):
+                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
         except asyncio.TimeoutError:
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
@@ -257,6 +260,10 @@ class AsyncStreamLoop(StreamLoop):
 
 def loop_of(model: Model) -> type[Loop]:
     """Return the kind of loop that a model needs."""
+    if model.streams:
+        from pytriton.worker.python_streams import PythonStreamLoop
+
+        return PythonStreamLoop
     if not model.decoupled:
         return Loop
     return AsyncStreamLoop if model.asynchronous else StreamLoop

@@ -23,11 +23,13 @@ from pytriton.ipc.lane import (
     Lane,
     LaneError,
     LaneSilent,
+    Metrics,
     ResponseRef,
     Room,
 )
 from pytriton.worker.reports import report_error
 from pytriton.worker.results import ResultWriter
+from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
 _BYTES = 8 << 20
@@ -49,8 +51,8 @@ class Outbox:
         """Whether the proxy has to take something first."""
         return self._parts >= _PARTS or (self._parts > 0 and self.lane.arena.used >= _BYTES)
 
-    def put(self, message: BatchPart) -> None:
-        """Send a part."""
+    def put(self, message: BatchPart | Metrics) -> None:
+        """Send a part, or what else is given back by a credit."""
         self.lane.send(message)
         self._parts += 1
 
@@ -99,8 +101,11 @@ class Outbox:
 class Stream:
     """The answers to one batch."""
 
-    def __init__(self, outbox: Outbox, batch: Batch, writer: ResultWriter) -> None:
+    def __init__(
+        self, outbox: Outbox, batch: Batch, writer: ResultWriter, spans: Spans | NoSpans = NO_SPANS
+    ) -> None:
         self.id = batch.id
+        self.spans = spans
         self._outbox = outbox
         self._requests = batch.requests
         self._writer = writer
@@ -144,11 +149,14 @@ class Stream:
         if error is not None:
             report_error(error)
             end = BatchFailed(self.id, sendable(f"{type(error).__name__}: {error}"))
+            self.spans.failed(end.text)
+        self.spans.end()
         self._outbox.lane.send(end)
 
     def forget(self) -> None:
         """The proxy is gone: there is nobody to tell."""
         self._outbox.streams.pop(self.id, None)
+        self.spans.end()
 
     def _response(self, index: int, result: Any) -> ResponseRef | None:
         if result is None or index in self._cancelled:

@@ -3,7 +3,8 @@
 Who talks to whom (each arrow is one frozen type below)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
-    client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
+    client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
+    client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
@@ -64,6 +65,47 @@ class Limits(msgspec.Struct, frozen=True):
     nice: int = 0
 
 
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
+class PythonModel(msgspec.Struct, frozen=True):
+    """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
+
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
+    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
+    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_name` and so on. `streams`: answers may come after `execute`
+    has returned, or between batches.
+    """
+
+    model_config: str
+    folder: str = ""
+    file: str = "model.py"
+    names: list[str] = []
+    kinds: list[str] = []
+    device_ids: list[str] = []
+    streams: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -105,16 +147,25 @@ class ModelSpec(msgspec.Struct, frozen=True):
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
+    #: What is served is a Triton Python model and no inference callable.
+    python_model: Optional[PythonModel] = None
+    #: All versions that are served, when there are several; each request says which one it is for.
+    versions: list[int] = []
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
 
 
 class Register(Message, frozen=True):
-    """Serve a model. Payload frames: one pickled callable, or one per instance."""
+    """Serve a model. Payload frames: one pickled callable, or one per instance.
+
+    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    """
 
     spec: ModelSpec
     replace: bool = False
+    temporary: bool = False
     protocol: int = PROTOCOL
 
 
@@ -135,6 +186,23 @@ class Rollback(Message, frozen=True):
     """Put back what a model was before it was replaced."""
 
     name: str
+
+
+class LoadFromRepository(Message, frozen=True):
+    """Load a model of a model repository, or load it anew; `config` instead of the one in its folder."""
+
+    name: str
+    config: Optional[dict[str, Any]] = None
+
+
+class UnloadFromRepository(Message, frozen=True):
+    """Stop serving a model of a model repository."""
+
+    name: str
+
+
+class GetRepository(Message, frozen=True):
+    """Ask for Repository."""
 
 
 class ListModels(Message, frozen=True):
@@ -271,6 +339,27 @@ class Models(Message, frozen=True):
     models: list[ModelInfo]
 
 
+class RepositoryModel(msgspec.Struct, frozen=True):
+    """One model of the model repositories that the daemon was given.
+
+    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
+    "workers"; empty while it is not served. `repository`: where it was found; empty when it is gone.
+    """
+
+    name: str
+    repository: str
+    versions: list[int]
+    state: str
+    served_by: str
+    reason: str = ""
+
+
+class Repository(Message, frozen=True):
+    """Answer to GetRepository, by name."""
+
+    models: list[RepositoryModel]
+
+
 class Status(Message, frozen=True):
     """Answer to GetStatus. Times are seconds since the epoch."""
 
@@ -332,6 +421,8 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
+    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    tracing: bool = False
 
 
 class WorkerReady(Message, frozen=True):
@@ -424,11 +515,13 @@ class Attached(Message, frozen=True):
     """Connect to the worker that listens at `lane_path`.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
     """
 
     worker: str
     lane_path: str
     execution_timeout_s: Optional[float] = None
+    tracing: bool = False
 
 
 class LaneLost(Message, frozen=True):
@@ -503,6 +596,9 @@ AnyMessage = Union[
     Unregister,
     Scale,
     Rollback,
+    LoadFromRepository,
+    UnloadFromRepository,
+    GetRepository,
     ListModels,
     GetStatus,
     GetLogs,
@@ -513,6 +609,7 @@ AnyMessage = Union[
     Registered,
     Done,
     Models,
+    Repository,
     Status,
     LogLines,
     Reloaded,
