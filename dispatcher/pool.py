@@ -147,6 +147,9 @@ class Pool:
                     )
                 if self._stopping or self.given_up:
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody())
+                if avoid and self.ready_workers():
+                    text = f"model {self._spec.name}: all its workers wait for this very request"
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
                 await self._changed.wait()
 
     async def judge_loss(self, name: str, losses: int, *, final: bool = False) -> Verdict:

@@ -22,7 +22,15 @@ from collections.abc import Sequence
 import msgspec
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.calls import HANDLE_PARAMETER, Call, decode_chain
+from pytriton.ipc.calls import (
+    CHAIN_PARAMETER,
+    HANDLE_PARAMETER,
+    KEY_VARIABLE,
+    Call,
+    Link,
+    decode_chain,
+    encode_chain,
+)
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import RequestRef
@@ -31,7 +39,13 @@ from pytriton.ipc.lane import RequestRef
 _MOST_DEEP = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
+_KEY = os.environ.get(KEY_VARIABLE, "").encode()
 _TOKEN_BYTES = 32
+
+
+def sealed(chain: Sequence[Link]) -> str:
+    """Return a chain as it travels in a request parameter."""
+    return encode_chain(chain, _KEY)
 
 
 class Circular(Exception):
@@ -45,15 +59,19 @@ class Circular(Exception):
         self.waiting = waiting
 
 
-def check_chain(requests: Sequence[RequestRef], worker: str) -> None:
-    """See whether a worker can serve a batch.
+def check_chain(requests: list[RequestRef], worker: str) -> None:
+    """See whether a worker can serve a batch; take out of it what looks like a chain and is none.
 
     Raises:
         Circular: it waits for it.
     """
-    for request in requests:
+    for index, request in enumerate(requests):
         if len(request.parameters) > 2:  # few have any: this is on the way of every batch
-            waiting = {link.worker for link in decode_chain(request.parameters)}
+            chain = decode_chain(request.parameters, _KEY)
+            if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would hand it on
+                renamed = request.parameters.replace(CHAIN_PARAMETER, "pytriton_not_calls")
+                requests[index] = msgspec.structs.replace(request, parameters=renamed)
+            waiting = {link.worker for link in chain}
             if worker in waiting:
                 raise Circular(sorted(waiting - {""}))
 

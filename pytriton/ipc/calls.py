@@ -26,6 +26,7 @@ the request (`CHAIN_PARAMETER`), so that a chain that comes back to where it beg
 from __future__ import annotations
 
 import array
+import hmac
 import mmap
 import os
 import socket
@@ -48,6 +49,9 @@ _MOST_BYTES = 1 << 16
 #: A slot that has grown larger is given back after its call.
 _MOST_KEPT = 64 << 20
 MOVED = "MOVED"
+#: Of tritonserver's environment: what proxies seal chains with, so that no client makes one up.
+KEY_VARIABLE = "PYTRITON_CALLS_KEY"
+_SEAL_CHARS = 32
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -143,20 +147,28 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 _decode_chain = msgspec.json.Decoder(list[Link]).decode
 
 
-def encode_chain(chain: Sequence[Link]) -> str:
-    """Return the value of `CHAIN_PARAMETER` for a chain."""
-    return msgspec.json.encode(chain).decode()
+def encode_chain(chain: Sequence[Link], key: bytes) -> str:
+    """Return the value of `CHAIN_PARAMETER` for a chain, sealed so that only who has the key can make one."""
+    encoded = msgspec.json.encode(chain)
+    return _seal(encoded, key) + encoded.decode()
 
 
-def decode_chain(parameters: str) -> list[Link]:
-    """Return the chain in a request's parameters (JSON); none if it has none, or a client made one up."""
+def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
+    """Return the chain in a request's parameters (JSON); none if it has none, or none that was sealed with `key`."""
     if CHAIN_PARAMETER not in parameters:
         return []
     try:
-        value = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "[]")
-        return _decode_chain(value)
+        value: str = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "")
+        seal, encoded = value[:_SEAL_CHARS], value[_SEAL_CHARS:].encode()
+        if key is not None and not hmac.compare_digest(_seal(encoded, key), seal):
+            return []
+        return _decode_chain(encoded)
     except (msgspec.DecodeError, UnicodeError, AttributeError, TypeError):
         return []
+
+
+def _seal(encoded: bytes, key: bytes) -> str:
+    return hmac.digest(key, encoded, "sha256").hex()[:_SEAL_CHARS]
 
 
 class CallConnection:

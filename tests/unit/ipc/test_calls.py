@@ -162,8 +162,11 @@ def test_memory_that_could_be_shrunk_is_refused(
 
 
 def test_a_chain_travels_in_a_request_parameter() -> None:
-    parameters = json.dumps({"mine": 1, CHAIN_PARAMETER: encode_chain(CHAIN)})
+    parameters = json.dumps({"mine": 1, CHAIN_PARAMETER: encode_chain(CHAIN, b"key")})
     assert decode_chain(parameters) == CHAIN
+    assert decode_chain(parameters, b"key") == CHAIN
+    assert decode_chain(parameters, b"another") == []
+    assert decode_chain(parameters.replace("w1", "w2"), b"key") == []
 
 
 @pytest.mark.parametrize("value", [1, "", "[", "[[1,2]]", '{"a":1}', None])
