@@ -29,8 +29,16 @@ VERSIONS_PARAMETER = "pytriton_versions"
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
     """Make a model's folder with just the versions it has."""
     remove_folder(models, spec.name)
+    folder = models / spec.name
     for version in spec.versions or [spec.version]:
-        (models / spec.name / str(version)).mkdir(parents=True)
+        (folder / str(version)).mkdir(parents=True)
+    if spec.python_model is not None and spec.python_model.folder:
+        # What Triton itself reads of a model's folder: labels, and samples to warm up with.
+        labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
+        for name in {"warmup", *labels}:
+            there = Path(spec.python_model.folder) / name
+            if name and name == Path(name).name and there.exists():
+                (folder / name).symlink_to(there)
 
 
 def remove_folder(models: Path, name: str) -> None:

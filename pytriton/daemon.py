@@ -258,6 +258,7 @@ class DaemonClient:
         check: Callable[[Any], Any] | None = None,
         lanes: int | None = None,
         zero_copy_inputs: bool | None = None,
+        requirements: Sequence[str] | None = None,
         temporary: bool | None = None,
         isolation: str | None = None,
         trace_config: Sequence[str] | None = None,
@@ -279,8 +280,8 @@ class DaemonClient:
             devices: GPUs, one entry for each instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide
                 all; it becomes the worker's CUDA_VISIBLE_DEVICES before anything is loaded
             factory: call `infer_fn` once in each worker, and serve what it returns (False)
-            python: interpreter of the workers, or folder of a virtual or conda environment, with
-                numpy, pyzmq, msgspec and cloudpickle (this process's)
+            python: interpreter of the workers, or folder or archive of a virtual or conda environment,
+                with numpy, pyzmq, msgspec and cloudpickle (this process's)
             env: variables to set in the workers, or names of variables to copy
             cwd: working directory of the workers (this process's)
             sys_path: folders to search for modules first
@@ -304,6 +305,8 @@ class DaemonClient:
                 is computed (2 without batching, 1 with it)
             zero_copy_inputs: inputs are read-only views of Triton's memory, valid until the callable
                 returns, instead of arrays of its own (False)
+            requirements: packages such as "torch>=2": the workers get an environment of `python` with
+                them, made once and kept
             temporary: serve it until this process ends, and do not keep it for the daemon's next
                 start (False)
             isolation: "process" runs the callable in workers of the daemon; "thread" in this very
@@ -330,9 +333,8 @@ class DaemonClient:
             "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
-            "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
-            "isolation": isolation,
-            "trace_config": trace_config,
+            "zero_copy_inputs": zero_copy_inputs, "requirements": requirements,
+            "temporary": temporary, "isolation": isolation, "trace_config": trace_config,
         }  # fmt: skip
         planned = plan(infer_fn, model_name, inputs, outputs, config, given)
         name = planned.message.spec.name

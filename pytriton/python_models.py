@@ -7,6 +7,7 @@ folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what trit
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import os
@@ -32,7 +33,7 @@ from pytriton.registration import (
     merge_options,
 )
 from pytriton.worker_imports import WorkerImports
-from pytriton.world import capture_world, own_interpreter
+from pytriton.world import capture_world, find_interpreter, own_interpreter
 
 #: A model's folder in a repository, or its class.
 ModelSource = Union[str, "os.PathLike[str]", type]
@@ -41,6 +42,10 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 #: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
+#: Of those of `register`, what there is for Triton Python models, too.
+_OPTIONS = frozenset({field.name for field in dataclasses.fields(Options)}) - {
+    "factory", "strict", "check", "requirements",
+}  # fmt: skip
 _LIBRARY = Path(__file__).parent
 
 
@@ -81,6 +86,11 @@ def prepare_model(
         PyTritonBadParameterError, PyTritonValidationError: something is missing or wrong
         PicklingError: a class cannot be pickled
     """
+    for option, value in given.items():
+        if value is not None and option not in _OPTIONS:
+            raise TypeError(
+                f"register_model() has no option {option!r}; there are: {', '.join(sorted(_OPTIONS))}"
+            )
     options = merge_options(None, given)
     folder, cls = _located(target)
     said, where = _configuration(config, folder)
@@ -229,8 +239,8 @@ def _world(
     if python is not None and environments.is_archive(python):
         python = environments.unpacked(python, say)
     if requirements is not None:
-        base = own_interpreter() if python is None else python
-        python = environments.with_requirements(requirements, str(base), say)
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = environments.with_requirements(requirements, base, say)
     world = capture_world(python, env, options.cwd, options.sys_path)
     if python is None:
         return world

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Union
 
 from pytriton.declaration import Declaration, declaration_of
+from pytriton.environments import with_requirements
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
 from pytriton.limits import Limits
@@ -23,7 +24,7 @@ from pytriton.pickling import pack_callable
 from pytriton.proxy.telemetry import trace_environment
 from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
-from pytriton.world import Env, StrPath, capture_world
+from pytriton.world import Env, StrPath, capture_world, find_interpreter, own_interpreter
 
 #: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
 #: to the worker.
@@ -57,6 +58,7 @@ class Options:
     temporary: bool = False
     isolation: Literal["process", "thread"] = "process"
     trace_config: Sequence[str] | None = None
+    requirements: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -87,7 +89,7 @@ class Options:
 #: What only a process of its own can have; threads share their process's.
 _OF_PROCESSES = (
     "devices", "python", "env", "cwd", "sys_path", "spares", "limits", "max_batches",
-    "execution_timeout_s", "on_crash",
+    "execution_timeout_s", "on_crash", "requirements",
 )  # fmt: skip
 
 
@@ -204,11 +206,15 @@ def plan(
     config = config if config is not None else declaration.config if declaration else None
     devices = device_list(options.devices)
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
+    python = options.python
+    if options.requirements is not None:
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = with_requirements(options.requirements, base)
     hosted = options.isolation == "thread"
     world = (
         messages.World(sys.executable or "", cwd=os.getcwd())
         if hosted
-        else capture_world(options.python, options.env, options.cwd, options.sys_path)
+        else capture_world(python, options.env, options.cwd, options.sys_path)
     )
     world.env.update(trace_environment(options.trace_config))
     spec = messages.ModelSpec(
@@ -234,7 +240,7 @@ def plan(
     )
     message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
-    return Plan(message, targets, options.check, own_interpreter=options.python is None)
+    return Plan(message, targets, options.check, own_interpreter=python is None)
 
 
 def merge_options(

@@ -7,8 +7,14 @@ from typing import Any
 
 from pytriton import calls, pb_utils
 from pytriton.exceptions import PyTritonError
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient, ControlTimeout
+from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import MetricUpdate
 from pytriton.pb_utils import host
+
+#: Seconds within which a daemon that is well answers.
+_ANSWER_S = 10.0
 
 
 class WorkerHost(host.Host):
@@ -17,9 +23,11 @@ class WorkerHost(host.Host):
     Changes of metrics are kept until there is somebody to give them to. Calls go through the proxy.
     """
 
-    def __init__(self, model_name: str, model_dir: str | None) -> None:
+    def __init__(self, model_name: str, model_dir: str | None, endpoint: str) -> None:
+        """`endpoint` is the dispatcher's."""
         self.model_name = model_name
         self.model_dir = model_dir
+        self._endpoint = endpoint
         self._updates: list[MetricUpdate] = []
         self._listener: Callable[[], None] | None = None
 
@@ -36,6 +44,29 @@ class WorkerHost(host.Host):
         """Return the oldest changes, at most so many, which are forgotten here."""
         taken, self._updates[:most] = self._updates[:most], []
         return taken
+
+    def control(self, action: str, model_name: str, **arguments: Any) -> bool:
+        if action != "is_ready":
+            raise pb_utils.TritonModelException(
+                f"{action}_model({model_name!r}): what tritonserver serves is the daemon's business here. Register and "
+                "unregister models with pytriton.connect() instead."
+            )
+        wanted = str(arguments.get("model_version", ""))
+        # A connection of its own: the worker's is another thread's.
+        try:
+            with ControlClient(self._endpoint) as control:
+                answer = control.ask(messages.ListModels(), timeout_s=_ANSWER_S)
+        except (RemoteFailure, ControlTimeout) as error:
+            raise pb_utils.TritonModelException(
+                f"the daemon could not be asked: {error}"
+            ) from error
+        assert isinstance(answer, messages.Models)  # nothing else answers that
+        return any(
+            one.name == model_name
+            and one.state == "ready"
+            and wanted in ("", "-1", str(one.version))
+            for one in answer.models
+        )
 
     def infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
         try:

@@ -19,8 +19,12 @@ from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, instance_arguments
 
 
-def load_python_model(payload: bytes, spec: messages.ModelSpec, instance: int) -> PythonModel:
+def load_python_model(
+    payload: bytes, spec: messages.ModelSpec, instance: int, endpoint: str
+) -> PythonModel:
     """Make the instance of a worker: import, construct, `initialize`, and `is_ready` if it has one.
+
+    `endpoint` is the dispatcher's, for what the model asks of it.
 
     Raises:
         LoadError: there is no such file or class, or it says that it is not ready.
@@ -30,7 +34,7 @@ def load_python_model(payload: bytes, spec: messages.ModelSpec, instance: int) -
     assert model is not None
     pb_utils.install()
     folder = Path(model.folder) / str(spec.version) if model.folder else None
-    host.use(WorkerHost(spec.name, str(folder) if folder is not None else None))
+    host.use(WorkerHost(spec.name, None if folder is None else str(folder), endpoint))
     made = model_class(folder, model.file) if folder is not None else load_object(payload, spec)
     loaded = made() if inspect.isclass(made) else made
     arguments = instance_arguments(spec, instance)

@@ -62,7 +62,7 @@ class PythonModel(Model):
         self._batching = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
-        self._events: asyncio.AbstractEventLoop | None = None
+        self._events = None
 
     def close(self) -> None:
         """Call the model's `finalize`; what it raises goes to the model's log."""

@@ -63,16 +63,20 @@ def test_an_archive_is_unpacked_once_and_needs_nothing_but_numpy(
     )
     (packages,) = environment.glob("lib/python3*/site-packages")
     for part in ("numpy", "numpy.libs"):
-        shutil.copytree(Path(np.__file__).parents[1] / part, packages / part)
+        shutil.copytree(
+            Path(np.__file__).parents[1] / part,
+            packages / part,
+            ignore=shutil.ignore_patterns("tests", "__pycache__"),
+        )
     (environment / "bin" / "conda-unpack").write_text(
         "import pathlib, sys\nopen(pathlib.Path(sys.prefix) / 'unpacked', 'a').write('x')\n"
     )
     folder = make_model(
         tmp_path / "archived",
         config=CONFIG + 'parameters { key: "EXECUTION_ENV_PATH" '
-        'value { string_value: "$$TRITON_MODEL_DIRECTORY/environment.tar.gz" } }',
+        'value { string_value: "$$TRITON_MODEL_DIRECTORY/environment.tar" } }',
     )
-    with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
+    with tarfile.open(folder / "environment.tar", "w") as archive:
         archive.add(environment, ".")
     for again in (False, True):
         daemon.client.register_model(folder, replace=again)
@@ -97,6 +101,10 @@ def test_what_the_model_is_told(daemon: RunningDaemon, tmp_path: Path) -> None:
     assert names <= {"renamed_0_0", "renamed_0_1"}
     assert [one.state for one in model.instances] == ["ready", "ready"]
     args = eval(ask(daemon, "renamed", "{k: v for k, v in self.args.items()}"))
+    ready = (
+        "[pb_utils.is_model_ready(n, v) for n, v in (('renamed', ''), ('renamed', '1'), ('x', ''))]"
+    )
+    assert ask(daemon, "renamed", ready) == "[True, False, False]"
     assert args["model_repository"] == str(folder)
     assert args["model_version"] == "3"
     assert args["model_name"] == "renamed"
@@ -141,6 +149,8 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
         PyTritonBadParameterError, match=r"no numbered folder with a file model\.py"
     ):
         client.register_model(tmp_path / "empty")
+    with pytest.raises(TypeError, match="no option 'strictly'"):
+        client.register_model(broken, strictly=True)
     wrong = make_model(tmp_path / "wrong", config="max_batch_size: many")
     with pytest.raises(PyTritonBadParameterError, match=r"config\.pbtxt.*1:17"):
         client.register_model(wrong)

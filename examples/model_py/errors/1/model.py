@@ -72,7 +72,9 @@ class TritonPythonModel:
             one.correlation_id(),
             one.timeout(),
             one.flags(),
-            one.parameters(),
+            json.loads(one.parameters()),  # in whatever order
         ]
         told.append(sorted(one.requested_output_names()))
-        return [pb_utils.InferenceResponse(error=pb_utils.TritonError(json.dumps(told)))]
+        return [
+            pb_utils.InferenceResponse(error=pb_utils.TritonError(json.dumps(told, sort_keys=True)))
+        ]
