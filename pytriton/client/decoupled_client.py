@@ -73,10 +73,10 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
     def _stream(self, server: Server, prepared: Prepared) -> Iterator[Outputs]:
         buffer = self._buffer = ResponseBuffer()
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
+        final = False
         try:
             client.start_stream(buffer.put, headers=prepared.headers)
             self._send(client, server, prepared)
-            final = False
             while not final:
                 result = self._next(buffer, server)
                 final = is_final(result)
@@ -85,7 +85,8 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
         finally:
             self._buffer = None
             buffer.close()
-            client.stop_stream(cancel_requests=True)
+            # One that is over must not be cancelled: tritonserver (2.51) may then hold its model for ever.
+            client.stop_stream(cancel_requests=not final)
 
     def _send(self, client: Any, server: Server, prepared: Prepared) -> None:
         try:
