@@ -1,22 +1,62 @@
-"""python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input."""
+"""python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input.
+
+With `--owner PID` it is a private one: it ends when that process, its parent, ends, and then removes the folders that
+`--remove` names. To `--report FD` it writes lines of JSON about itself: `{"state": "ready"}`, and at its end
+`{"state": "ended", "code": 5, "reason": "..."}`.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import signal
 import sys
 
+from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import ConfigError, DaemonConfig
+from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.run import run
 from pytriton.ipc.exit_codes import ExitCode
 
 
 def main() -> int:
     """Read the settings, run the daemon, return its exit code."""
+    arguments = _arguments()
+    # What the parent's thread had blocked is inherited; a daemon has to hear that it shall stop.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    owner = Owner(arguments.owner, arguments.remove) if arguments.owner else None
     try:
         config = DaemonConfig.from_json(sys.stdin.buffer.read())
     except ConfigError as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
+        _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
         return ExitCode.USAGE
-    return run(config)
+    code = run(config, lambda status: _report(arguments.report, state="ready"), owner)
+    end = last_end.read(config.rundir)
+    _report(arguments.report, state="ended", code=code, reason=end.reason if end else "")
+    if owner is not None:
+        owner.leave_nothing()
+    return code
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pytriton.dispatcher", allow_abbrev=False)
+    parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
+    parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
+    parser.add_argument("--remove", action="append", default=[], metavar="DIR", help="at its end")
+    parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
+    return parser.parse_args()
+
+
+def _report(descriptor: int | None, **record: object) -> None:
+    """Write one line; who should read it may be gone, which `Owner` deals with."""
+    if descriptor is None:
+        return
+    try:
+        os.write(descriptor, json.dumps(record).encode() + b"\n")
+    except BrokenPipeError:
+        return
 
 
 if __name__ == "__main__":

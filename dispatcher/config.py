@@ -259,9 +259,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Annotated[
         str,
         Option(
-            "Form of the log on standard error: console, json, none, or auto: console on a "
+            "Form of the log on standard error: console, json, none, plain (what models and "
+            "tritonserver print without labels, the rest as console), or auto: console on a "
             "terminal, else json. The log files are JSON lines always.",
-            values.choice("auto", "console", "json", "none"),
+            values.choice("auto", "console", "json", "none", "plain"),
         ),
     ] = "auto"
     log_level: Annotated[

@@ -26,7 +26,7 @@ from pytriton.dispatcher.config import (
     flag_name,
     options,
 )
-from pytriton.dispatcher.config_values import nearest
+from pytriton.dispatcher.config_values import LEAST_SECRET, nearest
 from pytriton.ipc.rundir import default_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
@@ -63,6 +63,8 @@ class _Draft:
         kind = options()[name].kind
         try:
             value = kind.read(raw)
+            if kind.is_secret and value is not None and len(value) < LEAST_SECRET:
+                raise kind.refusal(raw)
         except ValueError as error:
             self.problems.append(f"{where}: {error}")
             return

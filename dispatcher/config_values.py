@@ -20,7 +20,9 @@ from pytriton.ipc import sizes
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
 
-_SECRET = re.compile(r"[A-Za-z0-9._~-]{16,512}")
+_SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+#: What people write into settings has to be this long, so that it cannot be guessed.
+LEAST_SECRET = 16
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -157,7 +159,7 @@ def secret() -> Kind:
             raise ValueError
         return raw
 
-    return _kind("16 to 512 letters, digits, `-`, `_`, `.` or `~`", read, is_secret=True)
+    return _kind("16 to 512 letters, digits, or `-._~+/=`", read, is_secret=True)
 
 
 def names(*known: str) -> Kind:

@@ -28,12 +28,13 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs
+from pytriton.dispatcher import handlers, last_end, logs, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.notify import Notifier, State
+from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
@@ -43,6 +44,7 @@ from pytriton.dispatcher.server_runtime import (
     lay_out_backends,
 )
 from pytriton.dispatcher.store import Store
+from pytriton.dispatcher.tenants import Tenants
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker import Worker
@@ -92,7 +94,10 @@ class Daemon:
             undertaker=self._undertaker,
             on_line=self._log_server_line,
         )
+        #: Whether tritonserver traces requests with OpenTelemetry.
+        self.tracing = tracing.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
+        self.tenants = Tenants(self.registry.end)
         self._control = ControlServer(
             rundir.control_endpoint,
             self._handle,
@@ -177,6 +182,14 @@ class Daemon:
         self._exit_code = ExitCode.UNRECOVERABLE
         self._why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
+
+    def orphaned(self, owner: Owner) -> None:
+        """The script that this daemon was private to has ended: answer what is under way, else end at once."""
+        if self.registry.busy:
+            self.request_stop(f"its owner, process {owner.pid}, has ended")
+            return
+        self._server.kill()
+        owner.end_all()
 
     def reload(self) -> messages.Reloaded:
         """Read the settings anew and take over what can change while the daemon runs."""
@@ -349,7 +362,12 @@ class Daemon:
             name,
             registration.spec,
             instance,
-            place=WorkerPlace(self.rundir.control_endpoint, self._library, self._undertaker),
+            place=WorkerPlace(
+                self.rundir.control_endpoint,
+                self._library,
+                self._undertaker,
+                tracing.worker_environment(self._config, os.environ) if self.tracing else None,
+            ),
             lane_path=lane_path,
             on_line=on_line,
         )

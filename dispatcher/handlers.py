@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.control import Peer
@@ -39,6 +40,8 @@ async def register(
         if registrant is not None:
             await registrant.release("its registration failed")
         raise
+    if message.temporary and not hosted and peer.sender.pid is not None:
+        daemon.tenants.add(registration, peer.sender.pid)
     return messages.Registered(daemon.model_info(registration))
 
 
@@ -160,7 +163,8 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    return await registration.pool.route(message.instance, message.lost)
+    attached = await registration.pool.route(message.instance, message.lost)
+    return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 
 async def lane_lost(

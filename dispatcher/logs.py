@@ -117,8 +117,16 @@ class _Sinks:
         if model is not None:
             model.write(line)
         if self.config.log_format != "none":
-            text = line if self.console is None else self.console(None, method, event)
-            _write(sys.stderr, f"{text}\n")
+            _write(sys.stderr, f"{self._text(method, event, line)}\n")
+
+    def _text(self, method: str, event: _Event, line: str) -> str:
+        if self.console is None:
+            return line
+        if self.config.log_format == "plain" and event.get("source") == "worker":
+            return str(event["event"])
+        if self.config.log_format == "plain" and event.get("source") == "tritonserver":
+            return f"tritonserver: {event['event']}"
+        return str(self.console(None, method, event))
 
 
 def configure(config: DaemonConfig, logs_dir: Path) -> None:
@@ -129,7 +137,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     global _sinks
     close()
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    pretty = config.log_format == "console" or (config.log_format == "auto" and terminal)
+    pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and terminal)
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
     file = _File(rundir.log_file(), config.log_file_size, config.log_file_backups)

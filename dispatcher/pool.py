@@ -208,6 +208,12 @@ class Pool:
         return self._workers.get(name)
 
     @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker."""
+        readings = [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+        return any(reading.begun > reading.answered for reading in readings)
+
+    @property
     def can_serve(self) -> bool:
         """Whether a worker is ready."""
         return bool(self._ready_workers())

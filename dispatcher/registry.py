@@ -64,6 +64,11 @@ class Registry:
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
 
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker process."""
+        return any(one.pool.busy for one in self._by_key.values() if one.registrant is None)
+
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
@@ -129,6 +134,8 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
+        await self._reservations.until_given_up(spec.name)
         former = self._by_name.get(spec.name)
         if former is not None and not request.replace:
             raise RemoteFailure(
@@ -143,7 +150,9 @@ class Registry:
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
         entry = Entry(0, time.time(), spec, list(payloads))
-        return await self._register(entry, former, report, registrant=registrant)
+        # A temporary one is not kept: as with one that is kept already, there is nothing to write.
+        kept = request.temporary
+        return await self._register(entry, former, report, kept=kept, registrant=registrant)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -195,6 +204,14 @@ class Registry:
         with _as_failure():
             await asyncio.to_thread(self._store.remove, name)
         _log.info("model unregistered", model=name)
+
+    async def end(self, registration: Registration) -> None:
+        """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
+        name = registration.spec.name
+        await self._reservations.until_free(name)
+        if self._by_name.get(name) is registration and not self._stopping:
+            _log.info("model ends with the process that registered it", model=name)
+            await self._take_down(name, "the process that registered it has ended")
 
     async def _take_down(self, name: str, why: str) -> None:
         registration = self.by_name(name)
@@ -304,7 +321,8 @@ class Registry:
                     await asyncio.to_thread(self._store.remove, name)
         except BaseException:
             registration.begin_stop()
-            await uninterrupted(self._undo(registration, former))
+            with self._reservations.giving_up(name):
+                await uninterrupted(self._undo(registration, former))
             raise
         self._by_name[name] = registration
         if registration.registrant is not None:

@@ -36,7 +36,8 @@ def triton_config(
 ) -> dict[str, Any]:
     """Return the configuration to load a model with: the user's, plus what makes it ours.
 
-    `lanes` proxy instances per worker, on the CPU: devices are the workers' business. Triton keeps the
+    `lanes` proxy instances per worker, on the CPU: devices are the workers' business; a rate limiter
+    or host policy that the user gave them stays. Triton keeps the
     instances that it has when nothing but their number differs, so a model whose proxies have to be
     started anew is loaded with another number in `mended`.
     """
@@ -45,10 +46,11 @@ def triton_config(
     parameters[REGISTRATION_PARAMETER] = {"string_value": registration}
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
+    given = spec.config.get("instance_group") or [{}]
     return {
         **spec.config,
         "name": spec.name,
         "backend": BACKEND,
-        "instance_group": [{"kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
+        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
         "parameters": parameters,
     }

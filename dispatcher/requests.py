@@ -77,7 +77,7 @@ class Requests:
         def vanished() -> None:
             self.abandon(identity, request_id, f"its client, process {pid}, has ended")
 
-        stop_watching = _when_ended(pid, vanished)
+        stop_watching = when_ended(pid, vanished)
         self._by_peer[identity][request_id].task.add_done_callback(lambda _: stop_watching())
 
     async def end(self) -> None:
@@ -94,7 +94,7 @@ class Requests:
             del self._by_peer[identity]
 
 
-def _when_ended(pid: int, then: Callable[[], None]) -> Callable[[], None]:
+def when_ended(pid: int, then: Callable[[], None]) -> Callable[[], None]:
     """Call `then` once when a process has ended; return what stops the watch."""
     loop = asyncio.get_running_loop()
     try:

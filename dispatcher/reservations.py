@@ -14,6 +14,7 @@ class Reservations:
 
     def __init__(self) -> None:
         self._busy: dict[str, asyncio.Task[object]] = {}
+        self._given_up: set[str] = set()
 
     def check(self, name: str) -> None:
         """See that a name is free.
@@ -42,6 +43,20 @@ class Reservations:
             yield task
         finally:
             del self._busy[name]
+
+    @contextmanager
+    def giving_up(self, name: str) -> Iterator[None]:
+        """What was begun with a reserved name is being undone: the name is free soon."""
+        self._given_up.add(name)
+        try:
+            yield
+        finally:
+            self._given_up.discard(name)
+
+    async def until_given_up(self, name: str) -> None:
+        """Return when nothing is being undone with a name."""
+        while name in self._given_up:
+            await asyncio.wait([self._busy[name]])
 
     async def until_free(self, name: str) -> None:
         """Return when nobody changes a name."""

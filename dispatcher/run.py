@@ -20,6 +20,7 @@ from pytriton.dispatcher import access, last_end, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.daemon import Daemon, OnReady
 from pytriton.dispatcher.notify import Notifier
+from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.server_runtime import (
     ServerChoice,
     ServerRuntime,
@@ -36,10 +37,10 @@ _log = structlog.get_logger(__name__)
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
-def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
+def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | None = None) -> int:
     """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
 
-    `on_ready` is called with the status once models can be registered.
+    `on_ready` is called with the status once models can be registered. The daemon stops when its owner ends.
     """
     rundir = RuntimeDir(Path(config.runtime_dir))
     config = access.with_token(config)
@@ -56,7 +57,7 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None) -> int:
             with notifier.slow_start():
                 runtime = find_or_install_server(choice, lambda line: _log.info(line))
             with _store(config) as store:
-                return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready))
+                return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready, owner))
     except (RuntimeDirError, StoreError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -79,8 +80,12 @@ async def _main(
     store: Store,
     notifier: Notifier,
     on_ready: OnReady | None,
+    owner: Owner | None,
 ) -> int:
-    return await Daemon(config, rundir, runtime, store, notifier).main(on_ready)
+    daemon = Daemon(config, rundir, runtime, store, notifier)
+    if owner is not None:
+        owner.then(daemon.orphaned, asyncio.get_running_loop(), config.grace_period_s)
+    return await daemon.main(on_ready)
 
 
 @contextmanager

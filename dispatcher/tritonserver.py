@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher import access, grpc_tls, liveness
+from pytriton.dispatcher import access, grpc_tls, liveness, placeholder
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
@@ -104,6 +104,9 @@ class TritonServer:
         """
         if self._machine.state is not ServerState.STARTING:
             self._machine.change(ServerState.STARTING)
+        stand_in = placeholder.wanted(self._config.tritonserver_options)
+        if stand_in is not None:
+            placeholder.lay_out(self._models, stand_in)
         argv = bound_to_us([*_PRIVATELY, str(self._runtime.binary), *self._arguments()])
         env = server_environment(self._runtime, os.environ)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
@@ -115,11 +118,18 @@ class TritonServer:
         )
         self._client = self._connect()
         await self._wait_ready(self._child, self._client)
+        if stand_in is not None:
+            placeholder.clear(self._models, stand_in)
         access.blank_out(self._child.pid, self._config.access_token)
         self._hung = ""
         self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
         self._machine.change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
+        verbose = self._config.tritonserver_options.get("log-verbose", "0")
+        if verbose not in ("0", "false"):
+            _log.warning(
+                "tritonserver's verbose log is on: it may slow inference", level_of_it=verbose
+            )
 
     async def ended(self) -> str:
         """Wait for the process to end, and say how it did."""
@@ -216,6 +226,9 @@ class TritonServer:
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
             **access.restrictions(config),
         }
+        stand_in = placeholder.wanted(config.tritonserver_options)
+        if stand_in is not None:
+            options["load-model"] = stand_in
         for name in ("http", "grpc", "metrics"):
             allowed = getattr(config, f"allow_{name}")
             options[f"allow-{name}"] = "true" if allowed else "false"

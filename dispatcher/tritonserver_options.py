@@ -26,7 +26,7 @@ _SINGLE = """
     grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
     grpc-max-connection-age grpc-max-connection-age-grace allow-sagemaker sagemaker-port
     sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
-    vertex-ai-thread-count vertex-ai-default-model allow-gpu-metrics allow-cpu-metrics
+    vertex-ai-thread-count vertex-ai-default-model cache-directory allow-gpu-metrics allow-cpu-metrics
     metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
     min-supported-compute-capability buffer-manager-thread-count trace-file
     trace-rate trace-count trace-log-frequency
@@ -36,6 +36,8 @@ _REPEATABLE = """
     backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
     cuda-virtual-address-size host-policy model-load-gpu-limit
 """
+#: Files that tritonserver writes.
+_FILES = ("log-file", "trace-file")
 #: May be given once.
 SINGLE = frozenset(_SINGLE.split())
 #: May be given several times.
@@ -60,7 +62,6 @@ OURS: Mapping[str, str] = {
     "grpc-restricted-protocol": _RESTRICTED,
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
-    "cache-directory": "it comes with the tritonserver that the setting tritonserver chooses",
     "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
     "model-repository": _MODELS,
     "model-store": _MODELS,
@@ -147,4 +148,20 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError("the local response cache is set by the setting response_cache_size")
+    _check_path(name, text)
     return text
+
+
+def _check_path(name: str, text: str) -> None:
+    """Refuse a file that tritonserver would write into a folder of the daemon's, where nobody finds it."""
+    if name == "trace-config":
+        key, _, text = text.partition("=")
+        if key.replace(" ", "") != "triton,file":
+            return
+    elif name not in _FILES:
+        return
+    if not text.startswith("/"):
+        raise ValueError(
+            f"{name} names the file {text!r}: tritonserver runs in a folder of the daemon's, so give "
+            "an absolute path"
+        )

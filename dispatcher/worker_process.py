@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.tracing import exports_elsewhere
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import linux, messages
@@ -28,11 +29,15 @@ _LINES_KEPT = 20
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker."""
+    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker.
+
+    `tracing`: tritonserver traces with OpenTelemetry, and these variables say where spans go.
+    """
 
     endpoint: str
     library: Path
     undertaker: Undertaker
+    tracing: Mapping[str, str] | None = None
 
 
 class WorkerProcess(Worker):
@@ -47,12 +52,14 @@ class WorkerProcess(Worker):
         *,
         lane_path: Path,
         gauge: Gauge,
+        tracing: bool = False,
     ) -> None:
         super().__init__(
             name, child.pid, spec, instance, lane_path=lane_path, gauge=gauge, exited=child.exited
         )
         self._child = child
         self._oom_kills = linux.oom_kills()
+        self._tracing = tracing
 
     @classmethod
     async def start(
@@ -80,7 +87,7 @@ class WorkerProcess(Worker):
         try:
             child = await Child.start(
                 argv,
-                env=_environment(spec, instance),
+                env=_environment(spec, instance, place.tracing),
                 cwd=world.cwd,
                 on_line=on_line,
                 undertaker=place.undertaker,
@@ -97,12 +104,13 @@ class WorkerProcess(Worker):
             ) from error
         finally:
             os.close(gauge_fd)
-        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge)
+        tracing = place.tracing is not None
+        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Answer a worker's hello with its model; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
-        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path))
+        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path), self._tracing)
         await peer.send(load, payloads_of(self._instance))
 
     def last_lines(self) -> str:
@@ -167,8 +175,12 @@ class WorkerProcess(Worker):
         await self._child.drained()
 
 
-def _environment(spec: messages.ModelSpec, instance: int) -> Mapping[str, str]:
+def _environment(
+    spec: messages.ModelSpec, instance: int, tracing: Mapping[str, str] | None
+) -> Mapping[str, str]:
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
+    if tracing is not None and not exports_elsewhere(spec.world.env):
+        env.update(tracing)
     env.update(spec.world.env)
     # Spares come after the instances and go round the same devices.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None

@@ -15,6 +15,7 @@ class Attachment:
     def __init__(self, control: ControlClient, registration: str, instance: str) -> None:
         self.lane: Lane | None = None
         self.execution_timeout_s: float | None = None
+        self.tracing = False
         self._control = control
         self._registration = registration
         self._instance = instance
@@ -36,6 +37,7 @@ class Attachment:
                 continue
             self._worker = attached.worker
             self.execution_timeout_s = attached.execution_timeout_s
+            self.tracing = attached.tracing
         return self.lane
 
     def drop(self) -> None:

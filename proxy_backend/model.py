@@ -23,6 +23,7 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     Lane,
     LaneClosed,
     LaneError,
@@ -32,6 +33,7 @@ from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Parameters of the model configuration: where the dispatcher listens, and which registration this
 #: is.
@@ -57,9 +59,7 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(
-            {entry["name"]: datatypes.of_config(entry["data_type"]) for entry in config["input"]}
-        )
+        translator = translate.Translator(datatypes.of_inputs(config))
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
@@ -85,11 +85,12 @@ class TritonPythonModel:
             self._streams.begin(requests)
             return None
         losses = 0
+        trace = trace_of(requests) if self._attachment.tracing else None
         try:
             while True:
                 lane = self._lane or self._attach()
                 try:
-                    return self._responses(requests, lane, self._exchange(requests, lane))
+                    return self._responses(requests, lane, self._exchange(requests, lane, trace))
                 except LaneClosed as end:
                     losses += not end.unread
                     text = None if end.unread else self._attachment.judge_loss(losses)
@@ -111,7 +112,9 @@ class TritonPythonModel:
             self._streams.end()
         self._attachment.close()
 
-    def _exchange(self, requests: Sequence[Any], lane: Lane) -> BatchDone | BatchFailed:
+    def _exchange(
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None
+    ) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
 
         Raises:
@@ -119,7 +122,7 @@ class TritonPythonModel:
             Overdue: the batch has taken too long.
         """
         self._batch_id += 1
-        lane.send(Batch(self._batch_id, self._translator.requests(requests, lane)))
+        lane.send(Batch(self._batch_id, self._translator.requests(requests, lane), trace))
         while True:
             try:
                 answer = lane.receive()

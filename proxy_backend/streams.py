@@ -28,6 +28,7 @@ from pytriton.ipc.lane import (
     BatchDone,
     BatchFailed,
     BatchPart,
+    BatchTrace,
     Cancel,
     Credit,
     FromProxy,
@@ -40,6 +41,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.tracing import trace_of
 
 #: Seconds between two looks at who is still there.
 _TICK_S = 0.25
@@ -53,6 +55,7 @@ class _Flight:
 
     def __init__(self, requests: Sequence[Any]) -> None:
         self.senders = [request.get_response_sender() for request in requests]
+        self.trace: BatchTrace | None = None
         self.cancelled: set[int] = set()
         self.begun = False
         self.overdue_at: float | None = None
@@ -102,6 +105,8 @@ class Streams:
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
         flight = _Flight(requests)
+        if self._attachment.tracing:
+            flight.trace = trace_of(requests)
         try:
             while not self._begun(flight, requests):
                 pass
@@ -137,7 +142,8 @@ class Streams:
             number = self._batch_id
             self._flights[number] = flight  # first: the reader may hear of it at once
             try:
-                lane.send(Batch(number, self._translator.requests(requests, lane)))
+                batch = Batch(number, self._translator.requests(requests, lane), flight.trace)
+                lane.send(batch)
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.

@@ -43,7 +43,16 @@ _NAMES = {
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
-_MODULES = ("client", "daemon", "decorators", "declaration", "exceptions", "limits", "model_config")
+_MODULES = (
+    "client",
+    "daemon",
+    "decorators",
+    "declaration",
+    "exceptions",
+    "limits",
+    "model_config",
+    "triton",
+)
 
 #: Resolved by __getattr__ below.
 __all__ = [

@@ -252,7 +252,9 @@ class DaemonClient:
         check: Callable[[Any], Any] | None = None,
         lanes: int | None = None,
         zero_copy_inputs: bool | None = None,
+        temporary: bool | None = None,
         isolation: str | None = None,
+        trace_config: Sequence[str] | None = None,
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -296,9 +298,13 @@ class DaemonClient:
                 is computed (2 without batching, 1 with it)
             zero_copy_inputs: inputs are read-only views of Triton's memory, valid until the callable
                 returns, instead of arrays of its own (False)
+            temporary: serve it until this process ends, and do not keep it for the daemon's next
+                start (False)
             isolation: "process" runs the callable in workers of the daemon; "thread" in this very
                 process, unpickled, a thread for each instance: until it ends, or the client is
                 closed ("process")
+            trace_config: where this model's spans go, as tritonserver's option says it, such as
+                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -318,7 +324,9 @@ class DaemonClient:
             "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
             "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
             "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
-            "zero_copy_inputs": zero_copy_inputs, "isolation": isolation,
+            "zero_copy_inputs": zero_copy_inputs, "temporary": temporary,
+            "isolation": isolation,
+            "trace_config": trace_config,
         }  # fmt: skip
         planned = plan(infer_fn, model_name, inputs, outputs, config, given)
         name = planned.message.spec.name
@@ -441,6 +449,11 @@ class DaemonClient:
         for host in self._hosts():
             with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # it is gone
                 self.unregister(host.model)
+
+    def expect_end(self) -> None:
+        """The daemon is about to be stopped, as it should be: no warnings of models that go with it."""
+        for host in self._hosts():
+            host.expected = True
 
     def _hosts(self) -> list[Host]:
         """Return what runs in threads of this process by this client."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "DaemonNotRunningError",
+    "DaemonStartError",
     "ModelExistsError",
     "ModelNotFoundError",
     "PicklingError",
@@ -73,6 +74,19 @@ class PyTritonDaemonError(PyTritonError):
 
 class DaemonNotRunningError(PyTritonDaemonError):
     """No daemon answers where one was looked for."""
+
+
+class DaemonStartError(PyTritonDaemonError):
+    """The private daemon of a `Triton` object did not start, or ended while it did.
+
+    Args:
+        message: why, and what to do
+        exit_code: what it ended with, see docs/cli.md; 5: a port is in use. None: it was stopped
+    """
+
+    def __init__(self, message: str = "", *, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class RegistrationError(PyTritonDaemonError):

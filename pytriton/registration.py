@@ -20,6 +20,8 @@ from pytriton.ipc import messages
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.pickling import pack_callable
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import Env, StrPath, capture_world
 
@@ -52,7 +54,9 @@ class Options:
     check: Callable[[Any], Any] | None = None
     lanes: int | None = None
     zero_copy_inputs: bool = False
+    temporary: bool = False
     isolation: Literal["process", "thread"] = "process"
+    trace_config: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises PyTritonValidationError: a value is unusable."""
@@ -73,6 +77,7 @@ class Options:
             raise PyTritonValidationError(
                 f"limits has to be pytriton.Limits(...), got {self.limits!r}."
             )
+        _check_trace_config(self.trace_config)
         if self.check is not None and not callable(self.check):
             raise PyTritonValidationError(
                 f"check has to be a function that takes the loaded callable, got {self.check!r}."
@@ -200,13 +205,17 @@ def plan(
     devices = device_list(options.devices)
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
     hosted = options.isolation == "thread"
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if hosted
+        else capture_world(options.python, options.env, options.cwd, options.sys_path)
+    )
+    world.env.update(trace_environment(options.trace_config))
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,
         config=document,
-        world=messages.World(sys.executable or "", cwd=os.getcwd())
-        if hosted
-        else capture_world(options.python, options.env, options.cwd, options.sys_path),
+        world=world,
         instances=count_instances(options.instances, devices, per_instance),
         devices=devices,
         factory=options.factory,
@@ -221,8 +230,9 @@ def plan(
         lanes=options.lanes or _default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
         isolation=options.isolation,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
-    message = messages.Register(spec, options.replace)
+    message = messages.Register(spec, options.replace, options.temporary)
     _check_sendable(message)
     return Plan(message, targets, options.check, own_interpreter=options.python is None)
 
@@ -259,6 +269,17 @@ def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(
             f"{name} has to be a number of seconds above 0, got {value!r}."
+        )
+
+
+def _check_trace_config(settings: Any) -> None:
+    if settings is None:
+        return
+    whole = isinstance(settings, (list, tuple))
+    if not whole or not all(isinstance(one, str) and "=" in one for one in settings):
+        raise PyTritonValidationError(
+            "trace_config has to be a list of settings such as 'opentelemetry,url=http://...', "
+            f"got {settings!r}."
         )
 
 

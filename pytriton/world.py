@@ -27,18 +27,20 @@ TRAVELLING_NAMES = frozenset(
         "all_proxy", "ftp_proxy", "https_proxy", "http_proxy", "no_proxy",
     }
 )  # fmt: skip
-#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks.
+#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks, traces.
 TRAVELLING_PREFIXES = (
     "BLIS_", "CONDA_", "CUDA_", "CUDNN_", "CUPY_", "GOMP_", "HF_", "JAX_", "KMP_", "LC_", "MKL_",
-    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "PYTHON",
-    "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV", "XDG_",
-    "XLA_",
+    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "OTEL_",
+    "PYTHON", "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV",
+    "XDG_", "XLA_",
 )  # fmt: skip
 #: Never by themselves, whatever they begin with: they make an interpreter wait for somebody at a
 #: keyboard, or undo the module search path that is captured here.
 STAYING_NAMES = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONSAFEPATH", "PYTHONBREAKPOINT"})
 #: Nor what looks like a secret, such as HF_TOKEN: `env=["HF_TOKEN"]` takes it along.
-_SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$")
+_SECRET = re.compile(
+    r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|^OTEL_.*HEADERS$"
+)
 #: Of no use, or harmful, to another interpreter than this one.
 _OF_THIS_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
 

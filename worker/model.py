@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,10 @@ from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.reports import report_error
+from pytriton.worker.required import RequiredInputs, complete, with_faults
 from pytriton.worker.results import Output, ResultWriter
+from pytriton.worker.streams import parts_of
+from pytriton.worker.tracing import spans_of
 
 
 class Model:
@@ -35,10 +39,14 @@ class Model:
         self.execution_timeout_s = spec.execution_timeout_s
         #: As it was registered: for a decoupled model, which may answer many times.
         self.produce = infer
-        self._infer, self._events = (infer, None) if self.decoupled else synchronous(infer)
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._infer = infer
+        if not self.decoupled:
+            self._infer, self._events = synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
-        self._batching = self._most_rows > 0
+        self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
+        self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
         self.results = ResultWriter(
             spec.name,
@@ -64,12 +72,42 @@ class Model:
         if self._events is not None:
             self._events.close()
 
+    @property
+    def batching(self) -> bool:
+        """Whether requests have a batch axis."""
+        return self._batching
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._events)
+        return self._events
+
+    def rehearse(self, requests: list[Request]) -> list[Any]:
+        """Return everything that the callable gives for these requests; nothing goes to a client.
+
+        Raises:
+            Exception: whatever the callable raises.
+        """
+        if not self.decoupled:
+            return [self._infer(requests)]
+        produced = self.produce(requests)
+        if self.asynchronous:
+            return self.event_loop().run_until_complete(_collected(produced))
+        return list(parts_of(produced))
+
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Return what the callable gets for one batch, or several merged.
 
         Raises:
             LaneError, ArenaError: the descriptors are wrong.
+            ValueError: a request of a decoupled model lacks an input.
         """
+        for part in parts if self.decoupled else ():
+            for fault in self._required.lacking(part.batch) or ():
+                if fault is not None:
+                    raise ValueError(fault)
         return read_requests(parts, batching=self._batching, zero_copy=self._zero_copy)
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
@@ -100,23 +138,53 @@ class Model:
         Raises:
             Unrecoverable: the callable said so; the text is for the clients, too.
         """
+        if self._required.names and any(self._required.lacking(part.batch) for part in parts):
+            return [self._answer_complete(part) for part in parts]
+        for part in parts:
+            if part.batch.trace is not None:
+                return self._answer_traced(parts)
+        return self._answer(parts, self._infer)
+
+    def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        spans = spans_of(self.name, [part.batch for part in parts])
+        if spans is None:  # none can be made here
+            return self._answer(parts, self._infer)
+        with spans:
+            answers = self._answer(parts, spans.around(self._infer))
+            failed = [answer for answer in answers if isinstance(answer, BatchFailed)]
+            if failed:
+                spans.failed(failed[0].text)
+            return answers
+
+    def _answer(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         self._buffers.begin(parts)
         try:
             # A call of its own, so that nothing here holds the results when buffers are settled.
-            answers = self._answers(parts)
+            answers = self._answers(parts, infer)
         finally:
             self._buffers.end()
         return self._buffers.settled(parts, answers)
 
-    def _answers(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+    def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
+        """Answer a batch in which requests may lack an input: they fail by themselves."""
+        faults = self._required.lacking(part.batch)
+        if faults is None:
+            return self.answer([part])[0]
+        rest = complete(part.batch, faults)
+        answer = (
+            self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
+        )
+        return with_faults(answer, faults)
+
+    def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:
             requests = self.requests(parts)
         except Exception as error:
             if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
-                return [self._answers([part])[0] for part in parts]
+                return [self._answers([part], infer)[0] for part in parts]
             return self._failed(parts, error)
         try:
-            results = self.results.checked(self._infer(requests), len(requests))
+            results = self.results.checked(infer(requests), len(requests))
             if len(parts) > 1:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:
@@ -162,6 +230,12 @@ class Unrecoverable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+
+
+async def _collected(produced: Any) -> list[Any]:
+    if hasattr(produced, "__aiter__"):
+        return [results async for results in produced]
+    return [await produced]
 
 
 def _rows(batch: Batch) -> int:

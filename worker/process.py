@@ -16,12 +16,13 @@ from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
-from pytriton.worker import limits
+from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
 from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
 EXIT_OK = 0
@@ -57,7 +58,10 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         allowance = limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         control.send(messages.WorkerReady(worker))
-        loop.run(signal_pipe(signal.SIGTERM))
+        try:
+            loop.run(signal_pipe(signal.SIGTERM))
+        finally:
+            tracing.finish()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -69,6 +73,9 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)
     model = Model(load.spec, infer)
+    if load.tracing:
+        tracing.prepare()
+    warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
     gc.collect()

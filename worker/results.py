@@ -5,6 +5,7 @@ What lies in a buffer of `empty_output` stays where it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,16 @@ from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.outputs import OutputBuffers
+
+#: The default name of an input.
+_DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
+
+
+#: What PyTriton says of other arrays.
+_KINDS = (
+    ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
+    "(dtype.kind: biufOSU)"
+)
 
 
 class ResultError(Exception):
@@ -118,6 +129,8 @@ class ResultWriter:
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
                 f"numpy arrays. Got a list with {_describe(result)}."
             )
+        if type(result) is Request:
+            result = self._passed_on(result)
         if self._strict:
             self._refuse_undeclared(result)
         requested = request.requested
@@ -133,6 +146,12 @@ class ResultWriter:
         try:
             value: Any = result[output.name]
         except KeyError:
+            strange = [name for name in result if not isinstance(name, str)]
+            if strange:
+                raise ResultError(
+                    f"Not all keys returned by `{self._model}` model callable are string: "
+                    f"{_describe(strange[0])}."
+                ) from None
             raise ResultError(
                 f"Model `{self._model}` returned no output `{output.name}`; it returned "
                 f"{', '.join(f'`{name}`' for name in result) or 'nothing'}."
@@ -156,6 +175,17 @@ class ResultWriter:
                 return ref
         return tensors.write(lane, output.name, output.datatype, array, output.dtype)
 
+    def _passed_on(self, request: Request) -> Mapping[str, Any]:
+        """Return a request that is the answer, as in `lambda requests: requests`, under its outputs' names.
+
+        INPUT_1 answers as OUTPUT_1 (the names of unnamed tensors), and an only input as the only output.
+        """
+        if any(name in request for name in self._declared):
+            return request
+        if len(request) == len(self._outputs) == 1:
+            return {self._outputs[0].name: next(iter(request.values()))}
+        return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
+
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
         for name in result:
             if name not in self._declared:
@@ -167,7 +197,10 @@ class ResultWriter:
         if isinstance(value, np.ndarray):
             return value
         if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
-            raise self._error(output, f"is {_describe(value)}, not a numpy array")
+            raise ResultError(
+                f"Not all values returned by `{self._model}` model callable are numpy arrays: output "
+                f"`{output.name}` is {_describe(value)}, not a numpy array."
+            )
         # numpy's own dtypes for strings would cut off trailing NULs
         return np.array(value, object if isinstance(value, (str, bytes)) else None)
 
@@ -209,9 +242,11 @@ class ResultWriter:
         else:
             castable = _castable(given, declared)
         if not castable:
+            known = given.kind in "biufOSU" or given.name == "bfloat16"
             raise self._error(
                 output,
-                f"has dtype {given}, which cannot be cast to {declared} without losing values",
+                f"has dtype {given}, which cannot be cast to {declared} without losing values"
+                + ("" if known else _KINDS),
             )
 
     def _error(self, output: Output, what: str) -> ResultError:

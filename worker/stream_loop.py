@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from pytriton.proxy.types import Request
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
+from pytriton.worker.tracing import NO_SPANS, spans_of
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -60,18 +60,23 @@ class StreamLoop(Loop):
             LaneClosed, LaneError: the proxy is gone, or breaks the protocol.
         """
         stream = self._begin(outbox, batch)
-        error: Exception | None = None
+        self._end(stream, self._answer_to_end(outbox, batch, stream))
+
+    def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> Exception | None:
+        # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
+        # hold the batch's memory until the garbage collector comes by.
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
-            self._produce(outbox, stream, requests)
+            with stream.spans.calling(requests):
+                self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
             self._answered()
             raise
         except Exception as raised:
-            error = raised
-        self._end(stream, error)
+            return raised
+        return None
 
     def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         parts = parts_of(self._model.produce(requests))
@@ -89,7 +94,8 @@ class StreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
         self._gauge.begin(len(batch.requests))
-        return Stream(outbox, batch, self._model.results)
+        spans = spans_of(self._model.name, [batch]) or NO_SPANS
+        return Stream(outbox, batch, self._model.results, spans)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -120,10 +126,9 @@ class AsyncStreamLoop(StreamLoop):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._tasks: dict[Stream, asyncio.Task[None]] = {}
+        self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
-        self._events = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._events)
+        self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
     def run(self, told_to_end: int) -> None:
@@ -191,29 +196,40 @@ class AsyncStreamLoop(StreamLoop):
         stream = self._begin(outbox, batch)
         task = self._events.create_task(self._answer_stream(outbox, batch, stream))
         self._tasks[stream] = task
-        task.add_done_callback(lambda _: self._tasks.pop(stream))
+        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
+        task.add_done_callback(partial(self._task_done, outbox, stream))
 
-    async def _answer_stream(self, outbox: Outbox, batch: Batch, stream: Stream) -> None:
-        error: Exception | None = None
+    async def _answer_stream(
+        self, outbox: Outbox, batch: Batch, stream: Stream
+    ) -> Exception | None:
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
             limit_s = self._model.execution_timeout_s
-            await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+            with stream.spans.calling(requests):
+                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
         except asyncio.TimeoutError:
-            error = TimeoutError(
+            return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
             )
-        except asyncio.CancelledError:
-            pass  # nobody waits for it
         except Exception as raised:
-            error = raised
-        lane_is_gone = outbox.lane not in self._outboxes
-        if lane_is_gone:
+            return raised
+        return None
+
+    def _task_done(
+        self, outbox: Outbox, stream: Stream, task: asyncio.Task[Exception | None]
+    ) -> None:
+        del self._tasks[stream]
+        if outbox.lane not in self._outboxes:  # it is gone
             self._answered()
             return
-        with contextlib.suppress(LaneClosed):  # its end is seen by the reader
-            self._end(stream, error)
+        try:
+            # Cancelled: nobody waits for it.
+            self._end(stream, None if task.cancelled() else task.result())
+        except LaneClosed:
+            return  # its end is seen by the reader
+        except LaneError as error:
+            self._drop(outbox.lane, error)
 
     async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         produced = self._model.produce(requests)

@@ -28,6 +28,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.worker.reports import report_error
 from pytriton.worker.results import ResultWriter
+from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
 _BYTES = 8 << 20
@@ -40,6 +41,7 @@ class Outbox:
         """Say to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, Stream] = {}
+        self._batches = batches
         self._parts = 0
         lane.send(Room(batches))
 
@@ -57,9 +59,13 @@ class Outbox:
         """Take note of what the proxy says; return a batch for the caller to begin.
 
         Raises:
-            LaneError: that is not for a worker.
+            LaneError: that is not for a worker, or a batch that there is no room for.
         """
         if isinstance(message, Batch):
+            if message.id in self.streams:
+                raise LaneError(f"batch {message.id} is under way already")
+            if len(self.streams) >= self._batches:
+                raise LaneError("there is no room for another batch")
             return message
         if isinstance(message, Credit):
             self._parts -= message.parts
@@ -94,8 +100,11 @@ class Outbox:
 class Stream:
     """The answers to one batch."""
 
-    def __init__(self, outbox: Outbox, batch: Batch, writer: ResultWriter) -> None:
+    def __init__(
+        self, outbox: Outbox, batch: Batch, writer: ResultWriter, spans: Spans | NoSpans = NO_SPANS
+    ) -> None:
         self.id = batch.id
+        self.spans = spans
         self._outbox = outbox
         self._requests = batch.requests
         self._writer = writer
@@ -139,11 +148,14 @@ class Stream:
         if error is not None:
             report_error(error)
             end = BatchFailed(self.id, sendable(f"{type(error).__name__}: {error}"))
+            self.spans.failed(end.text)
+        self.spans.end()
         self._outbox.lane.send(end)
 
     def forget(self) -> None:
         """The proxy is gone: there is nobody to tell."""
         self._outbox.streams.pop(self.id, None)
+        self.spans.end()
 
     def _response(self, index: int, result: Any) -> ResponseRef | None:
         if result is None or index in self._cancelled:

@@ -19,11 +19,13 @@ from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
+from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
 from pytriton.worker.reports import report_error, report_to
 from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.warmup import warm_up
 
 #: What the last words to the dispatcher get to leave this process in.
 _FLUSH_S = 1.0
@@ -102,6 +104,8 @@ class WorkerThread:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
             model = Model(self._spec, self._load(), own_process=False)
+            tracing.offer(self._spec.world.env)
+            warm_up(model, self._spec.warmups)
         except BaseException as error:
             text = sendable(f"{type(error).__name__}: {error}")
             control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))

@@ -85,7 +85,8 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
         finally:
             self._buffer = None
             buffer.close()
-            # One that is over must not be cancelled: tritonserver (2.51) may then hold its model for ever.
+            # Only what is not over: tritonserver (2.51) loses track of a stream that is cancelled while it ends, and
+            # takes its model for being in use until the grace period of an unregister is over.
             client.stop_stream(cancel_requests=not final)
 
     def _send(self, client: Any, server: Server, prepared: Prepared) -> None:

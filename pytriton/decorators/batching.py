@@ -34,8 +34,12 @@ _ADJACENCY_MIN_BYTES = 64 * 1024
 @overload
 def batch(wrapped: Callable[..., Any]) -> Callable[..., Any]: ...
 @overload
-def batch(*, parameters: bool = ...) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-def batch(wrapped: Callable[..., Any] | None = None, *, parameters: bool = False) -> Any:
+def batch(
+    *, parameters: bool = ..., requests: bool = ...
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def batch(
+    wrapped: Callable[..., Any] | None = None, *, parameters: bool = False, requests: bool = False
+) -> Any:
     """Join the requests of a batch along their batch axis, and split the outputs again.
 
     The wrapped callable is called with one array per input as keyword arguments, each of shape
@@ -44,8 +48,12 @@ def batch(wrapped: Callable[..., Any] | None = None, *, parameters: bool = False
 
     Args:
         wrapped: the callable (when used without parentheses)
-        parameters: also hand over a keyword argument ``parameters``: the list of the requests'
-            parameter dicts
+        parameters: also hand over a keyword argument ``parameters``: an array of dicts, one for each
+            row, with the parameters and forwarded headers of the request that the row came with.
+            Like an input, it is split by ``@group_by_values("parameters")``, padded by
+            ``@pad_batch``, and made one dict by ``@first_value("parameters")``.
+        requests: also hand over a keyword argument ``requests``: the list of the `Request` objects
+            (requested output names, `is_cancelled`, `traced_span`)
 
     Raises (when called):
         PyTritonValidationError: the requests have different inputs (see `group_by_keys`), or the
@@ -59,21 +67,32 @@ def batch(wrapped: Callable[..., Any] | None = None, *, parameters: bool = False
         >>> double([Request({"x": np.ones((1, 2))}), Request({"x": np.zeros((2, 2))})])[1]["y"]
         array([[0., 0.],
                [0., 0.]])
+        >>> @batch(parameters=True)
+        ... def scale(x, parameters):
+        ...     return {"y": x * np.array([[row["by"]] for row in parameters])}
+        >>> scale([Request({"x": np.ones((1, 2))}, {"by": 3})])[0]["y"]
+        array([[3., 3.]])
     """
-    adapter = _Batch(parameters)
+    adapter = _Batch(parameters, requests)
     return Decorator(adapter) if wrapped is None else decorate(wrapped, adapter)
 
 
 @overload
 def sample(wrapped: Callable[..., Any]) -> Callable[..., Any]: ...
 @overload
-def sample(*, parameters: bool = ...) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-def sample(wrapped: Callable[..., Any] | None = None, *, parameters: bool = False) -> Any:
+def sample(
+    *, parameters: bool = ..., request: bool = ...
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def sample(
+    wrapped: Callable[..., Any] | None = None, *, parameters: bool = False, request: bool = False
+) -> Any:
     """Hand over the first request's inputs as keyword arguments; for models without batching.
 
     Args:
         wrapped: the callable (when used without parentheses)
-        parameters: also hand over a keyword argument ``parameters``: the request's parameter dict
+        parameters: also hand over a keyword argument ``parameters``: the dict of the request's
+            parameters and forwarded headers
+        request: also hand over a keyword argument ``request``: the `Request` itself
 
     Example:
         >>> @sample
@@ -82,7 +101,7 @@ def sample(wrapped: Callable[..., Any] | None = None, *, parameters: bool = Fals
         >>> double([Request({"x": np.ones(2)})])
         [{'y': array([2., 2.])}]
     """
-    adapter = _Sample(parameters)
+    adapter = _Sample(parameters, request)
     return Decorator(adapter) if wrapped is None else decorate(wrapped, adapter)
 
 
@@ -101,14 +120,17 @@ def get_inference_request_batch_size(inference_request: Mapping[str, Any]) -> in
 
 
 class _Batch(Adapter):
-    def __init__(self, parameters: bool) -> None:
+    def __init__(self, parameters: bool, requests: bool) -> None:
         self.parameters = parameters
+        self.requests = requests
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         requests, owner = args[-1], args[:-1]
         inputs, sizes = gather(requests)
         if self.parameters:
-            inputs = _with_parameters(inputs, [_parameters_of(request) for request in requests])
+            inputs = _with(inputs, "parameters", _by_row(requests, sizes))
+        if self.requests:
+            inputs = _with(inputs, "requests", list(requests))
 
         def merge(results: list[Any]) -> list[dict[str, Any]]:
             return split(named_outputs(results[0], wrapped, owner), sizes)
@@ -117,14 +139,17 @@ class _Batch(Adapter):
 
 
 class _Sample(Adapter):
-    def __init__(self, parameters: bool) -> None:
+    def __init__(self, parameters: bool, request: bool) -> None:
         self.parameters = parameters
+        self.request = request
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         request, owner = args[-1][0], args[:-1]
         inputs = dict(request)
         if self.parameters:
-            inputs = _with_parameters(inputs, _parameters_of(request))
+            inputs = _with(inputs, "parameters", _parameters_of(request))
+        if self.request:
+            inputs = _with(inputs, "request", request)
 
         def merge(results: list[Any]) -> list[dict[str, Any]]:
             return [named_outputs(results[0], wrapped, owner)]
@@ -136,13 +161,24 @@ def _parameters_of(request: Any) -> dict[str, Any]:
     return getattr(request, "parameters", None) or {}
 
 
-def _with_parameters(inputs: dict[str, Any], parameters: Any) -> dict[str, Any]:
-    if "parameters" in inputs:
+def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
+    """Return the requests' parameters, as often as they have rows; once, where nothing is batched."""
+    found = [_parameters_of(request) for request in requests]
+    rows = np.empty(sum(sizes) if sizes else len(found), dtype=np.object_)
+    start = 0
+    for parameters, size in zip(found, sizes or [1]):
+        rows[start : start + size] = parameters
+        start += size
+    return rows
+
+
+def _with(inputs: dict[str, Any], keyword: str, value: Any) -> dict[str, Any]:
+    if keyword in inputs:
         raise PyTritonValidationError(
-            "The model has an input called 'parameters', so the decorator's parameters=True has "
-            "no keyword to hand over the request parameters. Rename the input."
+            f"The model has an input called {keyword!r}, so the decorator's {keyword}=True has no "
+            "keyword to hand over what was asked for. Rename the input."
         )
-    return {**inputs, "parameters": parameters}
+    return {**inputs, keyword: value}
 
 
 def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], list[int]]:

@@ -37,7 +37,7 @@ def group_by_values(
     that the requests left out is not looked at.
 
     Args:
-        keys: names of the inputs
+        keys: names of the inputs; ``"parameters"``, too, below ``@batch(parameters=True)``
         pad_fn: makes the groups' outputs fit together, see `ConstantPadder`; takes and returns a
             list of dicts of arrays
 
@@ -221,9 +221,15 @@ def _concatenate(name: str, results: list[_Outputs]) -> _Array:
 def row_keys(values: _Array) -> list[Hashable]:
     """Something hashable for every row of an array, equal where the rows are equal."""
     if values.dtype.kind in "OSU":
-        return [tuple(row.ravel().tolist()) if np.ndim(row) else row for row in values]
+        return [_hashable(row) for row in values]
     contiguous = np.ascontiguousarray(values)
     return [row.tobytes() for row in contiguous]
+
+
+def _hashable(row: Any) -> Hashable:
+    if isinstance(row, dict):  # parameters of a request
+        return frozenset(row.items())
+    return tuple(row.ravel().tolist()) if np.ndim(row) else row
 
 
 def require_keys(

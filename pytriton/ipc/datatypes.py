@@ -6,6 +6,7 @@ a tensor as 16-bit words and never looks inside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,29 @@ def of_config(data_type: str) -> str:
     """
     name = data_type[len("TYPE_") :]
     return "BYTES" if name == "STRING" else name
+
+
+def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the datatype of every tensor that a model's requests may bring, by name.
+
+    Besides its inputs, these are the control inputs that Triton's sequence batcher adds
+    (model_config.proto, message ModelSequenceBatching.Control).
+    """
+    found = {entry["name"]: of_config(entry["data_type"]) for entry in config["input"]}
+    for entry in config.get("sequence_batching", {}).get("control_input", ()):
+        for control in entry.get("control", ()):
+            found[entry["name"]] = _of_control(control)
+    return found
+
+
+def _of_control(control: Mapping[str, Any]) -> str:
+    if control.get("int32_false_true"):
+        return "INT32"
+    if control.get("fp32_false_true"):
+        return "FP32"
+    if control.get("bool_false_true"):
+        return "BOOL"
+    return of_config(control["data_type"])  # a correlation id
 
 
 def element_dtype(datatype: str) -> np.dtype[Any]:

@@ -102,6 +102,17 @@ class ResponseRef(_Descriptor, frozen=True):
     error: Optional[str] = None
 
 
+class BatchTrace(_Descriptor, frozen=True):
+    """How a batch is traced: `contexts` has one entry per request, "" for one that is not.
+
+    An entry is what Triton gives (`request.trace().get_context()`): a JSON object of the headers of W3C
+    Trace Context. `begun_ns` is when the proxy took the batch, in nanoseconds since 1970.
+    """
+
+    begun_ns: int
+    contexts: list[str]
+
+
 class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of the messages on a lane."""
 
@@ -113,10 +124,11 @@ class Announce(_LaneMessage, frozen=True):
 
 
 class Batch(_LaneMessage, frozen=True):
-    """proxy → worker: run the callable on these requests."""
+    """proxy → worker: run the callable on these requests. `trace` is None when nobody traces them."""
 
     id: int
     requests: list[RequestRef]
+    trace: Optional[BatchTrace] = None
 
 
 class BatchDone(_LaneMessage, frozen=True):

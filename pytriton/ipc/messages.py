@@ -64,6 +64,28 @@ class Limits(msgspec.Struct, frozen=True):
     nice: int = 0
 
 
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -105,16 +127,21 @@ class ModelSpec(msgspec.Struct, frozen=True):
     zero_copy_inputs: bool = False
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
 
 
 class Register(Message, frozen=True):
-    """Serve a model. Payload frames: one pickled callable, or one per instance."""
+    """Serve a model. Payload frames: one pickled callable, or one per instance.
+
+    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    """
 
     spec: ModelSpec
     replace: bool = False
+    temporary: bool = False
     protocol: int = PROTOCOL
 
 
@@ -332,6 +359,8 @@ class LoadModel(Message, frozen=True):
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
+    #: tritonserver traces with OpenTelemetry: be ready to make spans.
+    tracing: bool = False
 
 
 class WorkerReady(Message, frozen=True):
@@ -422,11 +451,13 @@ class Attached(Message, frozen=True):
     """Connect to the worker that listens at `lane_path`.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
     """
 
     worker: str
     lane_path: str
     execution_timeout_s: Optional[float] = None
+    tracing: bool = False
 
 
 class LaneLost(Message, frozen=True):

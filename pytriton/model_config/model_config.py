@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.common import DynamicBatcher, require_integer
+from pytriton.model_config.pass_through import check_extra
 from pytriton.model_config.warmup import ModelWarmup
 
 __all__ = ["ModelConfig"]
-
-# Fields of the message ModelConfig in Triton's model_config.proto that we do not make ourselves.
-_PASSED_THROUGH = (
-    "batch_input",
-    "batch_output",
-    "metric_tags",
-    "model_metrics",
-    "model_operations",
-    "model_repository_agents",
-    "model_warmup",
-    "optimization",
-    "sequence_batching",
-    "version_policy",
-)
-_SAID_ELSEWHERE = {
-    "backend": "it is always the proxy's",
-    "cc_model_filenames": "it does not apply to Python models",
-    "default_model_filename": "it is always the proxy's",
-    "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
-    "ensemble_scheduling": "an ensemble has no callable",
-    "input": "use inputs=[Tensor(...)]",
-    "instance_group": "use instances= or devices= when registering",
-    "max_batch_size": "use ModelConfig(max_batch_size=...)",
-    "model_transaction_policy": "use ModelConfig(decoupled=...)",
-    "name": "use the model's name when registering",
-    "output": "use outputs=[Tensor(...)]",
-    "parameters": "use ModelConfig(parameters={...})",
-    "platform": "it is always the proxy's",
-    "response_cache": "use ModelConfig(response_cache=...)",
-    "runtime": "it is always the proxy's",
-}
 
 
 @dataclass
@@ -55,13 +24,16 @@ class ModelConfig:
         batcher: how batches are made; None hands over every request on its own
         response_cache: answer repeated identical requests from Triton's cache
         decoupled: any number of responses per request (streaming)
-        model_warmup: requests made before the model is ready
+        model_warmup: requests that every worker's callable is given before it counts as ready
         parameters: free parameters, kept in Triton's configuration as strings
-        extra: other fields of Triton's model configuration in its JSON form, passed through, e.g.
-            ``{"optimization": {"priority": "PRIORITY_MAX"}}``
+        extra: other fields of Triton's model configuration in its JSON form, passed through:
+            ``sequence_batching``, ``version_policy``, ``optimization``, ``metric_tags``...; names
+            and types are checked against Triton's own schema. The rate limiter is
+            ``{"instance_group": [{"rate_limiter": {...}}]}``
 
     Raises:
-        PyTritonBadParameterError: a field is out of its range, or `extra` has an unknown field
+        PyTritonBadParameterError: a field is out of its range, or `extra` has an unknown field or
+            a value of a wrong type
 
     Example:
         >>> ModelConfig(max_batch_size=64, batcher=DynamicBatcher(max_queue_delay_microseconds=99))
@@ -98,7 +70,9 @@ class ModelConfig:
         self._validate_preferred_sizes()
         self._validate_cache()
         _validate_parameters(self.parameters or {})
-        _validate_extra(self.extra or {})
+        if self.extra is not None:
+            check_extra(self.extra)
+        self._validate_warmups()
 
     def _validate_preferred_sizes(self) -> None:
         if not self.batching or self.batcher is None:
@@ -108,6 +82,19 @@ class ModelConfig:
                 raise PyTritonBadParameterError(
                     f"The `preferred_batch_size` {size} is larger than the `max_batch_size` "
                     f"{self.max_batch_size}."
+                )
+
+    def _validate_warmups(self) -> None:
+        for warmup in self.model_warmup or ():
+            if not isinstance(warmup, ModelWarmup):
+                raise PyTritonBadParameterError(
+                    f"The `model_warmup` must be a list of ModelWarmup, got {warmup!r} in it."
+                )
+            most = self.max_batch_size if self.batching else 1
+            if warmup.batch_size > most:
+                raise PyTritonBadParameterError(
+                    f"The `batch_size` {warmup.batch_size} of warm-up {warmup.name!r} is larger "
+                    f"than what the model takes ({most})."
                 )
 
     def _validate_cache(self) -> None:
@@ -139,20 +126,3 @@ def _validate_parameters(parameters: Mapping[str, Any]) -> None:
                 "The `parameters` of a model map strings to str, int, bool or float; "
                 f"got {key!r}: {value!r}."
             )
-
-
-def _validate_extra(extra: Mapping[str, Any]) -> None:
-    for name in extra:
-        if name in _SAID_ELSEWHERE:
-            raise PyTritonBadParameterError(
-                f"The field {name!r} cannot be set through `extra`: {_SAID_ELSEWHERE[name]}."
-            )
-        if name in _PASSED_THROUGH:
-            continue
-        known = [*_PASSED_THROUGH, *_SAID_ELSEWHERE]
-        nearest = difflib.get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise PyTritonBadParameterError(
-            f"Unknown field {name!r} in `extra`.{hint} "
-            f"Fields that can be passed through: {', '.join(_PASSED_THROUGH)}."
-        )

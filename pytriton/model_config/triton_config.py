@@ -11,11 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton.exceptions import PyTritonValidationError
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
 from pytriton.model_config.dtypes import to_config_datatype
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
+from pytriton.model_config.warmup import check_warmups
 
 __all__ = ["name_tensors", "to_triton_config", "validate_model_name"]
 
@@ -106,10 +107,12 @@ def to_triton_config(
         "input": _inputs(inputs),
         "output": _outputs(outputs),
     }
+    check_warmups(config.model_warmup or (), name_tensors(inputs, "INPUT"))
     extra = dict(config.extra or {})
+    _check_version(extra.get("version_policy"), version)
     # Triton allows one scheduler per model, and no scheduler of ours without a batch axis.
     if batching and config.batcher is not None and "sequence_batching" not in extra:
-        document["dynamic_batching"] = _dynamic_batching(config.batcher)
+        document["dynamic_batching"] = dynamic_batching(config.batcher)
     if config.response_cache:
         document["response_cache"] = {"enable": True}
     if config.decoupled:
@@ -123,6 +126,16 @@ def to_triton_config(
         # Without it Triton serves the highest version folder, whatever that is.
         document["version_policy"] = {"specific": {"versions": [version]}}
     return {**document, **extra}
+
+
+def _check_version(policy: Mapping[str, Any] | None, version: int) -> None:
+    served = ((policy or {}).get("specific") or {}).get("versions")
+    if served is not None and version not in [int(one) for one in served]:
+        raise PyTritonBadParameterError(
+            f"The `version_policy` serves the versions {list(served)}, but the model is registered "
+            f"as version {version}: nothing would be served. Put {version} in, or leave the policy "
+            "out."
+        )
 
 
 def _refuse_scalars(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
@@ -161,7 +174,8 @@ def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     return entry
 
 
-def _dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
+def dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
+    """Return the JSON form of Triton's message ModelDynamicBatching."""
     section: dict[str, Any] = {
         "max_queue_delay_microseconds": batcher.max_queue_delay_microseconds,
         "preserve_ordering": batcher.preserve_ordering,

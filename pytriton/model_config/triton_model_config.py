@@ -44,7 +44,7 @@ class TritonModelConfig:
         max_batch_size: most rows in one batch; 0 without batching
         batching: requests have a batch axis
         batcher: dynamic batching, None if batches are not put together
-        instance_group: device kind -> number of instances
+        instance_group: device kind -> number of instances; None is Triton's default
         decoupled: any number of responses per request
         backend_parameters: parameters of the model, as strings
         inputs: tensors the model takes, in order
@@ -153,5 +153,7 @@ def _parse_instances(groups: Sequence[Mapping[str, Any]]) -> dict[DeviceKind, in
     counts: dict[DeviceKind, int | None] = {}
     for group in groups:
         kind = DeviceKind[group.get("kind", "KIND_AUTO")]
-        counts[kind] = (counts.get(kind) or 0) + int(group.get("count", 1))
+        count = None if group.get("count") is None else int(group["count"])
+        # A group that says no number has Triton's default, one; alone, it is shown as unsaid.
+        counts[kind] = (counts[kind] or 1) + (count or 1) if kind in counts else count
     return counts

@@ -1,19 +1,28 @@
-"""Warm-up: requests that a model is given before it is called ready."""
+"""Warm-up: requests that a model is given before it is called ready.
+
+They are made and answered in each worker while it loads, not by Triton: so replacements, spares and
+added instances are warm, too, and a warm-up that fails makes the registration fail. Random data is
+the same on every start: its seed is made of the names of the warm-up and of the input.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import io
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
+from pytriton.model_config.tensor import Tensor
 
-__all__ = ["ModelWarmup", "WarmupInput"]
+__all__ = ["ModelWarmup", "WarmupInput", "check_warmups"]
 
 _SOURCES = ("zero_data", "random_data", "input_data_file")
 
@@ -27,7 +36,8 @@ class WarmupInput:
         shape: shape without the batch axis; every dimension is known
         zero_data: zeros (empty strings for BYTES)
         random_data: random values, the same ones on every start
-        input_data_file: path of a .npy file, with or without a batch axis
+        input_data_file: a .npy file (its path, or opened for reading), with or without a batch
+            axis; its array is repeated or cut to the batch. It is read when the model is registered.
 
     Raises:
         PyTritonBadParameterError: unusable dtype or shape, or not exactly one source
@@ -37,7 +47,7 @@ class WarmupInput:
     shape: tuple[int, ...]
     zero_data: bool = False
     random_data: bool = False
-    input_data_file: str | Path | None = None
+    input_data_file: str | Path | BinaryIO | None = None
 
     def __post_init__(self) -> None:
         self.dtype = normalise_dtype(self.dtype)
@@ -64,12 +74,12 @@ class WarmupInput:
             array of shape ``(batch_size, *shape)``, or ``shape`` when `batch_size` is 0
 
         Raises:
-            PyTritonBadParameterError: the file's array does not fit `shape`
+            PyTritonBadParameterError: the file cannot be read, or its array does not fit `shape`
         """
         shape = (batch_size, *self.shape) if batch_size else self.shape
         dtype = to_numpy_dtype(to_triton_datatype(self.dtype))
         if self.input_data_file is not None:
-            return self._from_file(shape, dtype, Path(self.input_data_file))
+            return self._fitted(self._loaded().astype(dtype), shape)
         if dtype.kind == "O":
             return self._texts(shape, seed)
         if self.zero_data:
@@ -91,16 +101,43 @@ class WarmupInput:
                 values[index] = random.bytes(8)
         return values
 
-    def _from_file(self, shape: tuple[int, ...], dtype: np.dtype[Any], path: Path) -> NDArray[Any]:
-        # Object arrays would have to be unpickled; byte strings fit into numpy's S arrays.
-        loaded: NDArray[Any] = np.load(path, allow_pickle=False).astype(dtype)
+    def file_content(self) -> bytes:
+        """Return what `input_data_file` holds; nothing if there is none.
+
+        Raises:
+            PyTritonBadParameterError: it cannot be read
+        """
+        if self.input_data_file is None:
+            return b""
+        try:
+            if isinstance(self.input_data_file, (str, Path)):
+                return Path(self.input_data_file).read_bytes()
+            self.input_data_file.seek(0)
+            return self.input_data_file.read()
+        except OSError as error:
+            raise PyTritonBadParameterError(
+                f"The `input_data_file` of a warm-up input cannot be read: {error}"
+            ) from error
+
+    def _loaded(self) -> NDArray[Any]:
+        try:
+            # Object arrays would have to be unpickled; byte strings fit into numpy's S arrays.
+            loaded: NDArray[Any] = np.load(io.BytesIO(self.file_content()), allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise PyTritonBadParameterError(
+                f"The `input_data_file` {self.input_data_file} holds no array that can be read: {error}. "
+                "Write it with np.save, byte strings as an array of dtype S."
+            ) from error
+        return loaded
+
+    def _fitted(self, loaded: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         if loaded.shape == self.shape:
             return np.array(np.broadcast_to(loaded, shape))
         batched = len(shape) > len(self.shape)
         if not batched or loaded.shape[1:] != self.shape or loaded.shape[:1] == (0,):
             raise PyTritonBadParameterError(
-                f"The array in {path} has the shape {loaded.shape}; a warm-up input of shape "
-                f"{self.shape} needs that shape, or it with a batch axis in front."
+                f"The array in {self.input_data_file} has the shape {loaded.shape}; a warm-up input of "
+                f"shape {self.shape} needs that shape, or it with a batch axis in front."
             )
         rows = np.arange(shape[0]) % loaded.shape[0]  # repeat or cut the file's batch
         taken: NDArray[Any] = loaded[rows]
@@ -137,3 +174,63 @@ class ModelWarmup:
                     f"The input {input_name!r} of warm-up {self.name!r} must be a WarmupInput, "
                     f"got {source!r}."
                 )
+
+    def arrays(self, *, batching: bool = True) -> dict[str, NDArray[Any]]:
+        """Make the inputs of one request of this warm-up; the same ones every time.
+
+        Args:
+            batching: whether they have a batch axis
+
+        Raises:
+            PyTritonBadParameterError: a file cannot be read, or does not fit
+        """
+        return {
+            name: source.generate(
+                self.batch_size if batching else 0, zlib.crc32(f"{self.name}/{name}".encode())
+            )
+            for name, source in self.inputs.items()
+        }
+
+
+def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Tensor]]) -> None:
+    """See that warm-up requests are requests that the model takes.
+
+    Args:
+        warmups: the warm-ups
+        inputs: the model's inputs by name
+
+    Raises:
+        PyTritonBadParameterError: an input is unknown, missing, or of another type or shape
+    """
+    declared = dict(inputs)
+    for warmup in warmups:
+        for name, source in warmup.inputs.items():
+            if name not in declared:
+                near = difflib.get_close_matches(name, declared, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise PyTritonBadParameterError(
+                    f"Warm-up {warmup.name!r} has data for {name!r}, which is no input of the "
+                    f"model.{hint} Inputs: {', '.join(declared)}."
+                )
+            _check_source(warmup.name, name, source, declared[name])
+        missing = [n for n, one in declared.items() if not one.optional and n not in warmup.inputs]
+        if missing:
+            raise PyTritonBadParameterError(
+                f"Warm-up {warmup.name!r} has no data for the input {missing[0]!r}."
+            )
+
+
+def _check_source(warmup: str, name: str, source: WarmupInput, tensor: Tensor) -> None:
+    given, wanted = to_triton_datatype(source.dtype), to_triton_datatype(tensor.dtype)
+    if given != wanted:
+        raise PyTritonBadParameterError(
+            f"Warm-up {warmup!r} makes {given} for the input {name!r}, which takes {wanted}."
+        )
+    fits = len(source.shape) == len(tensor.shape) and all(
+        want in (-1, size) for size, want in zip(source.shape, tensor.shape)
+    )
+    if not fits:
+        raise PyTritonBadParameterError(
+            f"Warm-up {warmup!r} makes the shape {source.shape} for the input {name!r}, which "
+            f"takes {tensor.shape} (the batch axis is not part of it)."
+        )

@@ -8,6 +8,8 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapp
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytriton.proxy.telemetry import get_telemetry_tracer
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -116,7 +118,7 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
             yield None
             return
         trace = importlib.import_module("opentelemetry.trace")
-        tracer = trace.get_tracer("pytriton")
+        tracer = get_telemetry_tracer() or trace.get_tracer("pytriton")
         context = trace.set_span_in_context(self.span)
         with tracer.start_as_current_span(
             span_name, context=context, attributes=attributes or None

@@ -1,17 +1,19 @@
-"""The real daemon that hostile messages are aimed at, with a model whose answers show that all is well."""
+"""The real daemon that hostile messages are aimed at, with models whose answers show that all is well."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 from support.inference import Array, Inference
 from support.running import RunningDaemon
+from support.streaming import Streaming
 
 from fuzzing.target import Finding
 from pytriton.daemon import Model
@@ -19,6 +21,8 @@ from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
 MODEL = "fuzzed"
+#: Decoupled ones: a generator, and an asynchronous generator, whose worker has several batches under way.
+STREAMS = ("fuzzed-stream", "fuzzed-async-stream")
 #: What the allocators of a process may keep of a run: not a leak, which grows with the cases.
 GROWTH_BYTES = 64 << 20
 _SETTLE_S = 20.0
@@ -29,39 +33,84 @@ def _increment(x: Array) -> dict[str, Array]:
     return {"y": x + 1}
 
 
-class Ground:
-    """A daemon with one model of one worker."""
+def _increments(requests: Any) -> Iterator[list[dict[str, Array]]]:
+    for more in (1, 2):
+        yield [{"y": request["x"] + more} for request in requests]
 
-    def __init__(self, daemon: RunningDaemon, model: Model) -> None:
+
+async def _later_increments(requests: Any) -> AsyncIterator[list[dict[str, Array]]]:
+    for results in _increments(requests):
+        yield results
+
+
+class Served:
+    """A model with one worker, and where that listens for proxies."""
+
+    def __init__(self, daemon: RunningDaemon, model: Model, worker: str) -> None:
+        info = model.info()
+        self.name = info.name
+        self.model = model
+        self.pid = info.instances[0].pid or 0
+        self.registration = info.config["parameters"]["pytriton_registration"]["string_value"]
+        self.worker = worker
+        self.lane_path = str(Path(daemon.config.runtime_dir) / "l" / f"{worker}.sock")
+
+
+class Ground:
+    """A daemon with a model of each kind, of one worker each."""
+
+    def __init__(self, daemon: RunningDaemon) -> None:
         self.daemon = daemon
         self.control_socket = Path(daemon.config.runtime_dir) / "control.sock"
-        info = model.info()
-        self.worker_pid = info.instances[0].pid
-        self.registration = info.config["parameters"]["pytriton_registration"]["string_value"]
-        (lane,) = (Path(daemon.config.runtime_dir) / "l").iterdir()
-        self.lane_path = str(lane)
-        self.worker = lane.stem
+        self.served = {
+            MODEL: self._serve(MODEL, _increment),
+            STREAMS[0]: self._serve(STREAMS[0], _increments, decoupled=True),
+            STREAMS[1]: self._serve(STREAMS[1], _later_increments, decoupled=True),
+        }
+        self.worker = self.served[MODEL].worker
+        self.registration = self.served[MODEL].registration
         self._inference = Inference("grpc", daemon.grpc)
         self._asked = 0
         self._before: dict[str, int] = {}
 
+    def _serve(self, name: str, infer: Any, *, decoupled: bool = False) -> Served:
+        sockets = Path(self.daemon.config.runtime_dir) / "l"
+        before = set(sockets.iterdir())
+        model = self.daemon.client.register(
+            infer,
+            name,
+            inputs=[Tensor(name="x", dtype=np.float32, shape=(-1,))],
+            outputs=[Tensor(name="y", dtype=np.float32, shape=(-1,))],
+            config=ModelConfig(max_batch_size=8, decoupled=decoupled),
+            progress=False,
+        )
+        (lane,) = set(sockets.iterdir()) - before
+        return Served(self.daemon, model, lane.stem)
+
     def check(self) -> None:
-        """See that the daemon answers, its model too, with the same worker, and nothing has grown.
+        """See that the daemon answers, its models too, with the same workers, and nothing has grown.
 
         Raises:
             Finding: something is not as it was.
         """
         if self.daemon.process.poll() is not None:
             raise Finding(f"the daemon ended with {self.daemon.process.returncode}")
-        status = self.daemon.client.status()
-        (model,) = status.models
-        if (model.name, model.state, model.instances[0].pid) != (MODEL, "ready", self.worker_pid):
-            raise Finding(f"the model is not as it was: {model}")
+        found = {
+            model.name: (model.state, model.instances[0].pid)
+            for model in self.daemon.client.status().models
+        }
+        if found != {one.name: ("ready", one.pid) for one in self.served.values()}:
+            raise Finding(f"the models are not as they were: {found}")
         self._asked += 1
         x = np.full((1, 3), self._asked, np.float32)
-        answer = self._inference.infer(MODEL, {"x": x}, client_timeout=30.0)["y"]
-        if answer.tolist() != (x + 1).tolist():
-            raise Finding(f"the model answered {answer} to {x}")
+        answers = [self._inference.infer(MODEL, {"x": x}, client_timeout=30.0)]
+        for name in STREAMS:
+            with Streaming(self.daemon.grpc, name, {"x": x}) as streaming:
+                answers += streaming
+        if [answer["y"].tolist() for answer in answers] != [
+            (x + k).tolist() for k in (1, 1, 2, 1, 2)
+        ]:
+            raise Finding(f"the models answered {answers} to {x}")
         self._check_footprint()
 
     def close(self) -> None:
@@ -88,7 +137,9 @@ class Ground:
 
     def _footprint(self) -> dict[str, int]:
         found = {}
-        for name, pid in (("dispatcher", self.daemon.process.pid), ("worker", self.worker_pid)):
+        watched = [("dispatcher", self.daemon.process.pid)]
+        watched += [(f"worker of {one.name}", one.pid) for one in self.served.values()]
+        for name, pid in watched:
             process = psutil.Process(pid)
             found[f"{name} descriptors"] = process.num_fds()
             found[f"{name} threads"] = process.num_threads()
@@ -100,24 +151,17 @@ class Ground:
 
 @contextmanager
 def standing_ground() -> Iterator[Ground]:
-    """Yield a running daemon with its model; at the end both must go in order.
+    """Yield a running daemon with its models; at the end all must go in order.
 
     Raises:
-        Finding: the model could not be unregistered, or the daemon did not stop in order.
+        Finding: a model could not be unregistered, or the daemon did not stop in order.
     """
     with RunningDaemon.start() as daemon:
-        model = daemon.client.register(
-            _increment,
-            MODEL,
-            inputs=[Tensor(name="x", dtype=np.float32, shape=(-1,))],
-            outputs=[Tensor(name="y", dtype=np.float32, shape=(-1,))],
-            config=ModelConfig(max_batch_size=8),
-            progress=False,
-        )
-        ground = Ground(daemon, model)
+        ground = Ground(daemon)
         try:
             yield ground
-            model.unregister()
+            for one in ground.served.values():
+                one.model.unregister()
             code = daemon.stop()
             if code:
                 raise Finding(f"the daemon ended with {code} when it was told to stop")

@@ -77,6 +77,26 @@ def packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
     return made
 
 
+def stream_packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
+    """Return a conversation with a decoupled model: batches, often of one number, and what refers to them."""
+    made: list[tuple[bytes, list[int]]] = [(packed(("Announce", 1)), []), (b"\0", [memory(MEMORY)])]
+    for _ in range(maker.random.randrange(1, 8)):
+        kind, number = maker.random.randrange(8), maker.random.randrange(3)
+        if kind < 3:
+            tensor = ["x", "FP32", [1, 4], 1, 0, 16]
+            request: list[Any] = [[tensor], "", [], ""]
+            made.append((packed(["Batch", number, [request] * maker.random.randrange(4)]), []))
+        elif kind == 3:
+            made.append((packed(["Cancel", number, maker.random.randrange(-1, 4)]), []))
+        elif kind == 4:
+            made.append((packed(["Credit", maker.random.randrange(-2, 5)]), []))
+        elif kind == 5:
+            made.append((packed(plausible_batch(maker)), []))
+        else:
+            made.append((packet(maker), []))
+    return made
+
+
 def packet(maker: Maker) -> bytes:
     """Return one packet that is not empty: an empty one is end-of-file by definition."""
     kind = maker.random.randrange(9)

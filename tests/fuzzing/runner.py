@@ -16,6 +16,7 @@ _HERE: tuple[Callable[[], Target], ...] = (
 _OUTSIDE: tuple[Callable[[ground.Ground], Target], ...] = (
     control.ControlSocket,
     workers.WorkerLane,
+    workers.StreamingWorkerLane,
 )
 NAMES = tuple(
     kind.name  # type: ignore[attr-defined]

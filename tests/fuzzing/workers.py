@@ -1,4 +1,4 @@
-"""The target that is a hostile proxy: it connects to the lane socket of a real worker."""
+"""The targets that are a hostile proxy: they connect to the lane socket of a real worker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from fuzzing.ground import Ground
-from fuzzing.lanes import packets, send
+from fuzzing.ground import MODEL, STREAMS, Ground
+from fuzzing.lanes import packets, send, stream_packets
 from fuzzing.target import Finding, Tally, Target
 from fuzzing.values import Maker
 
@@ -27,6 +27,10 @@ class WorkerLane(Target):
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+
+    def said(self, maker: Maker) -> tuple[str, list[tuple[bytes, list[int]]]]:
+        """Return to which model's worker a case speaks, and what it says."""
+        return MODEL, packets(maker)
 
     def run(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
         """Hold as many conversations as there are cases, some at a time."""
@@ -48,13 +52,13 @@ class WorkerLane(Target):
                     raise Finding(text, [case]) from None
 
     def _begin(self, maker: Maker) -> socket.socket:
+        model, said = self.said(maker)
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         peer.settimeout(_ANSWER_S)
         try:
-            peer.connect(self._ground.lane_path)
+            peer.connect(self._ground.served[model].lane_path)
         except OSError as error:
             raise Finding(f"the worker does not listen any more: {error}") from error
-        said = packets(maker)
         for place, (data, fds) in enumerate(said):
             try:
                 send(peer, data, fds)
@@ -65,6 +69,17 @@ class WorkerLane(Target):
                 return peer
         peer.shutdown(socket.SHUT_WR)
         return peer
+
+
+class StreamingWorkerLane(WorkerLane):
+    """The same with decoupled models: several batches under way, credits and cancellations of any kind."""
+
+    name = "streams"
+    share = 0.1
+
+    def said(self, maker: Maker) -> tuple[str, list[tuple[bytes, list[int]]]]:
+        """Return a conversation with the one or the other kind of stream."""
+        return maker.random.choice(STREAMS), stream_packets(maker)
 
 
 def _answered(peer: socket.socket) -> bool:

@@ -18,7 +18,7 @@ class Streaming:
     def __init__(self, address: str, model: str, inputs: Mapping[str, Array]) -> None:
         self._client = tritonclient.grpc.InferenceServerClient(address)
         self._answers: queue.Queue[Any] = queue.Queue()
-        self._ended = False
+        self._over = False
         self._client.start_stream(lambda result, error: self._answers.put(error or result))
         sent = []
         for name, array in inputs.items():
@@ -32,13 +32,14 @@ class Streaming:
         while True:
             answer = self._answers.get(timeout=60)
             if isinstance(answer, Exception):
+                self._over = True
                 raise answer
             response = answer.get_response()
+            self._over = bool(response.parameters["triton_final_response"].bool_param)
             if response.outputs:
                 names = [output.name for output in response.outputs]
                 yield {name: np.asarray(answer.as_numpy(name)) for name in names}
-            if response.parameters["triton_final_response"].bool_param:
-                self._ended = True
+            if self._over:
                 return
 
     def cancel(self) -> None:
@@ -49,6 +50,6 @@ class Streaming:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Cancelled at the moment of its last answer, a stream keeps its model alive in tritonserver (2.51) for ever.
-        self._client.stop_stream(cancel_requests=not self._ended)
+        # tritonserver 2.51 may lose track of a stream that is cancelled while it ends: see the decoupled client.
+        self._client.stop_stream(cancel_requests=not self._over)
         self._client.close()

@@ -209,8 +209,31 @@ def test_parameters_are_handed_over_on_request() -> None:
         return {"y": x * parameters["scale"]}
 
     assert single([Request({"x": one}, {"scale": 3})])[0]["y"] == 3
+    several_rows = infer([Request({"x": np.ones((3, 1))}, {"scale": 2}), Request({"x": one})])
+    assert [response["y"].ravel().tolist() for response in several_rows] == [[2, 2, 2], [1]]
     with pytest.raises(PyTritonValidationError, match="input called 'parameters'"):
         infer([Request({"x": one, "parameters": one})])
+
+
+def test_the_requests_themselves_are_handed_over_on_request() -> None:
+    @batch(requests=True)
+    def infer(x: Any, requests: list[Request]) -> Iterator[dict[str, Any]]:
+        for step in range(3):
+            if all(request.is_cancelled() for request in requests):
+                return
+            yield {name: x + step for name in requests[0].requested_output_names or ()}
+
+    gone: list[Request] = []
+    sent = Request({"x": np.ones((1, 1))}, None, None, ["y"], lambda: sent in gone)
+    stream = infer([sent])
+    assert [response.keys() for response in next(stream)] == [{"y"}]
+    gone.append(sent)
+    assert list(stream) == []
+
+    single = sample(request=True)(lambda x, request: {"y": x if request is sent else None})
+    assert single([sent])[0]["y"] is sent["x"]
+    with pytest.raises(PyTritonValidationError, match="input called 'request'"):
+        single([Request({"x": np.ones(1), "request": np.ones(1)})])
 
 
 def test_sample_hands_over_the_first_request() -> None:

@@ -177,7 +177,7 @@ def test_fill_optionals_fills_with_a_batch_axis_and_keeps_parameters() -> None:
     @fill_optionals(k=np.array([7]))
     @batch(parameters=True)
     def infer(x: Any, k: Any, parameters: Any) -> dict[str, Any]:
-        assert [p["n"] for p in parameters] == [1, 2]
+        assert [p["n"] for p in parameters] == [1, 1, 2]
         k += 0  # inputs can be written to
         return {"y": x + k}
 
@@ -270,6 +270,27 @@ def test_first_value_needs_a_batching_model() -> None:
     set_triton_context(infer, TritonModelConfig("m", batching=False))
     with pytest.raises(PyTritonRuntimeError, match="batching=False"):
         infer([request(1, k=5)])
+
+
+def test_requests_are_grouped_by_their_parameters() -> None:
+    """One call for each set of parameters, which it gets as one dict."""
+    calls = []
+
+    @batch(parameters=True)
+    @group_by_values("parameters")
+    @pad_batch
+    @first_value("parameters")
+    def infer(x: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+        calls.append((len(x), parameters))
+        return {"y": x * parameters["scale"]}
+
+    set_triton_context(infer, CONFIG)
+    requests = [request(1), Request({"x": np.full((4, 1), 2)}), request(3)]
+    for each, scale in zip(requests, (2, 3, 2)):
+        each.parameters = {"scale": scale, "lang": "de"}
+    responses = infer(requests)
+    assert calls == [(4, {"scale": 2, "lang": "de"}), (4, {"scale": 3, "lang": "de"})]
+    assert [response["y"].ravel().tolist() for response in responses] == [[2], [6] * 4, [6]]
 
 
 def test_triton_context_has_the_model_config_both_ways() -> None:

@@ -68,6 +68,13 @@ def test_importing_pytriton_loads_no_submodule(tmp_path: Path) -> None:
     assert sorted(name for name in names if name.startswith("pytriton.")) == []
 
 
+def test_importing_the_triton_class_loads_nothing_heavy(tmp_path: Path) -> None:
+    """A script pays for it when it makes a `Triton`, not before."""
+    names = imported_by("import pytriton.triton", tmp_path) - imported_by("pass", tmp_path)
+    assert "pytriton.triton.local" in names
+    assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
+
+
 def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
     left = json.loads(run_python("-c", IMPORT_ALL, cwd=tmp_path).stdout)
     assert left.pop("count") > 10

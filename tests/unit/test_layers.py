@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "pytriton.ipc",
         "pytriton.model_config",
         "pytriton.proxy.pieces",
+        "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
     },
 }

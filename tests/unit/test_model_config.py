@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +93,15 @@ def test_defaults_are_pytritons() -> None:
         (lambda: WarmupInput(np.float32, (-1,), True), "without dynamic dimensions"),
         (lambda: ModelWarmup("w", 0, {}), "`batch_size` of warm-up 'w'"),
         (lambda: ModelWarmup("w", 1, {"x": 3}), "must be a WarmupInput"),  # type: ignore[dict-item]
+        (lambda: ModelConfig(model_warmup=[3]), "must be a list of ModelWarmup, got 3"),  # type: ignore[list-item]
+        (
+            lambda: ModelConfig(max_batch_size=2, model_warmup=[ModelWarmup("w", 3, {})]),
+            "`batch_size` 3 of warm-up 'w' is larger than what the model takes .2.",
+        ),
+        (
+            lambda: ModelConfig(batching=False, model_warmup=[ModelWarmup("w", 2, {})]),
+            "larger than what the model takes .1.",
+        ),
     ],
 )
 def test_mistakes_are_refused_where_they_are_made(make: Any, message: str) -> None:
@@ -307,40 +315,3 @@ def test_reads_int64_values_as_the_server_writes_them() -> None:
 def test_other_documents_are_refused(document: dict[str, Any]) -> None:
     with pytest.raises(PyTritonModelConfigError, match="Not a Triton model configuration"):
         TritonModelConfig.from_triton_config(document)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint64, bool, "bfloat16", bytes])
-def test_warm_up_data_has_shape_and_dtype_and_is_reproducible(dtype: Any) -> None:
-    source = WarmupInput(dtype, (2, 3), random_data=True)
-    first, again = source.generate(4, seed=1), source.generate(4, seed=1)
-    assert first.shape == (4, 2, 3)
-    assert source.generate(0).shape == (2, 3)
-    np.testing.assert_array_equal(first, again)
-    zeros = WarmupInput(dtype, (2,), zero_data=True).generate(1)
-    assert not zeros.astype(bool).any()
-    assert zeros.dtype == first.dtype
-
-
-@pytest.mark.parametrize(
-    ("stored", "expected"),
-    [
-        (np.array([1, 2]), [[1, 2]] * 3),
-        (np.array([[1, 2]]), [[1, 2]] * 3),
-        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4], [1, 2]]),
-        (np.arange(8).reshape(4, 2), [[0, 1], [2, 3], [4, 5]]),
-    ],
-)
-def test_warm_up_file_is_repeated_or_cut_to_the_batch(
-    tmp_path: Path, stored: np.ndarray[Any, Any], expected: list[list[int]]
-) -> None:
-    path = tmp_path / "x.npy"
-    np.save(path, stored)
-    source = WarmupInput(np.float32, (2,), input_data_file=path)
-    np.testing.assert_array_equal(source.generate(3), np.array(expected, np.float32))
-
-
-def test_warm_up_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.npy"
-    np.save(path, np.zeros((2, 5)))
-    with pytest.raises(PyTritonBadParameterError, match=r"shape \(2, 5\)"):
-        WarmupInput(np.float32, (2,), input_data_file=path).generate(3)

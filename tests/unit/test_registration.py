@@ -483,7 +483,7 @@ def test_a_wrong_declared_option_names_the_nearest() -> None:
 
 
 def test_a_value_that_cannot_be_sent_is_refused_here() -> None:
-    config = ModelConfig(extra={"optimization": object()})
+    config = ModelConfig(parameters={"half a character": "\ud800"})
     with pytest.raises(PyTritonValidationError, match="'double' has a value that cannot be sent"):
         ready(config=config)
 
@@ -500,3 +500,26 @@ def test_a_device_becomes_cuda_visible_devices(device: Any, visible: str | None)
 def test_counts_that_agree_are_fine() -> None:
     assert count_instances(2, ["0", "1"], 2) == 2
     assert count_instances(None, [], None) == 1
+
+
+def doubled(requests: Any) -> Any:
+    return [{"y": 2 * request["x"]} for request in requests]
+
+
+def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stronger than this process's variables, which travel."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+    url = "http://127.0.0.1:4318/v1/traces"
+    options = {"trace_config": ["mode=opentelemetry", f"opentelemetry,url={url}"]}
+    env = prepare(doubled, "m", [X], [Y], None, options)[0].spec.world.env
+    assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == url
+    assert env["OTEL_SERVICE_NAME"] == "shop"
+    env = prepare(doubled, "m", [X], [Y], None, {})[0].spec.world.env
+    assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
+def test_a_wrong_trace_config_is_told(wrong: Any) -> None:
+    with pytest.raises(PyTritonValidationError, match="trace_config has to be a list of settings"):
+        prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})

@@ -133,7 +133,8 @@ def test_what_programs_need_travels_and_secrets_do_not() -> None:
         "TOKENIZERS_PARALLELISM": "false", "SSL_CERT_FILE": "s",
     }  # fmt: skip
     home = {
-        "HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "a", "CONDA_API_KEY": "k", "MY_THING": "m", "PYTHONINSPECT": "1",
+        "HF_TOKEN": "t", "OTEL_EXPORTER_OTLP_HEADERS": "key=k", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "key=k",
+        "AWS_SECRET_ACCESS_KEY": "a", "CONDA_API_KEY": "k", "MY_THING": "m", "PYTHONINSPECT": "1",
         "PYTHONSTARTUP": "f", "TORCH_HUB_PASSWORD": "w", "DISPLAY": ":0", "XDG_SECRET": "y", "PYTHONSAFEPATH": "1",
     }  # fmt: skip
     assert travelling_variables({**environ, **home}) == environ

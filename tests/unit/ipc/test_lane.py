@@ -24,6 +24,7 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchTrace,
     Lane,
     LaneClosed,
     LaneError,
@@ -39,15 +40,17 @@ BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 
 #: BATCH as MessagePack, written by hand: the second witness of the format.
 BATCH_BYTES = (
-    b"\x93\xa5Batch\x07"  # array of 3: the tag, the id 7, the requests
+    b"\x94\xa5Batch\x07"  # array of 4: the tag, the id 7, the requests, the trace
     b"\x91\x94"  # one request, an array of 4: its inputs, parameters, requested outputs, id
     b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
     b"\xa2{}\x91\xa1y\xa2id"
+    b"\xc0"  # not traced
 )
 
 MESSAGES: list[Batch | BatchDone | BatchFailed] = [
     BATCH,
     Batch(0, []),
+    Batch(3, BATCH.requests, BatchTrace(1 << 60, ['{"traceparent":"00-1-2-01"}'])),
     BatchDone(1, [ResponseRef([TENSOR, TENSOR]), ResponseRef([], "no such row")]),
     BatchFailed(2, "ValueError: é\0"),
     BatchFailed(1 << 40, ""),

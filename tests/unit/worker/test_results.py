@@ -87,6 +87,19 @@ def test_any_sequence_of_mappings_will_do(lanes: Lanes, kind: type[Any]) -> None
     assert answer["y"].tolist() == [[1.0]]
 
 
+def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
+    """As with PyTriton's `lambda requests: requests`: an only tensor, or default names."""
+    one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+    (answer,) = responses(lanes, [Request({"x": one})], [request()], writer())
+    assert answer["y"] == 1
+    both = writer(output("OUTPUT_1"), output("OUTPUT_2"), strict=True)
+    sent = Request({"INPUT_2": two, "INPUT_1": one})
+    (answer,) = responses(lanes, [sent], [request()], both)
+    assert [answer[name].item() for name in ("OUTPUT_1", "OUTPUT_2")] == [1, 2]
+    text = refusal(lanes, [Request({"a": one, "b": two})], writer(output("c"), output("d")))
+    assert "returned no output `c`; it returned `a`, `b`" in text
+
+
 @pytest.mark.parametrize(
     "results",
     [
@@ -176,8 +189,14 @@ def test_scalar_lacks_the_batch_axis(lanes: Lanes, value: Any) -> None:
 @pytest.mark.parametrize("value", [[1.0], None, {"a": 1}, object(), [[1, 2]] * 500, 1j])
 def test_what_is_no_array_is_named(lanes: Lanes, value: Any) -> None:
     text = refusal(lanes, [{"y": value}], writer(batching=False))
-    assert text.startswith(f"Output `y` of model `digits` is {type(value).__name__}")
+    assert text.startswith("Not all values returned by `digits` model callable are numpy arrays: ")
+    assert f"output `y` is {type(value).__name__}" in text
     assert text.endswith("not a numpy array.")
+
+
+def test_a_key_that_is_no_string_is_named(lanes: Lanes) -> None:
+    text = refusal(lanes, [{1: np.ones((1, 1))}], writer())
+    assert text == "Not all keys returned by `digits` model callable are string: int 1."
 
 
 def test_wrong_number_of_rows(lanes: Lanes) -> None:
@@ -289,6 +308,12 @@ def test_what_can_be_cast_is_cast(
         assert got.ravel().tolist() == values
 
 
+ONLY = (
+    " Only bool, numeric, string, unicode and object arrays are supported by Triton "
+    "(dtype.kind: biufOSU)."
+)
+
+
 @pytest.mark.parametrize(("given", "values", "declared"), LOSING, ids=_id)
 def test_what_would_lose_values_is_refused(
     lanes: Lanes, given: Any, values: list[Any], declared: str
@@ -298,7 +323,7 @@ def test_what_would_lose_values_is_refused(
     name = datatypes.element_dtype(declared)
     assert text == (
         f"Output `y` of model `digits` has dtype {array.dtype}, which cannot be cast to {name} "
-        "without losing values."
+        f"without losing values.{'' if array.dtype.kind in 'biufOSU' or given is BFLOAT16 else ONLY}"
     )
 
 

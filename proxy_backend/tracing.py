@@ -1,0 +1,20 @@
+"""Which requests of a batch tritonserver traces with OpenTelemetry: the worker puts its spans below theirs.
+
+Asking costs some microseconds a request, so it is done only when the dispatcher says that
+tritonserver traces that way (`Attached.tracing`): its trace mode cannot change while it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton.ipc.lane import BatchTrace
+
+
+def trace_of(requests: Sequence[Any]) -> BatchTrace | None:
+    """Return the traces that these requests of the stub belong to; None when no request is traced."""
+    begun_ns = time.time_ns()
+    contexts = [request.trace().get_context() or "" for request in requests]
+    return BatchTrace(begun_ns, contexts) if any(contexts) else None

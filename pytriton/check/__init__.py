@@ -1,0 +1,20 @@
+"""`pytriton check`: does it work on this machine? Facts and small examples, and a report to send with a question.
+
+Importing this starts nothing.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line (console script `pytriton`, `python -m pytriton`) and exit with its code."""
+    import sys
+
+    from pytriton._clash import clashing_distribution
+
+    clash = clashing_distribution()
+    if clash is not None:
+        sys.exit(f"pytriton: {clash}")
+    from pytriton.check.app import app
+
+    app(prog_name="pytriton")

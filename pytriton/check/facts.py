@@ -1,0 +1,171 @@
+"""What is worth knowing about a machine where something does not work. Nothing here needs root."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+_GIB = 1 << 30
+#: Seconds that another program may take to tell something.
+_PROGRAM_S = 60.0
+#: Environment variables whose values are shown, but for what in them looks like a password.
+_SHOWN = re.compile(
+    r"^(CUDA_|NVIDIA_(?!API)|OMP_|MKL_|PYTHON|PYTRITON_|LD_LIBRARY_PATH$|PATH$|HOME$|LANG$|LC_|TMPDIR$"
+    r"|VIRTUAL_ENV|CONDA_|XDG_|http_proxy$|https_proxy$|no_proxy$|HTTP_PROXY$|HTTPS_PROXY$|NO_PROXY$)"
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://)[^/@\s]+@")
+
+
+def facts() -> Iterator[tuple[str, str]]:
+    """Yield headings with what is known under each; what cannot be known says why."""
+    sections: list[tuple[str, Callable[[], str]]] = [
+        ("pytriton", _pytriton),
+        ("system", _system),
+        ("processor and memory", _resources),
+        ("limits", _limits),
+        ("disks", _disks),
+        ("control groups", _cgroups),
+        ("GPUs", _gpus),
+        ("processes", _processes),
+        ("environment variables", _variables),
+        ("Python packages", _packages),
+        ("pytriton-daemon doctor", _doctor),
+    ]
+    for heading, tell in sections:
+        yield heading, _told(tell)
+
+
+def _told(tell: Callable[[], str]) -> str:
+    try:
+        return tell().rstrip()
+    except Exception as error:  # one that is not known must not hide the others
+        return f"not known: {type(error).__name__}: {error}"
+
+
+def _pytriton() -> str:
+    import pytriton
+
+    return (
+        f"pytriton-daemon {pytriton.__version__} in {Path(pytriton.__file__).parent}\n"
+        f"Python {sys.version} ({sys.executable})"
+    )
+
+
+def _system() -> str:
+    release = Path("/etc/os-release")
+    lines = release.read_text(errors="replace").splitlines() if release.exists() else []
+    named = next((line for line in lines if line.startswith("PRETTY_NAME=")), "PRETTY_NAME=?")
+    container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
+    return (
+        f"{platform.platform()} {platform.machine()}\n"
+        f"{named.partition('=')[2].strip(chr(34))}, {' '.join(platform.libc_ver())}\n"
+        f"in a container: {'yes' if container else 'not known to be'}\n"
+        f"user id {os.geteuid()}"
+    )
+
+
+def _resources() -> str:
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    usable = len(os.sched_getaffinity(0))
+    return (
+        f"{os.cpu_count()} processors, {usable} of them usable, load {os.getloadavg()}\n"
+        f"memory: {memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB available\n"
+        f"swap: {swap.free / _GIB:.1f} of {swap.total / _GIB:.1f} GiB free"
+    )
+
+
+def _limits() -> str:
+    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    lines = []
+    for name in names:
+        soft, hard = resource.getrlimit(getattr(resource, name))
+        lines.append(f"{name[7:].lower()}: {_limit(soft)} (hard: {_limit(hard)})")
+    return "\n".join(lines)
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _disks() -> str:
+    lines = []
+    for folder in ("/", "/dev/shm", tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd()):
+        if os.path.isdir(folder):
+            usage = shutil.disk_usage(folder)
+            lines.append(f"{folder}: {usage.free / _GIB:.1f} of {usage.total / _GIB:.1f} GiB free")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _cgroups() -> str:
+    root = Path("/sys/fs/cgroup")
+    found = [root / name for name in ("memory.max", "memory.high", "cpu.max", "pids.max")]
+    lines = [f"{path.name}: {path.read_text().strip()}" for path in found if path.exists()]
+    return "\n".join(lines) or "no limits are told"
+
+
+def _gpus() -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "there is no nvidia-smi: no NVIDIA driver, or not in this container"
+    return _said([tool])
+
+
+def _processes() -> str:
+    interesting = re.compile(r"triton|python", re.IGNORECASE)
+    lines = []
+    for process in psutil.process_iter(["pid", "name", "memory_info"]):
+        if interesting.search(process.info["name"] or "") and process.info["memory_info"]:
+            memory = process.info["memory_info"].rss / (1 << 20)
+            # not the command line: people pass secrets there
+            lines.append(f"{process.info['pid']} {process.info['name']}: {memory:.0f} MiB")
+    return "\n".join(lines) or "none of python or tritonserver"
+
+
+def _variables() -> str:
+    lines = []
+    for name, value in sorted(os.environ.items()):
+        shown = _SHOWN.match(name) and not _SECRET.search(name)
+        text = _PASSWORD.sub(r"\1***@", value) if shown else "(value not shown)"
+        lines.append(f"{name}={text}")
+    return "\n".join(lines)
+
+
+def _packages() -> str:
+    found = {
+        (distribution.metadata["Name"] or "?", distribution.version)
+        for distribution in importlib.metadata.distributions()
+    }
+    return "\n".join(f"{name}=={version}" for name, version in sorted(found))
+
+
+def _doctor() -> str:
+    # A program of its own: only the launcher may import the daemon's parts.
+    return _said([sys.executable, "-m", "pytriton.cli", "doctor"])
+
+
+def _said(command: list[str]) -> str:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="backslashreplace",
+        timeout=_PROGRAM_S,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+    )
+    end = "" if done.returncode == 0 else f"\n(ended with code {done.returncode})"
+    return f"{done.stdout.rstrip()}{end}"

@@ -1,0 +1,141 @@
+"""Running other programs beside this one, with all that they print."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+#: What `stop` leaves a program to end in.
+_GRACE_S = 20.0
+
+
+class ScriptThread(threading.Thread):
+    """A thread that runs a program, reads what it prints, and waits for its end.
+
+    As a context manager it starts the program, and stops it at the end of the block if it still runs.
+
+    Args:
+        cmd: the program with its arguments
+        workdir: its working directory; None: that of this process
+        name: of the thread; each line that the program prints goes to the logger of this name
+        on_line: is called with each line; None: the logger gets it
+        group, target, args, kwargs: as threading.Thread has them; not used
+
+    Attributes:
+        returncode: its exit code (negative: the signal that ended it), None while it runs
+        process: the subprocess.Popen object, None before the start
+
+    Example:
+        >>> import sys
+        >>> with ScriptThread([sys.executable, "-c", "print(1 + 1)"], name="sum") as script:
+        ...     script.join()
+        >>> script.returncode, script.output
+        (0, '2\\n')
+    """
+
+    def __init__(
+        self,
+        cmd: Sequence[str | os.PathLike[str]],
+        workdir: str | os.PathLike[str] | None = None,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(group, target, name, args, kwargs, daemon=True)
+        self.cmd = cmd
+        self.workdir = workdir
+        self.returncode: int | None = None
+        self.process: subprocess.Popen[str] | None = None
+        self._on_line = on_line or logging.getLogger(self.name).info
+        self._lines: list[str] = []
+        self._begun = threading.Event()
+        self._error: OSError | None = None
+
+    @property
+    def output(self) -> str:
+        """All that it has printed so far, on both streams."""
+        return "".join(list(self._lines))
+
+    def start(self, threaded: bool = True) -> None:
+        """Start the program; with `threaded=False`, also wait for its end.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        super().start()
+        self._begun.wait()
+        if self._error is not None:
+            raise self._error
+        if not threaded:
+            self.join()
+
+    def run(self) -> None:
+        """Be the thread."""
+        try:
+            # A session of its own: Ctrl-C is for this process, which then stops the program in order.
+            process = self.process = subprocess.Popen(
+                self.cmd,
+                cwd=self.workdir,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="backslashreplace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._begun.set()
+        assert process.stdout is not None  # a pipe
+        with process.stdout as printed:
+            for line in printed:
+                self._lines.append(line)
+                self._on_line(line.rstrip("\n"))
+        self.returncode = process.wait()
+
+    def interrupt(self) -> None:
+        """Send SIGINT, as Ctrl-C does; nothing happens when it has ended."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+
+    def stop(self) -> None:
+        """End the program if it still runs: SIGINT, and SIGKILL to it and its children 20 s later."""
+        if self.process is None:
+            return
+        self.interrupt()
+        self.join(_GRACE_S)
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.join()
+
+    def __enter__(self) -> ScriptThread:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def module_command(python: str, module: str, *arguments: str | Path) -> list[str]:
+    """Return the command that runs a module of ours; its lines come as they are printed (-u)."""
+    return [python, "-u", "-m", module, *map(str, arguments)]

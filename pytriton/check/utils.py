@@ -1,0 +1,96 @@
+"""Helpers for tests of scripts that serve models: PyTriton's names.
+
+Example::
+
+    from pytriton.check.utils import ScriptThread, find_free_port
+
+    with ScriptThread(["python", "server.py", "--port", str(find_free_port())], name="server") as server:
+        ...
+        server.interrupt()
+    assert server.returncode == 0, server.output
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+from pytriton.check.monitoring import (
+    ProcessMonitoring,
+    ProcessMonitoringThread,
+    TestMonitoringContext,
+)
+from pytriton.check.scripts import ScriptThread
+
+__all__ = [
+    "DEFAULT_LOG_FORMAT",
+    "ProcessMonitoring",
+    "ProcessMonitoringThread",
+    "ScriptThread",
+    "TestMonitoringContext",
+    "find_free_port",
+    "get_current_container_version",
+    "search_warning_on_too_verbose_log_level",
+    "verify_docker_image_in_readme_same_as_tested",
+]
+
+DEFAULT_LOG_FORMAT = (
+    "%(asctime)s - %(levelname)8s - %(process)8d - %(threadName)s - %(name)s: %(message)s"
+)
+
+_TOO_VERBOSE = re.compile(
+    r"Triton Inference Server is running with enabled verbose logs \(log_verbose_level=\d+\)\. "
+    r"It may affect inference performance\."
+)
+#: NVIDIA's containers say their version in one of these.
+_CONTAINER_VARIABLES = (
+    "NVIDIA_PYTORCH_VERSION",
+    "NVIDIA_TENSORFLOW_VERSION",
+    "NVIDIA_JAX_VERSION",
+    "NVIDIA_TRITON_SERVER_VERSION",
+)
+
+
+def find_free_port() -> int:
+    """Return a TCP port that nobody listens on, on any interface.
+
+    Somebody may take it before you do: where you can, let the server choose (port 0) instead.
+    """
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def search_warning_on_too_verbose_log_level(logs: str) -> bool:
+    """Return whether a log holds the warning of a verbose tritonserver, which is slower.
+
+    Example:
+        >>> search_warning_on_too_verbose_log_level("all is well")
+        False
+    """
+    return _TOO_VERBOSE.search(logs) is not None
+
+
+def get_current_container_version() -> str | None:
+    """Return the version of the NVIDIA container that this runs in, such as "24.07"; None in no such."""
+    return next((os.environ[name] for name in _CONTAINER_VARIABLES if os.environ.get(name)), None)
+
+
+def verify_docker_image_in_readme_same_as_tested(
+    readme_path: str | os.PathLike[str], image_name_with_version: str
+) -> None:
+    """See that a text names the image that the tests run in.
+
+    Raises:
+        AssertionError: it does not
+        OSError: it cannot be read
+    """
+    text = Path(readme_path).read_text(encoding="utf-8")
+    if image_name_with_version not in text:
+        raise AssertionError(
+            f"{os.fspath(readme_path)} does not name the image {image_name_with_version!r} that is "
+            "tested: change one of them."
+        )

@@ -1,0 +1,35 @@
+"""Fixed values whose path PyTriton's users know."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = [
+    "DEFAULT_GRPC_PORT",
+    "DEFAULT_HTTP_PORT",
+    "DEFAULT_METRICS_PORT",
+    "DEFAULT_TRITON_STARTUP_TIMEOUT_S",
+    "PYTRITON_HOME",
+    "pytriton_home",
+]
+
+DEFAULT_HTTP_PORT = 8000
+DEFAULT_GRPC_PORT = 8001
+DEFAULT_METRICS_PORT = 8002
+#: Seconds that `connect` waits for a server that somebody else starts.
+DEFAULT_TRITON_STARTUP_TIMEOUT_S = 120
+
+
+def pytriton_home() -> Path:
+    """Return where workspaces are made by default: `$PYTRITON_HOME`, else `pytriton` in the user's cache folder.
+
+    `~` and variables in the value are expanded.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    text = os.environ.get("PYTRITON_HOME") or os.path.join(cache, "pytriton")
+    return Path(os.path.expandvars(os.path.expanduser(text)))
+
+
+#: What it was when this module was imported.
+PYTRITON_HOME = pytriton_home()

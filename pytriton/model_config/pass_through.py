@@ -1,0 +1,178 @@
+"""Fields of Triton's model configuration that are passed through as they are, checked before.
+
+Names and types come from tritonclient's own copy of model_config.proto, so nothing here lists what
+Triton knows; only what we make ourselves, and where to say it, is listed. Where tritonclient is not
+installed (a worker's environment) names of the first level are checked alone: what reaches Triton
+was checked in the process that registered.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pytriton.exceptions import PyTritonBadParameterError
+
+__all__ = ["check_extra", "nearest"]
+
+_PASSED_THROUGH = (
+    "instance_group",
+    "metric_tags",
+    "model_metrics",
+    "model_operations",
+    "model_repository_agents",
+    "model_warmup",
+    "optimization",
+    "sequence_batching",
+    "version_policy",
+)
+_INSTANCES = "use instances= or devices= when registering"
+_SAID_ELSEWHERE = {
+    "backend": "it is always the proxy's",
+    "batch_input": "Triton's Python backend makes none; the callable sees each request",
+    "batch_output": "Triton's Python backend makes none; the callable sees each request",
+    "cc_model_filenames": "it does not apply to Python models",
+    "default_model_filename": "it is always the proxy's",
+    "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
+    "ensemble_scheduling": "an ensemble has no callable",
+    "input": "use inputs=[Tensor(...)]",
+    "max_batch_size": "use ModelConfig(max_batch_size=...)",
+    "model_transaction_policy": "use ModelConfig(decoupled=...)",
+    "name": "use the model's name when registering",
+    "output": "use outputs=[Tensor(...)]",
+    "parameters": "use ModelConfig(parameters={...})",
+    "platform": "it is always the proxy's",
+    "response_cache": "use ModelConfig(response_cache=...)",
+    "runtime": "it is always the proxy's",
+}
+#: What of an instance group is the user's to say; the rest is the dispatcher's.
+_OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
+
+
+def check_extra(extra: Any) -> None:
+    """Raise `PyTritonBadParameterError` for a field or value that Triton, or the daemon, would refuse.
+
+    Args:
+        extra: fields of Triton's message ModelConfig, in its JSON form
+    """
+    if not isinstance(extra, Mapping):
+        raise PyTritonBadParameterError(
+            f"`extra` has to be a dict of fields of Triton's model configuration, got {extra!r}."
+        )
+    for name in extra:
+        _check_name(name)
+    if extra:
+        _check_instance_group(extra.get("instance_group"))
+        _check_against_the_schema(extra)
+        _check_sequences(extra.get("sequence_batching"))
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?", or nothing when no known name is near."""
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def _check_name(name: Any) -> None:
+    if name in _SAID_ELSEWHERE:
+        raise PyTritonBadParameterError(
+            f"The field {name!r} cannot be set through `extra`: {_SAID_ELSEWHERE[name]}."
+        )
+    if name not in _PASSED_THROUGH:
+        raise PyTritonBadParameterError(
+            f"Unknown field {name!r} in `extra`.{nearest(name, (*_PASSED_THROUGH, *_SAID_ELSEWHERE))} "
+            f"Fields that can be passed through: {', '.join(_PASSED_THROUGH)}."
+        )
+
+
+def _check_instance_group(groups: Any) -> None:
+    if groups is None:
+        return
+    one = isinstance(groups, (list, tuple)) and len(groups) == 1 and isinstance(groups[0], Mapping)
+    for name in groups[0] if one else ("instance_group",):
+        if name not in _OF_AN_INSTANCE_GROUP:
+            raise PyTritonBadParameterError(
+                "The `instance_group` of `extra` holds one group with nothing but "
+                f"{' and '.join(_OF_AN_INSTANCE_GROUP)}, got {groups!r}: the number of instances "
+                f"and their devices are not Triton's business, {_INSTANCES}."
+            )
+
+
+def _check_sequences(section: Any) -> None:
+    if section and "state" in section:
+        # Seen in 2.51: the initial state comes as an input, but the backend has no call that sets another.
+        raise PyTritonBadParameterError(
+            "The field sequence_batching.state cannot be used: Triton's Python backend sets no implicit "
+            "state. Keep the state of a sequence in the callable, under its correlation id (a control "
+            "input of kind CONTROL_SEQUENCE_CORRID)."
+        )
+
+
+def _check_against_the_schema(extra: Mapping[str, Any]) -> None:
+    try:
+        # Here: it loads grpc, which takes 0.3 s and is not everywhere.
+        from google.protobuf import json_format
+        from tritonclient.grpc import model_config_pb2
+    except ImportError:
+        return
+    _check_message(extra, model_config_pb2.ModelConfig.DESCRIPTOR, "extra")
+    try:
+        json_format.ParseDict(dict(extra), model_config_pb2.ModelConfig())
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        raise PyTritonBadParameterError(
+            f"A value in `extra` has a wrong type for Triton's model configuration: {error}"
+        ) from None
+
+
+def _check_message(value: Any, descriptor: Any, path: str) -> None:
+    """Follow a value along Triton's schema; `path` says where we are."""
+    if not isinstance(value, Mapping):
+        raise PyTritonBadParameterError(
+            f"`{path}` has to be a dict of fields of Triton's {descriptor.name} "
+            f"({', '.join(descriptor.fields_by_name)}), got {value!r}."
+        )
+    for name, inner in value.items():
+        field = descriptor.fields_by_name.get(name)
+        if field is None:
+            known = list(descriptor.fields_by_name)
+            raise PyTritonBadParameterError(
+                f"Unknown field {name!r} in `{path}`.{nearest(name, known)} "
+                f"Triton's {descriptor.name} has: {', '.join(known)}."
+            )
+        _check_field(inner, field, f"{path}.{name}")
+
+
+def _check_field(value: Any, field: Any, path: str) -> None:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        if not isinstance(value, Mapping):
+            raise PyTritonBadParameterError(f"`{path}` has to be a dict, got {value!r}.")
+        of_values = message.fields_by_name["value"]
+        for key, inner in value.items():
+            _check_one(inner, of_values, f"{path}[{key!r}]")
+    elif _is_repeated(field):
+        if not isinstance(value, (list, tuple)):
+            raise PyTritonBadParameterError(f"`{path}` has to be a list, got {value!r}.")
+        for index, inner in enumerate(value):
+            _check_one(inner, field, f"{path}[{index}]")
+    else:
+        _check_one(value, field, path)
+
+
+def _is_repeated(field: Any) -> bool:
+    # protobuf 6 deprecates `label`, older ones have no `is_repeated`.
+    found = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if found is None else found)
+
+
+def _check_one(value: Any, field: Any, path: str) -> None:
+    if field.message_type is not None:
+        _check_message(value, field.message_type, path)
+    elif field.enum_type is not None and isinstance(value, str):
+        known = field.enum_type.values_by_name
+        if value not in known:
+            raise PyTritonBadParameterError(
+                f"`{path}` cannot be {value!r}.{nearest(value, known)} "
+                f"Triton has: {', '.join(known)}."
+            )

@@ -1,0 +1,249 @@
+"""What `Triton` and `RemoteTriton` share: binding models, serving until a signal, being connected."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
+from pytriton.triton.models import BoundModel, known_option, refuse_twin
+
+if TYPE_CHECKING:
+    from pytriton.daemon import DaemonClient
+    from pytriton.ipc import messages
+    from pytriton.model_config import ModelConfig, Tensor
+
+logger = logging.getLogger("pytriton.triton")
+
+#: The monitoring period of `serve`, in seconds.
+MONITORING_PERIOD_S = 10.0
+_FAILED = ("failed", "stopping", "stopped")
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as SIGINT comes: whatever this process is waiting for is interrupted."""
+
+
+class TritonBase(ABC):
+    """Models that are bound, and the daemon that serves them.
+
+    Threads: any. `bind` and `connect` exclude each other; `stop` waits for neither, it interrupts them.
+    """
+
+    #: Whether a model takes the place of one of that name that others have registered.
+    _replaces = False
+
+    def __init__(self, trace_config: Sequence[str] | None = None) -> None:
+        self._models: list[BoundModel] = []
+        self._client: DaemonClient | None = None
+        self._trace_config = trace_config
+        self._lock = threading.RLock()  #: held for moments only
+        self._loading = threading.RLock()  #: held while models are loaded
+        self._ended = threading.Event()  #: is set while there is no server
+        self._ended.set()
+        self._pid = os.getpid()
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────────
+
+    def bind(
+        self,
+        model_name: str,
+        infer_func: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        model_version: int = 1,
+        config: ModelConfig | None = None,
+        strict: bool = False,
+        trace_config: list[str] | None = None,
+        *,
+        isolation: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Serve a callable as a model: at once when connected, else as soon as the server runs.
+
+        Args:
+            model_name: letters, digits, dots, underscores, dashes
+            infer_func: a callable that takes a list of requests and returns a list of dicts (or is decorated, see
+                pytriton.decorators), or a sequence of callables: one instance of the model each
+            inputs: tensors it takes, without the batch axis; those without a name are INPUT_1, INPUT_2, ...
+            outputs: tensors it returns
+            model_version: the number in the model's URLs
+            config: batching, queueing and more (``ModelConfig()``)
+            strict: outputs must have exactly the declared dtype and shape
+            trace_config: settings of tracing for this model; those of TritonConfig by default
+            isolation: "process" (default): the callable is copied (cloudpickle) into a worker process; "thread": it
+                runs here, for callables that cannot be pickled or share live objects with this script
+            options: any further argument of `DaemonClient.register`, such as `instances`, `devices`, `factory`,
+                `limits`, `python`
+
+        Raises:
+            PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
+            PyTritonInvalidOperationError: a model of that name is bound already
+            PicklingError: the callable cannot be sent to another process; says what in it, and the ways out
+            RegistrationError: it failed in its worker or in tritonserver; carries the remote traceback
+
+        Example:
+            >>> triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])  # doctest: +SKIP
+        """
+        if isolation is not None:
+            options["isolation"] = isolation
+        trace_config = trace_config if trace_config is not None else _list(self._trace_config)
+        if trace_config and known_option("trace_config"):
+            options["trace_config"] = trace_config
+        model = BoundModel(
+            model_name, infer_func, inputs, outputs, model_version, config, strict, options
+        )
+        model.check()
+        with self._loading:
+            refuse_twin(model, self._models)
+            self._models.append(model)
+            client = self._client
+            if client is not None:
+                try:
+                    self._load(client, model)
+                except BaseException:
+                    self._models.remove(model)
+                    raise
+
+    def _load(self, client: DaemonClient, model: BoundModel) -> None:
+        model.load(client, replace=self._replaces)
+        _announce(model, client.status().server)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self) -> None:
+        """Wait for the server and have it serve the models that are bound; nothing to do when connected.
+
+        Raises:
+            TimeoutError: there is no server, or it does not come up
+            RegistrationError: a model cannot be served
+        """
+        with self._loading:
+            if self._client is not None:
+                return
+            client = self._reach()
+            for model in self._models:
+                self._load(client, model)
+            with self._lock:
+                if self._ended.is_set():
+                    raise DaemonNotRunningError("The server was stopped while models were loaded.")
+                self._client = client
+
+    def is_connected(self) -> bool:
+        """Whether models are served, and what is bound now will be at once."""
+        return self._client is not None
+
+    def is_alive(self) -> bool:
+        """Whether the server runs and every model that is bound has a worker, or will have again."""
+        client = self._client
+        if client is None or self._ended.is_set():
+            return False
+        try:
+            served = {info.name: info for info in client.status().models}
+        except (DaemonNotRunningError, PyTritonDaemonError):
+            return False
+        bound = [served.get(model.name) for model in self._models if model.served is not None]
+        return all(info is not None and _may_serve(info) for info in bound)
+
+    @property
+    def http_url(self) -> str:
+        """Where HTTP is served, e.g. `http://127.0.0.1:8000`; empty when it is off or nothing is connected."""
+        client = self._client
+        return client.status().server.http_url if client is not None else ""
+
+    @property
+    def grpc_url(self) -> str:
+        """Where gRPC is served, e.g. `grpc://127.0.0.1:8001`; empty when it is off or nothing is connected."""
+        client = self._client
+        return client.status().server.grpc_url if client is not None else ""
+
+    def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
+        """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has ended for good.
+
+        Requests under way are answered, then all ends and this returns. Signals are heard in the main thread;
+        handlers of your own for them are respected.
+
+        Args:
+            monitoring_period_s: seconds from one look at the models to the next; the server's end is noticed at once
+        """
+        try:
+            with _sigterm_interrupts():
+                try:
+                    self._before_serving()
+                    while not self._ended.wait(monitoring_period_s):
+                        if not self.is_alive():
+                            logger.error("A model has no worker any more, or the server has ended.")
+                            break
+                except KeyboardInterrupt as signalled:
+                    name = "SIGTERM" if isinstance(signalled, _Terminated) else "SIGINT"
+                    logger.info("%s received, exiting.", name)
+                self.stop()
+        except _Terminated:
+            logger.warning("SIGTERM received again: stopped without waiting for requests.")
+
+    @abstractmethod
+    def stop(self) -> bool:
+        """End it; whether there was anything to end."""
+
+    @abstractmethod
+    def _before_serving(self) -> None:
+        """Start what there is to start."""
+
+    @abstractmethod
+    def _reach(self) -> DaemonClient:
+        """Return a client of the daemon once it is ready.
+
+        Raises:
+            TimeoutError: it is not
+        """
+
+    @abstractmethod
+    def get_access_token(self) -> str | None:
+        """Return the access token that is in force, None when there is none."""
+
+    def _forget_served(self) -> None:
+        self._client = None
+        for model in self._models:
+            model.served = None
+
+
+def _may_serve(info: messages.ModelInfo) -> bool:
+    states = [instance.state for instance in info.instances]
+    return info.state != "failed" and any(state not in _FAILED for state in states)
+
+
+def _list(values: Sequence[str] | None) -> list[str] | None:
+    return None if values is None else list(values)
+
+
+def _announce(model: BoundModel, server: messages.ServerInfo) -> None:
+    path = f"/v2/models/{model.name}"
+    logger.info("Infer function available as model: `%s`", path)
+    logger.info("  Status:         `GET  %s%s/ready/`", server.http_url, path)
+    logger.info("  Model config:   `GET  %s%s/config/`", server.http_url, path)
+    logger.info("  Inference:      `POST %s%s/infer/`", server.http_url, path)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Have SIGTERM interrupt the main thread as SIGINT does, unless this process handles it already."""
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread() or not usual:
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,233 @@
+"""Settings of the tritonserver that a `Triton` object starts: PyTriton's names, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.triton.values import cast, of_environment
+
+__all__ = ["TritonConfig"]
+
+logger = logging.getLogger("pytriton.triton")
+
+_NO_POSITIONAL = "TritonConfig initialization can't be used with positional arguments"
+
+
+@dataclass
+class TritonConfig:
+    """Options of tritonserver by their names, with `_` for `-`. What is None is tritonserver's own default.
+
+    A field can be set by a variable, too: `PYTRITON_TRITON_CONFIG_HTTP_PORT=9000`; an entry of a list by a number
+    at its end: `PYTRITON_TRITON_CONFIG_CACHE_CONFIG_0=local,size=1048576`. What is given to `Triton(config=...)` wins
+    over the environment, and that over the defaults, field by field.
+
+    Args:
+        model_repository: folder of further models that tritonserver loads at its start
+        id: name of the server in its answers
+        log_verbose: level of tritonserver's verbose log; above 0 it costs speed
+        log_file: file for tritonserver's log; None: the standard output of this process
+        exit_timeout_secs: seconds that `stop` waits for requests under way
+        exit_on_error: end when something fails at the start
+        strict_readiness: ready only when all models are
+        allow_http: serve HTTP
+        http_address: address to listen on; None: 0.0.0.0, all interfaces
+        http_port: None: 8000; 0 takes a free one
+        http_header_forward_pattern: regular expression of the headers that the callable gets as parameters
+        http_thread_count: threads that answer HTTP
+        http_restricted_api: `ENDPOINT,...:triton-access-token=TOKEN`; rather use `TritonSecurityConfig`
+        allow_grpc: serve gRPC
+        grpc_address: as `http_address`
+        grpc_port: None: 8001; 0 takes a free one
+        grpc_header_forward_pattern: as for HTTP
+        grpc_infer_allocation_pool_size: messages kept for reuse
+        grpc_restricted_protocol: as `http_restricted_api`
+        grpc_use_ssl: TLS
+        grpc_use_ssl_mutual: TLS with certificates of clients
+        grpc_server_cert: certificate (PEM)
+        grpc_server_key: its key (PEM)
+        grpc_root_cert: certificates of authorities (PEM)
+        grpc_infer_response_compression_level: none, low, medium or high
+        grpc_keepalive_time: milliseconds
+        grpc_keepalive_timeout: milliseconds
+        grpc_keepalive_permit_without_calls: ping idle connections
+        grpc_http2_max_pings_without_data: number
+        grpc_http2_min_recv_ping_interval_without_data: milliseconds
+        grpc_http2_max_ping_strikes: number
+        allow_metrics: serve metrics for Prometheus
+        allow_gpu_metrics: with those of GPUs
+        allow_cpu_metrics: with those of CPUs
+        metrics_interval_ms: milliseconds from one look at the devices to the next
+        metrics_port: None: 8002; 0 takes a free one
+        metrics_address: as `http_address`
+        metrics_config: list of NAME=VALUE
+        allow_sagemaker: serve SageMaker's endpoints
+        sagemaker_port: their port
+        sagemaker_safe_port_range: e.g. "8081-8083"
+        sagemaker_thread_count: threads
+        allow_vertex_ai: serve Vertex AI's endpoints
+        vertex_ai_port: their port
+        vertex_ai_thread_count: threads
+        vertex_ai_default_model: model that answers them; None: the first that is bound
+        trace_config: list of `level=TIMESTAMPS`, `mode=opentelemetry`, ...
+        cache_config: e.g. ["local,size=1048576"]
+        cache_directory: folder of the caches' libraries
+        buffer_manager_thread_count: threads that copy
+        response_cache_byte_size: bytes of the local response cache, as `cache_config` with `local,size=`
+
+    Raises:
+        TypeError: positional arguments, or a name that there is not
+        PyTritonValidationError: neither HTTP nor gRPC is allowed
+
+    Example:
+        >>> TritonConfig(http_port=9000, response_cache_byte_size=1024 * 1024).http_port
+        9000
+    """
+
+    model_repository: Path | None = None
+    id: str | None = None
+    log_verbose: int | None = None
+    log_file: Path | None = None
+    exit_timeout_secs: int | None = None
+    exit_on_error: bool | None = None
+    strict_readiness: bool | None = None
+    allow_http: bool | None = None
+    http_address: str | None = None
+    http_port: int | None = None
+    http_header_forward_pattern: str | None = None
+    http_thread_count: int | None = None
+    http_restricted_api: list[str] | None = None
+    allow_grpc: bool | None = None
+    grpc_address: str | None = None
+    grpc_port: int | None = None
+    grpc_header_forward_pattern: str | None = None
+    grpc_infer_allocation_pool_size: int | None = None
+    grpc_restricted_protocol: list[str] | None = None
+    grpc_use_ssl: bool | None = None
+    grpc_use_ssl_mutual: bool | None = None
+    grpc_server_cert: Path | None = None
+    grpc_server_key: Path | None = None
+    grpc_root_cert: Path | None = None
+    grpc_infer_response_compression_level: str | None = None
+    grpc_keepalive_time: int | None = None
+    grpc_keepalive_timeout: int | None = None
+    grpc_keepalive_permit_without_calls: bool | None = None
+    grpc_http2_max_pings_without_data: int | None = None
+    grpc_http2_min_recv_ping_interval_without_data: int | None = None
+    grpc_http2_max_ping_strikes: int | None = None
+    allow_metrics: bool | None = None
+    allow_gpu_metrics: bool | None = None
+    allow_cpu_metrics: bool | None = None
+    metrics_interval_ms: int | None = None
+    metrics_port: int | None = None
+    metrics_address: str | None = None
+    metrics_config: list[str] | None = None
+    allow_sagemaker: bool | None = None
+    sagemaker_port: int | None = None
+    sagemaker_safe_port_range: str | None = None
+    sagemaker_thread_count: int | None = None
+    allow_vertex_ai: bool | None = None
+    vertex_ai_port: int | None = None
+    vertex_ai_thread_count: int | None = None
+    vertex_ai_default_model: str | None = None
+    trace_config: list[str] | None = None
+    cache_config: list[str] | None = None
+    cache_directory: str | None = None
+    buffer_manager_thread_count: int | None = None
+    response_cache_byte_size: int | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> TritonConfig:
+        """Refuse what `dataclass` would take (its kw_only is not in Python 3.9), and help with misspelt names."""
+        if args:
+            raise TypeError(_NO_POSITIONAL)
+        for name in kwargs:
+            if name not in cls.__dataclass_fields__:
+                raise TypeError(
+                    f"TritonConfig.__init__() got an unexpected keyword argument {name!r}"
+                    f"{_nearest(name, cls.__dataclass_fields__)}"
+                )
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        if self.allow_http is False and self.allow_grpc is False:
+            raise PyTritonValidationError("The `http` or `grpc` endpoint has to be allowed.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> TritonConfig:
+        """Return the settings in a dict, whose values may be text.
+
+        Names that there are not are left out, with a warning in the log.
+
+        Raises:
+            PyTritonValidationError: a value is none of what its field takes
+
+        Example:
+            >>> TritonConfig.from_dict({"http_port": "9000", "allow_metrics": "False"}).allow_metrics
+            False
+        """
+        values = {}
+        for name, value in config.items():
+            if name in cls.__dataclass_fields__:
+                values[name] = cast(name, _types()[name], value, f"TritonConfig: {name}")
+            else:
+                _warn_unknown(name, name, cls.__dataclass_fields__)
+        return cls(**values)
+
+    @classmethod
+    def from_env(cls) -> TritonConfig:
+        """Return the settings in the environment's `PYTRITON_TRITON_CONFIG_*`; empty ones count as not set.
+
+        Names that there are not are left out, with a warning in the log.
+
+        Raises:
+            PyTritonValidationError: a value is none of what its field takes; names the variable
+        """
+        values = {}
+        for name, (variable, value) in of_environment(_types()).items():
+            if name in cls.__dataclass_fields__:
+                values[name] = cast(name, _types()[name], value, variable)
+            else:
+                _warn_unknown(variable, name, cls.__dataclass_fields__)
+        return cls(**values)
+
+    def over(self, other: TritonConfig) -> TritonConfig:
+        """Return these settings, and those of `other` where these are None."""
+        return TritonConfig(
+            **{
+                name: theirs if getattr(self, name) is None else getattr(self, name)
+                for name, theirs in _fields(other).items()
+            }
+        )
+
+
+def _fields(config: TritonConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _types() -> dict[str, str]:
+    """Return the kind of each field: "bool", "int", "str", "Path" or "list[str]"."""
+    return {
+        field.name: str(field.type).partition(" |")[0] for field in dataclasses.fields(TritonConfig)
+    }
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _warn_unknown(shown: str, name: str, known: Iterable[str]) -> None:
+    logger.warning(
+        "%s is ignored: TritonConfig has no field %s%s. Its fields: %s",
+        shown, name, _nearest(name, known), ", ".join(known),
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""What `bind` was told: one model, checked before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytriton.exceptions import (
+    ModelNotFoundError,
+    PyTritonBadParameterError,
+    PyTritonInvalidOperationError,
+    PyTritonValidationError,
+)
+from pytriton.triton.server import environment
+
+if TYPE_CHECKING:
+    from pytriton.daemon import DaemonClient, Model
+    from pytriton.model_config import ModelConfig, Tensor
+
+#: Arguments of `DaemonClient.register` that `bind` decides itself.
+_DECIDED = ("temporary", "replace", "progress")
+
+
+@dataclass
+class BoundModel:
+    """A model as it was bound, and what the daemon made of it."""
+
+    name: str
+    infer_func: Any
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    version: int
+    config: ModelConfig | None
+    strict: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+    served: Model | None = None
+    registered_at: float = 0.0
+
+    def check(self) -> None:
+        """See what can be seen before there is a server.
+
+        Raises:
+            PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
+            TypeError: an option that there is not
+        """
+        from pytriton.model_config import to_triton_config
+        from pytriton.model_config.triton_config import validate_model_name
+
+        validate_model_name(self.name)
+        callables = list(self.infer_func) if self._several else [self.infer_func]
+        if not callables or not all(map(callable, callables)):
+            raise PyTritonValidationError(
+                "inference_fn has to be either callable or sequence of callables, got "
+                f"{self.infer_func!r} for model {self.name!r}."
+            )
+        if any(getattr(tensor, "optional", False) for tensor in self.outputs):
+            raise PyTritonValidationError(
+                f"Output tensors cannot be optional. Model {self.name!r} has such."
+            )
+        to_triton_config(self.name, self.inputs, self.outputs, self.config, self.version)
+        self._check_options()
+
+    def _check_options(self) -> None:
+        isolation = self.options.get("isolation")
+        if isolation not in (None, "process", "thread"):
+            raise PyTritonBadParameterError(
+                f"isolation has to be 'process' or 'thread', got {isolation!r}."
+            )
+        known = [name for name in _register_options() if name not in _DECIDED]
+        for name in self.options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise TypeError(f"bind() got an unexpected keyword argument {name!r}{hint}")
+
+    def load(self, client: DaemonClient, *, replace: bool) -> None:
+        """Have a daemon serve it until this process ends; it answers when this returns.
+
+        Raises:
+            RegistrationError: it cannot be served; nothing of the attempt is left
+            DaemonNotRunningError: the daemon ended meanwhile
+        """
+        options = {name: value for name, value in self.options.items() if value is not None}
+        said = {**self._declared(), **options}
+        # This interpreter's variables are no good to another one, and threads have them anyway.
+        if "python" not in said and said.get("isolation") != "thread":
+            given = options.get("env")
+            more = given if isinstance(given, Mapping) else {}  # names: all are there already
+            options["env"] = {**_sendable(environment()), **more}
+        served = client.register(
+            list(self.infer_func) if self._several else self.infer_func,
+            self.name,
+            self.inputs,
+            self.outputs,
+            self.config,
+            strict=self.strict,
+            model_version=self.version,
+            replace=replace,
+            temporary=True,
+            progress=False,
+            **options,
+        )
+        self.registered_at = served.info().registered_at
+        self.served = served
+
+    def unload(self, client: DaemonClient) -> None:
+        """Have the daemon serve it no longer, unless somebody else has put another model in its place.
+
+        Raises:
+            PyTritonDaemonError: it could not be done
+        """
+        try:
+            if client.model_info(self.name).registered_at == self.registered_at:
+                client.unregister(self.name)
+        except ModelNotFoundError:
+            return  # somebody else has taken it out
+
+    def _declared(self) -> Mapping[str, Any]:
+        from pytriton.declaration import declaration_of
+
+        declaration = declaration_of(self.infer_func[0] if self._several else self.infer_func)
+        return declaration.options if declaration is not None else {}
+
+    @property
+    def _several(self) -> bool:
+        return not callable(self.infer_func) and isinstance(self.infer_func, Sequence)
+
+
+def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:
+    """Raise PyTritonInvalidOperationError if another model has the name; capitals make no difference."""
+    for other in others:
+        if other.name.lower() == model.name.lower():
+            raise PyTritonInvalidOperationError(
+                f"Cannot add model with the same name twice. {other.name!r} (version "
+                f"{other.version}) is bound already; give {model.name!r} another name."
+            )
+
+
+def known_option(name: str) -> bool:
+    """Whether `DaemonClient.register` takes an argument of that name."""
+    return name in _register_options()
+
+
+def _register_options() -> Mapping[str, inspect.Parameter]:
+    from pytriton.daemon import DaemonClient
+
+    register: Callable[..., Any] = DaemonClient.register
+    parameters = inspect.signature(register).parameters
+    return {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _sendable(variables: dict[str, str]) -> dict[str, str]:
+    """Leave out what is not UTF-8, which the messages to the daemon have to be."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.isprintable() and not any("\ud800" <= letter <= "\udfff" for letter in name + value)
+    }

@@ -1,0 +1,250 @@
+"""`RemoteTriton`: models of this script in a server that somebody else has started on this machine."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
+from pytriton.exceptions import (
+    PyTritonDaemonError,
+    PyTritonInvalidOperationError,
+)
+from pytriton.ipc import linux
+from pytriton.triton.base import TritonBase, logger
+from pytriton.triton.models import BoundModel
+
+if TYPE_CHECKING:
+    from pytriton.client.url import TritonUrl
+    from pytriton.daemon import DaemonClient
+    from pytriton.triton.local import WorkspacePath
+
+#: tritonserver's option that names a folder in its daemon's runtime directory.
+_REPOSITORY = "--model-repository="
+#: Between two looks for a server that is still to come: nobody tells when one listens.
+_LOOK_S = 0.2
+#: The end of the server is an event; whether it is to be watched still is looked at this often.
+_WATCH_MS = 1000
+
+
+class RemoteTriton(TritonBase):
+    """Binds models into a running daemon, or into another script's `Triton`, on this machine.
+
+    They are served until this is closed, or this process ends, however it does. A model takes the place of one that
+    has the same name; afterwards there is none of that name.
+
+    Args:
+        url: where the server answers: `localhost`, `localhost:8000`, `http://...`, `grpc://...`
+        workspace: not needed, for PyTriton's sake
+        access_token: the server's; None: it is found. Other users' servers cannot be used with it either
+
+    Raises:
+        PyTritonClientInvalidUrlError: the url is none
+
+    Example:
+        >>> with RemoteTriton(url="localhost") as triton:               # doctest: +SKIP
+        ...     triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])
+        ...     triton.serve()
+    """
+
+    _replaces = True
+
+    def __init__(
+        self, url: str, workspace: WorkspacePath = None, access_token: str | None = None
+    ) -> None:
+        from pytriton.client.url import TritonUrl
+
+        super().__init__()
+        self._url = TritonUrl.from_url(url)
+        self._access_token = access_token
+        self._timeout_s = float(DEFAULT_TRITON_STARTUP_TIMEOUT_S)
+
+    def __enter__(self) -> RemoteTriton:
+        """Connect to the server."""
+        self.connect()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> bool:
+        """Take this object's models out of the server, which goes on.
+
+        Returns:
+            False when there was nothing to take out.
+        """
+        with self._lock:
+            client = self._client
+            if client is None or os.getpid() != self._pid:
+                return False
+            mine = [model for model in self._models if model.served is not None]
+            self._forget_served()
+        self._take_out(client, mine)
+        return True
+
+    def close(self) -> None:
+        """As `stop`."""
+        self.stop()
+
+    def get_access_token(self) -> str | None:
+        """Return the server's access token; None when there is none.
+
+        Raises:
+            PyTritonDaemonError: it cannot be read, and none was given
+        """
+        if self._access_token is not None or self._client is None:
+            return self._access_token
+        return self._client.access_token
+
+    def connect(self) -> None:
+        """Wait for the server, two minutes at the most, and have it serve the models that are bound.
+
+        Raises:
+            TimeoutError: nobody comes to listen at the URL
+            PyTritonInvalidOperationError: who listens there is no daemon of this user on this machine
+            RegistrationError: a model cannot be served; none of this object's is then
+        """
+        try:
+            super().connect()
+        except BaseException:
+            mine = [model for model in self._models if model.served is not None]
+            if mine and self._client is None:
+                self._take_out(self._daemon(), mine)
+            raise
+
+    def _take_out(self, client: DaemonClient, models: Sequence[BoundModel]) -> None:
+        try:
+            for model in models:
+                model.served = None
+                try:
+                    model.unload(client)
+                except PyTritonDaemonError as error:
+                    logger.warning("Model %s is not taken out of the server: %s", model.name, error)
+        finally:
+            self._ended.set()
+
+    def _before_serving(self) -> None:
+        self.connect()
+
+    def _daemon(self) -> DaemonClient:
+        from pytriton.daemon import connect
+
+        return connect(self._find(), timeout_s=60.0)
+
+    def _reach(self) -> DaemonClient:
+        client = self._daemon()
+        if self._access_token is not None and client.access_token not in (None, self._access_token):
+            raise PyTritonDaemonError(
+                f"The access token that was given is not that of the server at "
+                f"{self._url.with_scheme}. Leave it out: it is found in the server's runtime directory."
+            )
+        self._pid = os.getpid()
+        self._ended.clear()
+        watch = threading.Thread(
+            target=self._watch, args=(client, client.status().pid), name="remote", daemon=True
+        )
+        watch.start()
+        return client
+
+    def _find(self) -> Path:
+        """Return the runtime directory of the daemon whose tritonserver answers at the URL.
+
+        Raises:
+            TimeoutError: nobody comes to listen there
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            found = runtime_dir_at(self._url)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    "Triton Inference Server is not ready after timeout. Nobody listens at "
+                    f"{self._url.with_scheme} for {self._timeout_s:g} s: start a Triton() or "
+                    "`pytriton-daemon start` there first, as the same user."
+                )
+            time.sleep(_LOOK_S)
+
+    def _watch(self, client: DaemonClient, pid: int) -> None:
+        """Notice the daemon's end, until this object has done with it."""
+        try:
+            ended = linux.pidfd_open(pid)
+        except ProcessLookupError:
+            ended = -1
+        poll = select.poll()
+        if ended >= 0:
+            poll.register(ended, select.POLLIN)
+        try:
+            while ended >= 0 and not poll.poll(_WATCH_MS):
+                if self._client not in (None, client) or self._ended.is_set():
+                    return
+        finally:
+            if ended >= 0:
+                os.close(ended)
+        with self._lock:
+            if self._client not in (None, client) or self._ended.is_set():
+                return
+            logger.error("The server at %s has ended.", self._url.with_scheme)
+            self._forget_served()
+            self._ended.set()
+
+
+def runtime_dir_at(url: TritonUrl) -> Path | None:
+    """Return the runtime directory of the daemon that serves a URL; None when nobody listens there.
+
+    Raises:
+        PyTritonInvalidOperationError: it is no daemon of this user on this machine
+    """
+    import psutil
+
+    address = _own_address(url)
+    holder = None
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        if connection.laddr.port != url.port:
+            continue
+        if connection.laddr.ip in (address, f"::ffff:{address}", "0.0.0.0", "::"):
+            holder = connection.pid or 0
+    if holder is None:
+        return None
+    try:
+        words = psutil.Process(holder).cmdline() if holder else []
+    except psutil.Error:  # it has ended since
+        return None
+    for word in words:
+        if word.startswith(_REPOSITORY) and Path(word[len(_REPOSITORY) :]).name == "models":
+            return Path(word[len(_REPOSITORY) :]).parent
+    who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
+    raise PyTritonInvalidOperationError(
+        f"What listens at {url.with_scheme} is no pytriton daemon of this user, but {who}. Name the "
+        "address of a Triton() of another script, or of a `pytriton-daemon`."
+    )
+
+
+def _own_address(url: TritonUrl) -> str:
+    """Return the address in a URL, which has to be one of this machine."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            url.hostname, url.port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind((address[0], 0))
+    except OSError as error:
+        raise PyTritonInvalidOperationError(
+            f"{url.hostname} is no address of this machine ({error}): RemoteTriton binds models into "
+            "servers on this machine only. For others use pytriton.daemon.connect('tcp://...')."
+        ) from error
+    return str(address[0])

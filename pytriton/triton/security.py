@@ -1,0 +1,84 @@
+"""Who may use which of Triton's endpoints: names, defaults, the access token."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.access import ACCESS_HEADER
+
+__all__ = [
+    "DEFAULT_PROTECTED_ENDPOINTS",
+    "TRITON_ACCESS_HEADER",
+    "VALID_TRITON_ENDPOINTS",
+    "TritonSecurityConfig",
+]
+
+#: The header of HTTP that carries the token; over gRPC `triton-grpc-protocol-` stands before it.
+TRITON_ACCESS_HEADER = ACCESS_HEADER
+#: Every endpoint that can be restricted.
+VALID_TRITON_ENDPOINTS = [
+    "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
+    "statistics", "trace", "logging",
+]  # fmt: skip
+#: Those that are unless something else is said: they change the server, or tell about its users.
+DEFAULT_PROTECTED_ENDPOINTS = [
+    "shared-memory", "model-repository", "statistics", "trace", "logging",
+]  # fmt: skip
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+
+
+@dataclass
+class TritonSecurityConfig:
+    """Which endpoints ask for the access token, and the token.
+
+    Args:
+        access_token: letters, digits and `-._~+/=`; None: a random one of 256 bits, if anything is restricted
+        restricted_endpoints: None: DEFAULT_PROTECTED_ENDPOINTS; an empty list: none
+
+    Raises:
+        PyTritonValidationError: there is no such endpoint, or the token cannot travel in a header
+
+    Example:
+        >>> TritonSecurityConfig(restricted_endpoints=["statistics"]).restricted_endpoints
+        ['statistics']
+    """
+
+    access_token: str | None = None
+    restricted_endpoints: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.restricted_endpoints, str):
+            raise PyTritonValidationError(
+                f"restricted_endpoints has to be a list: [{self.restricted_endpoints!r}]."
+            )
+        named = self.endpoints
+        unknown = [name for name in named if name not in VALID_TRITON_ENDPOINTS]
+        if unknown:
+            raise PyTritonValidationError(
+                f"Invalid endpoint names: {', '.join(map(str, unknown))}. Valid endpoints are: "
+                f"{', '.join(VALID_TRITON_ENDPOINTS)}."
+            )
+        if self.access_token is not None and not _TOKEN.fullmatch(str(self.access_token)):
+            raise PyTritonValidationError(
+                "The access token (not shown) has to be 1 to 512 letters, digits, or `-._~+/=`."
+            )
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What is restricted."""
+        wanted = self.restricted_endpoints
+        return list(DEFAULT_PROTECTED_ENDPOINTS if wanted is None else wanted)
+
+    def token(self) -> str | None:
+        """Return the token to use: the given one, a new random one, or None when nothing asks for it."""
+        if self.access_token is not None or not self.endpoints:
+            return self.access_token
+        return secrets.token_urlsafe(32)
+
+    def __repr__(self) -> str:
+        token = None if self.access_token is None else "***"
+        return f"TritonSecurityConfig(access_token={token}, restricted_endpoints={self.restricted_endpoints!r})"

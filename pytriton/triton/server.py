@@ -1,0 +1,217 @@
+"""The private daemon of one `Triton` object: a child process that ends when this process ends, however it ends.
+
+The daemon watches this process (dispatcher/owner.py) and reports about itself over a pipe; its log goes to this
+process's standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from pytriton.exceptions import DaemonStartError
+from pytriton.ipc.rundir import MAX_SOCKET_PATH, RuntimeDir
+
+#: Of a service manager, or for an interpreter that somebody sits at: neither is for a child.
+STAYING = (
+    "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "PYTHONINSPECT", "PYTHONSTARTUP",
+    "PYTHONBREAKPOINT",
+)  # fmt: skip
+#: What an orderly stop may take beside the grace period, and what one in a hurry may.
+_MARGIN_S, _HURRY_S = 15.0, 5.0
+
+OnEnd = Callable[["ServerProcess", str], None]
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment as its daemon and its workers get it."""
+    return {name: value for name, value in os.environ.items() if name not in STAYING}
+
+
+def new_runtime_dir() -> Path:
+    """Make a runtime directory with a short path: those of unix sockets have at most 107 bytes."""
+    folders = [os.environ.get("XDG_RUNTIME_DIR") or "", tempfile.gettempdir(), "/tmp"]
+    for folder in folders:
+        longest = RuntimeDir(Path(folder, "pytriton-12345678")).lane_socket("w12345678")
+        short = len(os.fsencode(longest)) <= MAX_SOCKET_PATH
+        if folder and short and os.access(folder, os.W_OK | os.X_OK):
+            return Path(tempfile.mkdtemp(prefix="pytriton-", dir=folder))
+    raise DaemonStartError(
+        f"No runtime directory can be made in {', '.join(filter(None, folders))}: not writable, or "
+        "the path is too long. Set TMPDIR to a short path of a folder that you may write to."
+    )
+
+
+class ServerProcess:
+    """One daemon, from its start to its end.
+
+    Args:
+        settings: what `daemon_settings` returns
+        workspace: a folder to remove, beside the runtime directory, if this process is killed
+        on_end: is called, from a thread, with the reason, if it ends by itself once it was ready
+
+    Attributes:
+        runtime_dir: where its control socket lies
+        ended: is set when it has ended and has been reaped
+    """
+
+    def __init__(self, settings: dict[str, Any], workspace: Path, on_end: OnEnd) -> None:
+        self.runtime_dir = Path(settings["runtime_dir"])
+        self.ended = threading.Event()
+        self._settings = settings
+        self._workspace = workspace
+        self._on_end = on_end
+        self._up = threading.Event()  #: ready, or ended
+        self._ready = False
+        self._told_to_stop = False
+        self._end: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._spawning = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to start the process; `wait_ready` tells what becomes of it.
+
+        A thread does it all: only the main thread can be interrupted (Ctrl-C), and an interruption in the middle of it
+        could leave a process that nobody knows of.
+        """
+        threading.Thread(target=self._live, name="pytriton-daemon", daemon=True).start()
+
+    def wait_ready(self) -> None:
+        """Return when models can be registered.
+
+        Raises:
+            DaemonStartError: it ended before; says why.
+        """
+        self._up.wait()
+        if self._ready and not self.ended.is_set():
+            return
+        code = self._end.get("code")
+        reason = self._end.get("reason") or self._how_it_ended()
+        if self._told_to_stop:
+            reason = "it was told to stop meanwhile"
+        raise DaemonStartError(f"Triton Inference Server did not start: {reason}", exit_code=code)
+
+    def stop(self) -> None:
+        """Answer what is under way, end the daemon with all that it has started, and return then.
+
+        An interruption (Ctrl-C) while this waits ends it at once.
+        """
+        with self._spawning:
+            self._told_to_stop = True
+            if self._process is None:
+                self._up.set()
+                self.ended.set()
+                shutil.rmtree(self.runtime_dir, ignore_errors=True)
+                return
+        patience_s = float(self._settings["grace_period_s"]) + _MARGIN_S
+        try:
+            self._signal(signal.SIGTERM)
+            if self.ended.wait(patience_s):
+                return
+        except BaseException:
+            self._kill()
+            raise
+        self._kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is ready and has not ended."""
+        return self._ready and not self.ended.is_set()
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGTERM)  # the second one: it ends at once, and leaves nothing
+        if not self.ended.wait(_HURRY_S):
+            self._signal(signal.SIGKILL)
+            self.ended.wait(_HURRY_S)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None  # `stop` has seen to it
+        self._process.send_signal(number)
+
+    def _live(self) -> None:
+        """Start the process, read its reports until it ends, reap it, and clean up behind it."""
+        try:
+            reports = self._spawn()
+            if reports is None:
+                return
+            with reports:
+                for line in reports:
+                    self._take(json.loads(line))
+            assert self._process is not None  # `_spawn` made it
+            self._process.wait()
+        except (
+            Exception
+        ) as error:  # of the operating system, mostly: no process, no descriptor left
+            self._end = {"reason": f"{type(error).__name__}: {error}"}
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        self.ended.set()
+        self._up.set()
+        if self._ready and not self._told_to_stop:
+            self._on_end(self, self._end.get("reason") or self._how_it_ended())
+
+    def _take(self, report: dict[str, Any]) -> None:
+        if report["state"] == "ready":
+            self._ready = True
+            self._up.set()
+        else:
+            self._end = report
+
+    def _spawn(self) -> TextIO | None:
+        """Start the process and return where it reports; None when `stop` came before."""
+        with self._spawning:
+            if self._told_to_stop:
+                return None
+            reading, writing = os.pipe()
+            reports = os.fdopen(reading, encoding="utf-8")
+            try:
+                self._process = self._popen(writing)
+            except BaseException:
+                reports.close()
+                raise
+            finally:
+                os.close(writing)
+        assert self._process.stdin is not None  # a pipe
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(self._settings).encode())
+        return reports
+
+    def _popen(self, writing: int) -> subprocess.Popen[bytes]:
+        from pytriton.world import own_interpreter
+
+        command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
+        for folder in (self.runtime_dir, self._workspace):
+            command += ["--remove", str(folder)]
+        return subprocess.Popen(
+            [*command, "--report", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=_standard_output(),
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            pass_fds=[writing],
+            start_new_session=True,  # Ctrl-C is for the script, which then stops this in order
+            cwd="/",  # not a folder with a pytriton/ or a worker.py of the user's in it
+        )
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode if self._process is not None else None
+        if code is not None and code < 0:
+            return f"its daemon was killed by signal {-code}"
+        return f"its daemon ended with code {code}; what it said is in the output of this process"
+
+
+def _standard_output() -> int | None:
+    """Return where the daemon's log goes: our standard output, unless that is closed."""
+    try:
+        os.fstat(1)
+    except OSError:
+        return subprocess.DEVNULL
+    return None

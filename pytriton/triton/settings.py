@@ -1,0 +1,181 @@
+"""From TritonConfig and TritonSecurityConfig to the settings of a private daemon (dispatcher/config.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.access import ACCESS_HEADER
+from pytriton.ipc.trace_config import with_absolute_files
+from pytriton.triton.config import TritonConfig
+from pytriton.triton.security import VALID_TRITON_ENDPOINTS, TritonSecurityConfig
+
+_PORTS = {
+    "http": DEFAULT_HTTP_PORT,
+    "grpc": DEFAULT_GRPC_PORT,
+    "metrics": DEFAULT_METRICS_PORT,
+}
+#: PyTriton's servers listen on all interfaces, and containers rely on it.
+_ADDRESS = "0.0.0.0"
+#: Fields that become settings of their own, below; all others are options of tritonserver.
+_OWN = (
+    *(f"{part}_{name}" for name in ("port", "address") for part in _PORTS),
+    *(f"allow_{part}" for part in _PORTS),
+    "cache_config", "exit_timeout_secs", "grpc_restricted_protocol", "http_restricted_api",
+    "model_repository", "response_cache_byte_size",
+)  # fmt: skip
+#: Seconds that tritonserver may take, and that `stop` waits for requests under way: as in PyTriton.
+_START_S, _GRACE_S = 120.0, 30.0
+#: Settings of the daemon that a script's environment decides, by PYTRITON_DAEMON_*.
+_FROM_ENVIRONMENT = ("tritonserver", "proxy_python", "cache_dir", "log_format", "log_level")
+
+
+def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> TritonSecurityConfig:
+    """Return the security that holds, with its token: what is given, or else what `config` restricts.
+
+    Raises:
+        PyTritonValidationError: `config` restricts with another header than the access token's
+    """
+    endpoints: list[str] = []
+    token = None
+    for name in ("http_restricted_api", "grpc_restricted_protocol"):
+        for entry in getattr(config, name) or []:
+            token, named = _restriction(name, entry)
+            endpoints += [one for one in named if one not in endpoints]
+    if security is None:
+        security = TritonSecurityConfig(token, endpoints) if endpoints else TritonSecurityConfig()
+    elif endpoints:
+        raise PyTritonValidationError(
+            "TritonConfig restricts endpoints, and a security_config is given: say all in "
+            "TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
+        )
+    return dataclasses.replace(security, access_token=security.token())
+
+
+def _restriction(name: str, entry: str) -> tuple[str, list[str]]:
+    endpoints, _, pair = entry.partition(":")
+    key, _, token = pair.partition("=")
+    if key != ACCESS_HEADER or not token:
+        raise PyTritonValidationError(
+            f"TritonConfig: {name} has to be 'ENDPOINT,...:{ACCESS_HEADER}=TOKEN' (the value is "
+            "not shown): the header's name is fixed, so that every client of pytriton knows it. "
+            "Rather use TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
+        )
+    short = {"shm": "shared-memory"}
+    named = [short.get(one.strip(), one.strip()) for one in endpoints.split(",")]
+    unknown = sorted(set(named) - set(VALID_TRITON_ENDPOINTS))
+    if unknown:
+        raise PyTritonValidationError(
+            f"TritonConfig: {name}: invalid endpoint names: {', '.join(unknown)}. Valid endpoints "
+            f"are: {', '.join(VALID_TRITON_ENDPOINTS)}."
+        )
+    return token, named
+
+
+def daemon_settings(
+    config: TritonConfig,
+    security: TritonSecurityConfig,
+    runtime_dir: Path,
+    model_names: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return the settings of a daemon, as JSON may hold them.
+
+    Args:
+        config: what was asked for
+        security: with its token
+        runtime_dir: the daemon's
+        model_names: those that are bound already, in order
+
+    Raises:
+        PyTritonValidationError: two fields contradict each other
+    """
+    cache_size, cache_options = _cache(config)
+    settings: dict[str, Any] = {
+        "log_format": "plain",
+        **_of_environment(),
+        "runtime_dir": str(runtime_dir),
+        "ephemeral": True,
+        "server_start_timeout_s": _START_S,
+        "grace_period_s": float(_or(config.exit_timeout_secs, _GRACE_S)),
+        "response_cache_size": cache_size,
+        "restricted_endpoints": security.endpoints,
+        "access_token": security.access_token,
+        "tritonserver_options": {**server_options(config, model_names), **cache_options},
+    }
+    for part, port in _PORTS.items():
+        settings[f"allow_{part}"] = _or(getattr(config, f"allow_{part}"), True)
+        settings[f"{part}_address"] = _or(getattr(config, f"{part}_address"), _ADDRESS)
+        settings[f"{part}_port"] = _or(getattr(config, f"{part}_port"), port)
+    if config.model_repository is not None:
+        settings["model_repository"] = [os.path.abspath(config.model_repository)]
+    return settings
+
+
+def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options of tritonserver by their names, without what the daemon has settings for."""
+    options: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is None or field.name in _OWN:
+            continue
+        options[field.name.replace("_", "-")] = _texts(value)
+    if "trace-config" in options:  # tritonserver runs in another folder
+        options["trace-config"] = with_absolute_files(options["trace-config"])
+    first = next(iter(model_names), None)
+    if config.allow_vertex_ai and config.vertex_ai_default_model is None and first is not None:
+        options["vertex-ai-default-model"] = first
+    return options
+
+
+def command_line(config: TritonConfig) -> str:
+    """Return the settings as options on tritonserver's command line, for people to look at."""
+    words = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        entries = value if isinstance(value, list) else [value]
+        option = f"--{field.name.replace('_', '-')}"
+        words += [f"{option}={_text(one)}" for one in entries if one is not None]
+    return " ".join(words)
+
+
+def _texts(value: Any) -> str | list[str]:
+    return [_text(one) for one in value] if isinstance(value, list) else _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Path):
+        return os.path.abspath(value)  # tritonserver runs in another folder
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_environment() -> dict[str, str]:
+    found = {name: os.environ.get(f"PYTRITON_DAEMON_{name.upper()}") for name in _FROM_ENVIRONMENT}
+    return {name: os.path.expanduser(text) for name, text in found.items() if text}
+
+
+def _cache(config: TritonConfig) -> tuple[int, dict[str, Any]]:
+    """Return the size of the local response cache, and the options for other caches."""
+    size = config.response_cache_byte_size
+    others = []
+    for entry in config.cache_config or []:
+        match = re.fullmatch(r"local,size=(\d+)", entry.replace(" ", ""))
+        if match is None:
+            others.append(entry)
+        elif size not in (None, int(match[1])):
+            raise PyTritonValidationError(
+                f"TritonConfig: response_cache_byte_size={size} and cache_config {entry!r} "
+                "contradict each other; give one of them."
+            )
+        else:
+            size = int(match[1])
+    return size or 0, {"cache-config": others} if others else {}
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

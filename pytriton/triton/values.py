@@ -1,0 +1,119 @@
+"""From text to the values of TritonConfig's fields, and from the environment to text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+
+ENV_PREFIX = "PYTRITON_TRITON_CONFIG_"
+#: Documented names that never were fields -> the fields that they mean.
+_ALIASES = {"log_verbosity": "log_verbose"}
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+_WORD, _BEGINS = re.compile(r"[a-zA-Z_]\w*"), re.compile(r"[a-zA-Z_]\w*(=|$)")
+#: One entry of these has commas in it.
+_WHOLE = ("cache_config", "http_restricted_api", "grpc_restricted_protocol")
+
+
+def of_environment(kinds: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return name -> (variable, value) for every variable of ours, whether there is such a field or not.
+
+    Args:
+        kinds: the kind of each field; entries of a list are put together in the order of their numbers
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    entries: dict[str, dict[int, str]] = {}
+    for variable, text in sorted(os.environ.items()):
+        name = variable[len(ENV_PREFIX) :].lower()
+        if not variable.startswith(ENV_PREFIX) or not name or not text:
+            continue
+        base, _, number = name.rpartition("_")
+        name = _ALIASES.get(name, name)
+        if number.isdecimal() and kinds.get(base, "").startswith("list"):
+            entries.setdefault(base, {})[int(number)] = text
+        else:
+            found[name] = (variable, text)
+    for name, numbered in entries.items():
+        values = [numbered[number] for number in sorted(numbered)]
+        found[name] = (f"{ENV_PREFIX}{name.upper()}_*", values)
+    return found
+
+
+def cast(name: str, kind: str, value: Any, shown: str) -> Any:
+    """Return a field's value.
+
+    Args:
+        name: the field
+        kind: "bool", "int", "str", "Path" or "list[str]"
+        value: it, or text that stands for it
+        shown: how an error calls it
+
+    Raises:
+        PyTritonValidationError: it is none of what the field takes
+
+    Example:
+        >>> cast("allow_http", "bool", "False", "allow_http")
+        False
+    """
+    if value is None:
+        return None
+    try:
+        return _cast(name, kind, value)
+    except (TypeError, ValueError):
+        allowed = {
+            "bool": f"one of {', '.join((*_TRUE, *_FALSE))}",
+            "int": "a whole number",
+            "str": "text",
+            "Path": "a path",
+        }.get(kind, "a list of texts")
+        raise PyTritonValidationError(f"{shown}: {value!r} is not {allowed}.") from None
+
+
+def _cast(name: str, kind: str, value: Any) -> Any:
+    if kind == "bool":
+        return _boolean(value)
+    if kind == "int":
+        if isinstance(value, (bool, float)) and value != int(value):
+            raise ValueError
+        return int(value)
+    if kind == "str":
+        return str(value)
+    if kind == "Path":
+        return Path(value)
+    if isinstance(value, str):
+        return _split(name, value)
+    if not isinstance(value, Sequence):
+        raise TypeError
+    return [str(one) for one in value]
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError
+
+
+def _split(name: str, text: str) -> list[str]:
+    """Return the entries of a list that is one text: `a=1,b=2` are two, `opentelemetry,url=x` is one.
+
+    Commas also stand inside of entries, so a new one begins only where a name stands.
+    """
+    if name in _WHOLE:
+        return [text]
+    entries: list[str] = []
+    for piece in text.split(","):
+        if entries and (_WORD.fullmatch(entries[-1]) or not _BEGINS.match(piece)):
+            entries[-1] += f",{piece}"
+        else:
+            entries.append(piece)
+    return entries

@@ -1,0 +1,3 @@
+"""Small helpers whose paths PyTriton's users know."""
+
+from __future__ import annotations

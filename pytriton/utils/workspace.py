@@ -1,0 +1,88 @@
+"""The workspace: a folder of one `Triton` object, made at its start and removed at its stop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+from pytriton.constants import pytriton_home
+
+__all__ = ["CleanupWarning", "Workspace"]
+
+
+class CleanupWarning(UserWarning):
+    """A workspace could not be removed, or not all of it."""
+
+
+class Workspace:
+    """A folder that is made now and removed by `clean`.
+
+    Args:
+        workspace_path: where; it must not exist. None: a new folder `workspace_*` in `$PYTRITON_HOME` (default:
+            `pytriton` in `$XDG_CACHE_HOME` or `~/.cache`), or among the temporary files where that is not writable
+
+    Raises:
+        FileExistsError: it exists already
+        OSError: it cannot be made
+
+    Example:
+        >>> triton = Triton(workspace=Workspace("/tmp/my_workspace"))  # doctest: +SKIP
+    """
+
+    def __init__(self, workspace_path: str | os.PathLike[str] | None = None) -> None:
+        if workspace_path is None:
+            self._path = _make_default()
+        else:
+            self._path = Path(workspace_path).expanduser().absolute()
+            self._path.mkdir(parents=True, mode=0o700)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self._path.name
+
+    @property
+    def model_store_path(self) -> Path:
+        """Where PyTriton keeps model files. Ours have none: a configuration goes with the request that loads it."""
+        return self._path / "model-store"
+
+    def exists(self) -> bool:
+        """Whether the folder is there."""
+        return self._path.exists()
+
+    def is_empty(self) -> bool:
+        """Whether the folder is there and holds nothing."""
+        return self.exists() and not any(self._path.iterdir())
+
+    def clean(self) -> None:
+        """Remove the folder with all that is in it; what cannot be removed is warned of (CleanupWarning)."""
+        try:
+            shutil.rmtree(self._path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            warnings.warn(
+                f"The workspace {self._path} could not be removed: {error}. Remove it yourself.",
+                category=CleanupWarning,
+                stacklevel=2,
+            )
+
+    def __repr__(self) -> str:
+        return f"Workspace({str(self._path)!r})"
+
+
+def _make_default() -> Path:
+    home = pytriton_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="workspace_", dir=home))
+    except OSError:  # no home folder, or one that cannot be written: containers have such
+        return Path(tempfile.mkdtemp(prefix="workspace_"))

@@ -1,0 +1,108 @@
+"""Scripts with a `Triton` object, as processes of their own that tests signal and kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from pytriton.triton import TritonConfig
+from support.running import eventually
+
+LOCAL = "127.0.0.1"
+_ENDED_S = 30.0
+
+
+def local_config(**settings: object) -> TritonConfig:
+    """Return settings for tests: free ports on the loopback interface."""
+    ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    addresses = dict.fromkeys(("http_address", "grpc_address", "metrics_address"), LOCAL)
+    return TritonConfig(**{**ports, **addresses, **settings})  # type: ignore[arg-type]
+
+
+def local_environment(home: Path) -> dict[str, str]:
+    """Return the same by variables, with workspaces in `home`."""
+    variables = {**os.environ, "PYTRITON_HOME": str(home)}
+    for name, value in local_config().to_dict().items():
+        if value is not None:
+            variables[f"PYTRITON_TRITON_CONFIG_{name.upper()}"] = str(value)
+    return variables
+
+
+class Script:
+    """A running script, and everything below it.
+
+    Args:
+        code: its text
+        folder: a folder of the test's own
+        arguments: what it finds in sys.argv
+    """
+
+    def __init__(self, code: str, folder: Path, *arguments: str) -> None:
+        self._home = folder / "home"
+        path = folder / "script.py"
+        path.write_text(code)
+        self.output = folder / "output"
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=local_environment(self._home),
+                cwd=folder,
+            )
+        self._family: set[psutil.Process] = set()
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if error is not None:
+            print(self.said()[-20_000:])
+
+    def said(self) -> str:
+        """What it and its server have printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def wait_for(self, text: str) -> None:
+        """Return when it has printed a text."""
+
+        def printed() -> bool:
+            assert self.process.poll() is None or text in self.said(), self.said()
+            return text in self.said()
+
+        eventually(printed, lambda: f"it prints {text!r}; it said:\n{self.said()}", 100.0)
+
+    def look(self) -> None:
+        """Remember the processes below it as they are now."""
+        self._family |= set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def end(self, number: int) -> int:
+        """Send a signal, see that nothing is left, and return the exit code."""
+        self.look()
+        self.process.send_signal(number)
+        return self.wait_gone()
+
+    def wait_gone(self) -> int:
+        """Wait for its end, and see that nothing is left of it."""
+        code = self.process.wait(60)
+        _, alive = psutil.wait_procs(list(self._family), timeout=_ENDED_S)
+        assert not alive, f"still running after the script: {alive}"
+        pids = {process.pid for process in self._family}
+        left = [name for name in os.listdir("/dev/shm") if any(f"-{pid}-" in name for pid in pids)]
+        assert not left, f"left in /dev/shm: {left}"
+        assert not self._home.exists() or os.listdir(self._home) == []
+        return code

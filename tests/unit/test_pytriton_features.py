@@ -1,0 +1,65 @@
+"""docs/pytriton-features.md says of every row where it stands, and names only tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STATES = ("done", "partly", "not yet", "in work")
+
+
+class Row(NamedTuple):
+    """One row of the table."""
+
+    id: str
+    feature: str
+    state: str
+    note: str
+    tests: str
+
+
+def rows() -> list[Row]:
+    text = (ROOT / "docs" / "pytriton-features.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if re.match(r"\| A\d", line)]
+    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]
+
+
+ROWS = rows()
+
+
+@cache
+def functions_in(path: Path) -> frozenset[str]:
+    gc.disable()  # hypothesis' callback in a collection makes ast.parse of 3.11 fail ("depth mismatch", seen)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
+
+
+def test_every_row_is_there_once() -> None:
+    numbers = [row.id.split()[0] for row in ROWS]
+    assert len(numbers) == 203
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.id.split()[0]))
+def test_a_row_says_where_it_stands_and_its_tests_exist(row: Row) -> None:
+    assert row.state in STATES
+    named = [cell.strip(" `") for cell in row.tests.split(",") if cell.strip()]
+    assert named or row.state != "done"
+    assert row.note or row.state not in ("partly", "not yet")
+    for one in named:
+        path, _, name = one.partition("::")
+        file = ROOT / "tests" / path
+        assert file.is_file(), one
+        assert name.startswith("test_"), one
+        assert name in functions_in(file), one

@@ -1,0 +1,96 @@
+"""Names that users of PyTriton import, where they import them from, and what their exceptions are."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import import_module
+
+import pytest
+
+from pytriton.client import exceptions as client_exceptions
+from pytriton.model_config import DeviceKind, TimeoutAction
+
+#: Module -> names that PyTriton's documents and examples import from it.
+NAMES = {
+    "pytriton.client": "AsyncioDecoupledModelClient AsyncioModelClient DecoupledModelClient "
+    "FuturesModelClient ModelClient",
+    "pytriton.client.auth": "create_auth_headers extract_access_token_from_headers",
+    "pytriton.client.exceptions": "PyTritonClientError PyTritonClientTimeoutError",
+    "pytriton.client.warnings": "NotSupportedTimeoutWarning",
+    "pytriton.decorators": "ConstantPadder ModelConfigDict TritonContext batch convert_output "
+    "fill_optionals first_value get_inference_request_batch_size get_model_config "
+    "get_triton_context group_by_keys group_by_values pad_batch sample triton_context",
+    "pytriton.exceptions": "PyTritonBadParameterError PyTritonError PyTritonInvalidOperationError "
+    "PyTritonModelConfigError PyTritonRuntimeError PyTritonUnrecoverableError "
+    "PyTritonValidationError",
+    "pytriton.model_config": "DeviceKind DynamicBatcher ModelConfig QueuePolicy Tensor "
+    "TimeoutAction",
+    "pytriton.model_config.common": "DeviceKind DynamicBatcher ModelWarmup QueuePolicy "
+    "ResponseCache TimeoutAction WarmupInput",
+    "pytriton.model_config.generator": "ModelConfigGenerator",
+    "pytriton.model_config.model_config": "ModelConfig",
+    "pytriton.model_config.parser": "ModelConfigParser",
+    "pytriton.model_config.tensor": "Tensor",
+    "pytriton.model_config.triton_model_config": "DeviceKind DynamicBatcher QueuePolicy "
+    "ResponseCache TensorSpec TimeoutAction TritonModelConfig",
+    "pytriton.proxy.types": "Request",
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_modules_have_pytritons_names(module: str) -> None:
+    found = import_module(module)
+    assert [name for name in NAMES[module].split() if not hasattr(found, name)] == []
+
+
+def test_enumerations_have_tritons_members() -> None:
+    assert [kind.name for kind in DeviceKind] == ["KIND_AUTO", "KIND_CPU", "KIND_GPU"]
+    assert [action.name for action in TimeoutAction] == ["REJECT", "DELAY"]
+
+
+def test_pytritons_exceptions_have_its_bases_and_message() -> None:
+    errors = import_module("pytriton.exceptions")
+    for name in NAMES["pytriton.exceptions"].split():
+        error = getattr(errors, name)("what was wrong")
+        assert isinstance(error, errors.PyTritonError)
+        assert (error.message, str(error)) == ("what was wrong", "what was wrong")
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("ValueError", "Error"),
+        ("InvalidUrlError", "ValueError"),
+        ("TimeoutError", "Error"),
+        ("ModelUnavailableError", "Error"),
+        ("ClosedError", "Error"),
+        ("ModelDoesntSupportBatchingError", "Error"),
+        ("InferenceServerError", "Error"),
+        ("QueueFullError", "Error"),
+    ],
+)
+def test_exceptions_of_clients_have_pytritons_bases(name: str, base: str) -> None:
+    error = getattr(client_exceptions, f"PyTritonClient{name}")
+    assert issubclass(error, getattr(client_exceptions, f"PyTritonClient{base}"))
+    assert str(error("what was wrong")) == "what was wrong"
+
+
+def test_fields_of_dataclasses_stand_in_pytritons_order() -> None:
+    """They may be given by position; what is ours comes behind."""
+    orders = {
+        "ModelConfig": "batching max_batch_size batcher response_cache decoupled model_warmup",
+        "Tensor": "shape dtype name optional",
+        "DynamicBatcher": "max_queue_delay_microseconds preferred_batch_size preserve_ordering "
+        "priority_levels default_priority_level default_queue_policy priority_queue_policy",
+        "QueuePolicy": "timeout_action default_timeout_microseconds allow_timeout_override "
+        "max_queue_size",
+        "ModelWarmup": "name batch_size inputs count",
+        "WarmupInput": "dtype shape zero_data random_data input_data_file",
+        "TritonModelConfig": "model_name model_version max_batch_size batching batcher "
+        "instance_group decoupled backend_parameters inputs outputs response_cache model_warmup",
+        "TensorSpec": "name dtype shape optional",
+    }
+    module = import_module("pytriton.model_config")
+    for name, order in orders.items():
+        fields = [field.name for field in dataclasses.fields(getattr(module, name))]
+        assert fields[: len(order.split())] == order.split(), name

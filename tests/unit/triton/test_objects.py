@@ -1,0 +1,175 @@
+"""Triton objects without a server: what is checked at once, workspaces, life-cycle policies."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.exceptions import (
+    PyTritonBadParameterError,
+    PyTritonInvalidOperationError,
+    PyTritonValidationError,
+)
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.triton import (
+    DefaultTritonLifecyclePolicy,
+    RemoteTriton,
+    Triton,
+    TritonConfig,
+    TritonLifecyclePolicy,
+    VertextAILifecyclePolicy,
+)
+from pytriton.triton.server import new_runtime_dir
+from pytriton.utils.workspace import CleanupWarning, Workspace
+
+X = [Tensor(dtype=np.float32, shape=(-1,))]
+
+
+def bind(
+    triton: Triton, name: Any = "m", infer: Any = lambda requests: requests, **more: Any
+) -> None:
+    triton.bind(name, infer, X, X, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "Model name cannot be empty"),
+        (
+            "a b",
+            "Model name can only contain alphanumeric characters, dots, underscores and dashes",
+        ),
+    ],
+)
+def test_names_are_checked_at_once(name: str, text: str) -> None:
+    with pytest.raises(PyTritonValidationError, match=text):
+        bind(Triton(), name)
+
+
+@pytest.mark.parametrize("infer", [None, [], [len, "len"], "len"])
+def test_what_is_no_callable(infer: Any) -> None:
+    wanted = "inference_fn has to be either callable or sequence of callables"
+    with pytest.raises(PyTritonValidationError, match=wanted):
+        bind(Triton(), infer=infer)
+
+
+def test_a_name_can_be_bound_once() -> None:
+    triton = Triton()
+    bind(triton, "Linear")
+    with pytest.raises(
+        PyTritonInvalidOperationError, match="Cannot add model with the same name twice"
+    ):
+        bind(triton, "linear")
+
+
+def test_outputs_are_not_optional() -> None:
+    with pytest.raises(PyTritonValidationError, match="Output tensors cannot be optional"):
+        Triton().bind("m", len, X, [Tensor(dtype=np.float32, shape=(1,), optional=True)])
+
+
+def test_configurations_are_checked_at_once() -> None:
+    with pytest.raises(PyTritonBadParameterError, match="`max_batch_size` must be greater"):
+        bind(Triton(), config=ModelConfig(max_batch_size=0))
+
+
+def test_an_option_that_there_is_not() -> None:
+    with pytest.raises(
+        TypeError, match=r"keyword argument 'instance' \(did you mean instances\?\)"
+    ):
+        bind(Triton(), instance=2)
+    with pytest.raises(PyTritonBadParameterError, match="'process' or 'thread'"):
+        bind(Triton(), isolation="fiber")
+
+
+def test_a_server_that_was_not_started() -> None:
+    triton = Triton()
+    with pytest.raises(TimeoutError, match="Triton Inference Server is not ready after timeout"):
+        triton.connect()
+    assert (triton.is_alive(), triton.is_connected(), triton.stop()) == (False, False, False)
+    assert triton.http_url == triton.grpc_url == ""
+
+
+def test_arguments_have_names() -> None:
+    with pytest.raises(TypeError):
+        Triton(TritonConfig())  # type: ignore[call-arg]
+
+
+def test_policies() -> None:
+    assert TritonLifecyclePolicy() == DefaultTritonLifecyclePolicy
+    assert TritonLifecyclePolicy(False, True) == VertextAILifecyclePolicy
+    assert Triton()._policy is DefaultTritonLifecyclePolicy
+    assert Triton(config=TritonConfig(allow_vertex_ai=True))._policy is VertextAILifecyclePolicy
+
+
+def test_without_launch_at_startup_nothing_starts() -> None:
+    policy = TritonLifecyclePolicy(launch_triton_on_startup=False)
+    with Triton(triton_lifecycle_policy=policy) as triton:
+        assert not triton.is_connected()
+        assert triton._server is None
+
+
+def test_remote_servers_of_this_machine_only() -> None:
+    with pytest.raises(PyTritonInvalidOperationError, match="no address of this machine"):
+        RemoteTriton("192.0.2.1:8000").connect()
+
+
+# ── workspaces ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_workspace_must_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match="exists already"):
+        Triton(workspace=tmp_path)
+    with pytest.raises(FileExistsError):
+        Workspace(tmp_path)
+
+
+def test_an_object_that_never_ran_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTRITON_HOME", str(tmp_path / "home"))
+    assert Triton(workspace=tmp_path / "mine").stop() is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_workspaces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path))
+    monkeypatch.setenv("PYTRITON_HOME", "$SOMEWHERE/home")
+    workspace = Workspace()
+    assert workspace.path.parent == tmp_path / "home"
+    assert workspace.name.startswith("workspace_")
+    assert stat.S_IMODE(workspace.path.stat().st_mode) == 0o700
+    assert workspace.is_empty()
+    assert workspace.model_store_path == workspace.path / "model-store"
+    (workspace.path / "file").touch()
+    workspace.clean()
+    workspace.clean()
+    assert not workspace.exists()
+
+
+def test_a_workspace_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path / "w")
+    workspace.path.rmdir()
+    workspace.path.touch()  # a file: rmtree refuses it, whoever runs the test
+    with pytest.warns(CleanupWarning, match="could not be removed"):
+        workspace.clean()
+
+
+def test_a_runtime_directory_is_short_whatever_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    made = new_runtime_dir()
+    try:
+        assert len(os.fsencode(made)) < 60
+    finally:
+        made.rmdir()
