@@ -16,7 +16,7 @@ from typing import Annotated, Any, Optional
 import msgspec
 
 from pytriton.dispatcher import config_values as values
-from pytriton.dispatcher import grpc_tls
+from pytriton.dispatcher.config_rules import contradictions
 from pytriton.dispatcher.config_values import Kind
 from pytriton.dispatcher.tritonserver_options import Options, read_options
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir, default_state_dir
@@ -169,6 +169,44 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = {}
 
+    # ── model repositories ───────────────────────────────────────────────────────────────────────
+    model_repository: Annotated[
+        tuple[str, ...],
+        Option(
+            "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several "
+            "times. See docs/runner.md.",
+            values.several(values.path()),
+        ),
+    ] = ()
+    model_control_mode: Annotated[
+        str,
+        Option(
+            "What becomes of the models in model_repository: `none` loads all at the start, `explicit` "
+            "those that load_model names, `poll` all, and again whenever their files change.",
+            values.choice("none", "explicit", "poll"),
+        ),
+    ] = "none"
+    load_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Name of a model to load at the start, with model_control_mode explicit; may be given "
+            "several times. `*` is all.",
+            values.several(values.text()),
+        ),
+    ] = ()
+    repository_poll_s: Annotated[
+        float,
+        Option("Seconds between two looks at the files, with model_control_mode poll.", _SECONDS),
+    ] = 15.0
+    model_python: Annotated[
+        Optional[str],
+        Option(
+            "Interpreter of the workers that serve models of model_repository, with the frameworks "
+            "that these need. Default: the daemon's own.",
+            values.optional(values.path()),
+        ),
+    ] = None
+
     # ── access ───────────────────────────────────────────────────────────────────────────────────
     restricted_endpoints: Annotated[
         tuple[str, ...],
@@ -279,7 +317,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         for name, option in options().items():
             _check(name, option, getattr(self, name))
-        problems = _contradictions(self)
+        problems = contradictions(self)
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -349,33 +387,3 @@ def _check(name: str, option: Option, value: object) -> None:
         option.kind.read(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _contradictions(config: DaemonConfig) -> list[str]:
-    """Return what is wrong with settings that are each allowed by themselves."""
-    problems = []
-    if not (config.allow_http or config.allow_grpc):
-        problems.append("allow_http and allow_grpc are both false: nobody could send a request")
-    if config.worker_backoff_max_s < config.worker_backoff_s:
-        problems.append(
-            f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "
-            f"({config.worker_backoff_s:g})"
-        )
-    if config.server_probe_interval_s and not config.server_probe_timeout_s:
-        problems.append(
-            "server_probe_timeout_s is 0, so tritonserver would always count as hung; to switch "
-            "the probe off, set server_probe_interval_s to 0"
-        )
-    if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
-        problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
-    problems += grpc_tls.problems(config)
-    taken: dict[int, str] = {}
-    for endpoint in ("http", "grpc", "metrics"):
-        port = getattr(config, f"{endpoint}_port")
-        if not getattr(config, f"allow_{endpoint}") or port == 0:
-            continue
-        if port in taken:
-            same = f"{taken[port]} and {endpoint}_port are both {port}"
-            problems.append(f"{same}: each needs a port of its own")
-        taken.setdefault(port, f"{endpoint}_port")
-    return problems

@@ -73,7 +73,7 @@ class _Draft:
             self.values[name] = {**self.values.get(name, {}), **value}
             self.sources.update({f"{name}.{key}": source for key in value})
         else:
-            self.values[name] = str(base / value) if kind.is_path else value
+            self.values[name] = kind.placed(value, base)
 
 
 def load_config(

@@ -11,8 +11,10 @@ import ipaddress
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pytriton.ipc import sizes
@@ -43,6 +45,8 @@ class Kind:
     is_switch: bool = False
     #: Never shown, neither by errors nor by --print-config.
     is_secret: bool = False
+    #: Several values: its flag may be given several times.
+    is_list: bool = False
 
     def read(self, raw: object) -> Any:
         """Return the value that `raw` (text, or a value of TOML) stands for.
@@ -51,6 +55,14 @@ class Kind:
             ValueError: it is none of what is allowed; the text says what was given.
         """
         return self._read(raw)
+
+    def placed(self, value: Any, base: Path) -> Any:
+        """Return a value that was read, with relative paths in it made to start at `base`."""
+        if not self.is_path:
+            return value
+        if self.is_list:
+            return tuple(one if "://" in one else str(base / one) for one in value)
+        return str(base / value)
 
     def refusal(self, raw: object) -> ValueError:
         """Return the error that says what is allowed instead of `raw`."""
@@ -204,6 +216,19 @@ def path() -> Kind:
         return os.path.expanduser(raw)
 
     return Kind("a path", _kind("a path", read).read, is_path=True)
+
+
+def several(kind: Kind) -> Kind:
+    """Return the kind of lists of such values; as text they stand as a shell would split them."""
+
+    def read(raw: object) -> tuple[Any, ...]:
+        words = shlex.split(raw) if isinstance(raw, str) else raw
+        if not isinstance(words, (list, tuple)):
+            raise ValueError
+        return tuple(kind.read(word) for word in words)
+
+    made = _kind(f"a list, each {kind.allowed}", read)
+    return replace(made, is_path=kind.is_path, is_list=True)
 
 
 def optional(kind: Kind) -> Kind:

@@ -39,6 +39,7 @@ from pytriton.dispatcher.ports import PortError
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.reload import reread
+from pytriton.dispatcher.repository_models import RepositoryModels
 from pytriton.dispatcher.server_runtime import (
     ServerRuntime,
     lay_out_backends,
@@ -106,9 +107,18 @@ class Daemon:
             keys=key_store(config),
         )
         self._library = _lay_out_library(rundir)
+        self.repository_models = RepositoryModels(
+            config,
+            models=rundir.models,
+            backends=self._backends,
+            library=self._library,
+            server=self._server,
+            registry=self.registry,
+        )
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
+        self._restored = asyncio.Event()
         self._exit_code = ExitCode.OK
         self._started_at = time.time()
         self._state = "starting"
@@ -150,12 +160,16 @@ class Daemon:
             watching = asyncio.create_task(self._watch_server())
             self._vital.append(watching)
             restoring = asyncio.create_task(self._restore_when_up())
+            loading = asyncio.create_task(self._load_repositories())
             self._notifier.ready(self._service_state().text)
             await self._stop.wait()
             self._state = "stopping"
             self._notifier.stopping(self._service_state().text)
             watching.cancel()
             restoring.cancel()
+            loading.cancel()
+            await asyncio.wait([loading])
+            await self.repository_models.stop()
             forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
             await self.registry.stop()
             forgetting.cancel()
@@ -252,7 +266,16 @@ class Daemon:
                 await self.registry.restore()
             except Exception:
                 _log.exception("a fault of the daemon: models were not restored")
+            self._restored.set()
             await self._server_up.wait()
+
+    async def _load_repositories(self) -> None:
+        """Load the models of the given repositories, after those that were registered: their names count."""
+        try:
+            await self._restored.wait()
+            await self.repository_models.start()
+        except Exception:
+            _log.exception("a fault of the daemon: model repositories are not looked after")
 
     def _service_state(self) -> State:
         """Return what the service manager is told."""
@@ -323,6 +346,7 @@ class Daemon:
             try:
                 await self._server.start()
                 await self.registry.load_again()
+                await self.repository_models.load_again()
                 self._server_up.set()
             except Exception:
                 _log.exception("tritonserver could not be started again")

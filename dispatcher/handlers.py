@@ -69,6 +69,29 @@ async def rollback(
     return messages.Registered(daemon.model_info(registration))
 
 
+async def load_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Load a model of a model repository."""
+    await daemon.repository_models.load(message.name, message.config)
+    return messages.Done()
+
+
+async def unload_from_repository(
+    daemon: Daemon, peer: Peer, message: messages.UnloadFromRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Stop serving a model of a model repository."""
+    await daemon.repository_models.unload(message.name)
+    return messages.Done()
+
+
+async def get_repository(
+    daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell which models the model repositories have."""
+    return messages.Repository(await daemon.repository_models.index())
+
+
 async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -163,8 +186,16 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    attached = await registration.pool.route(message.instance, message.lost)
+    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
     return msgspec.structs.replace(attached, tracing=daemon.tracing)
+
+
+async def may_call(
+    daemon: Daemon, peer: Peer, message: messages.MayCall, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy whether a call that comes back to a model can ever be answered."""
+    pool = daemon.registry.by_name(message.model).pool
+    return pool.judge_call(message.chain, message.workers)
 
 
 async def lane_lost(
@@ -195,6 +226,9 @@ _HANDLERS: dict[
     messages.Unregister: unregister,
     messages.Scale: scale,
     messages.Rollback: rollback,
+    messages.LoadFromRepository: load_from_repository,
+    messages.UnloadFromRepository: unload_from_repository,
+    messages.GetRepository: get_repository,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
     messages.GetLogs: get_logs,
@@ -207,6 +241,7 @@ _HANDLERS: dict[
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.WorkerEnded: worker_ended,
     messages.Attach: attach,
+    messages.MayCall: may_call,
     messages.LaneLost: lane_lost,
     messages.BatchOverdue: batch_overdue,
     messages.Detach: detach,

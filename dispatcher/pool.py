@@ -117,8 +117,15 @@ class Pool:
 
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
-    async def route(self, proxy: str, lost: str | None) -> messages.Attached:
+    async def route(
+        self, proxy: str, lost: str | None, avoid: Sequence[str] = ()
+    ) -> messages.Attached:
         """Return the worker that serves `proxy` from now on; waits for one to be ready.
+
+        Args:
+            proxy: its instance's name
+            lost: the worker that it could not reach
+            avoid: those that wait for the batch that it has
 
         Raises:
             RemoteFailure: no worker will come any more.
@@ -129,7 +136,9 @@ class Pool:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
-                ready = [name for name in self._ready_workers() if name != lost]
+                ready = [
+                    name for name in self._ready_workers() if name != lost and name not in avoid
+                ]
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     self._do_aside(self._balance())  # a worker may lack more than this one
@@ -156,6 +165,19 @@ class Pool:
             )
         worker = self._workers.get(name)
         return Verdict("fail", text + (worker.log_hint if worker is not None else ""))
+
+    def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
+        """Decide about a call that came back to this model; `waiting` workers wait for it."""
+        ready = self._ready_workers()
+        if not ready or any(name not in waiting for name in ready):
+            return Verdict("retry")
+        name = self._spec.name
+        return Verdict(
+            "fail",
+            f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
+            f"{_workers(len(ready))} of model {name} wait for this one. Break the circle, or register {name} "
+            f"with more instances than it goes round",
+        )
 
     def judge_overdue(self, name: str, *, taken: bool) -> Verdict:
         """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""

@@ -124,8 +124,12 @@ class Registry:
         payloads: Sequence[bytes],
         report: ReportProgress,
         registrant: Registrant | None = None,
+        *,
+        keep: bool = True,
     ) -> Registration:
-        """Serve a model; all or nothing. One that runs in threads of its `registrant` goes when that does.
+        """Serve a model; all or nothing. `keep` it for the next start, unless it is kept elsewhere.
+
+        One that runs in threads of its `registrant` goes when that does.
 
         Raises:
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
@@ -134,6 +138,7 @@ class Registry:
         spec = request.spec
         self._check_open(spec.name)
         check(spec, payloads)
+        repository.refuse_linked(self._rundir.models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
         await self._reservations.until_given_up(spec.name)
         former = self._by_name.get(spec.name)
@@ -151,7 +156,7 @@ class Registry:
             )
         entry = Entry(0, time.time(), spec, list(payloads))
         # A temporary one is not kept: as with one that is kept already, there is nothing to write.
-        kept = request.temporary
+        kept = request.temporary or not keep
         return await self._register(entry, former, report, kept=kept, registrant=registrant)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:

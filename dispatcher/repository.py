@@ -7,10 +7,12 @@ goes with the load request. Triton insists only that the folder of the version e
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 BACKEND = "pytriton"
 #: Parameters that the proxy reads; see proxy_backend/model.py.
@@ -18,17 +20,65 @@ CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
 #: Read by nobody: it makes one configuration differ from another.
 MENDED_PARAMETER = "pytriton_mended"
+#: What is served is a Triton Python model: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
+#: Of a model with several versions: its requests tell the worker which one they are for.
+VERSIONS_PARAMETER = "pytriton_versions"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
-    """Make a model's folder with just the version it has."""
+    """Make a model's folder with just the versions it has."""
     remove_folder(models, spec.name)
-    (models / spec.name / str(spec.version)).mkdir(parents=True)
+    for version in spec.versions or [spec.version]:
+        (models / spec.name / str(version)).mkdir(parents=True)
 
 
 def remove_folder(models: Path, name: str) -> None:
     """Remove a model's folder."""
     shutil.rmtree(models / name, ignore_errors=True)
+
+
+def link(models: Path, name: str, folder: Path) -> None:
+    """Let tritonserver see a model that it serves itself, in a repository of the user's."""
+    unlink(models, name)
+    remove_folder(models, name)
+    (models / name).symlink_to(folder, target_is_directory=True)
+
+
+def unlink(models: Path, name: str) -> None:
+    """Let tritonserver not see it any more; nothing happens when it is no such model."""
+    if is_linked(models, name):
+        (models / name).unlink()
+
+
+def is_linked(models: Path, name: str) -> bool:
+    """Whether a name belongs to a model that tritonserver serves itself."""
+    return (models / name).is_symlink()
+
+
+def refuse_linked(models: Path, name: str) -> None:
+    """See that a name can be registered.
+
+    Raises:
+        RemoteFailure: it belongs to a model that tritonserver serves itself.
+    """
+    if is_linked(models, name):
+        raise RemoteFailure(
+            ErrorKind.EXISTS,
+            f"tritonserver itself serves a model named {name!r} of a model repository. Unload that one "
+            "first, or choose another name.",
+        )
+
+
+def remove_links(models: Path) -> None:
+    """Forget the links of a former daemon."""
+    for one in models.iterdir():
+        unlink(models, one.name)
+
+
+def cloud(places: Sequence[str]) -> list[str]:
+    """Return those of the repositories that tritonserver reads itself: s3://, gs:// and as://."""
+    return [place for place in places if "://" in place]
 
 
 def triton_config(
@@ -44,6 +94,11 @@ def triton_config(
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
     parameters[REGISTRATION_PARAMETER] = {"string_value": registration}
+    if spec.python_model is not None:
+        value = "streams" if spec.python_model.streams else "details"
+        parameters[PYTHON_MODEL_PARAMETER] = {"string_value": value}
+    if spec.versions:
+        parameters[VERSIONS_PARAMETER] = {"string_value": ",".join(map(str, spec.versions))}
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
     given = spec.config.get("instance_group") or [{}]

@@ -51,8 +51,8 @@ class AdminClient:
         client = await self._connected()
         return bool(await _outcome(client.is_server_live(headers=self._headers)))
 
-    async def load(self, name: str, config: str) -> None:
-        """Load a model with a configuration (JSON); raises tritonclient's and the transport's errors."""
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own); raises tritonclient's and the transport's errors."""
         async with self._loads:
             client = await self._connected()
             await _outcome(client.load_model(name, headers=self._headers, config=config))
@@ -61,6 +61,24 @@ class AdminClient:
         """Begin to unload a model; raises tritonclient's and the transport's errors."""
         client = await self._connected()
         await _outcome(client.unload_model(name, headers=self._headers))
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the models in all repositories with their states; raises tritonclient's and the transport's errors.
+
+        Of a model that was never loaded the state is empty. Versions that are left behind do not hide one that is not.
+        """
+        client = await self._connected()
+        index = await _outcome(client.get_model_repository_index(headers=self._headers))
+        versions = (
+            [(model.name, model.state) for model in index.models]
+            if self._over_grpc
+            else [(model["name"], model.get("state", "")) for model in index]
+        )
+        states: dict[str, str] = {}
+        for name, state in versions:
+            if states.get(name, "") in ("", "UNAVAILABLE"):
+                states[name] = state
+        return states
 
     async def close(self) -> None:
         """Close the connection; calls under way raise ConnectionError."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher import access, grpc_tls, liveness, placeholder
+from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, repository
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
@@ -147,16 +147,18 @@ class TritonServer:
             await self._child.stop(0)  # its stubs
         self._sweep_shared_memory()
 
-    async def load(self, name: str, config: dict[str, Any]) -> None:
+    async def load(self, name: str, config: dict[str, Any] | None) -> None:
         """Load a model, or load it anew with another configuration while the old one serves on until then.
 
-        tritonserver cannot be stopped in the middle: cancelled, this returns when it knows the outcome.
+        Without a configuration, it is the one in the model's folder. tritonserver cannot be stopped in the middle:
+        cancelled, this returns when it knows the outcome.
 
         Raises:
             RemoteFailure: tritonserver refused it (it says why) or is not up.
             CancelledError: it was cancelled; the model may be loaded.
         """
-        loading = self._ask("load", name, lambda client: client.load(name, json.dumps(config)))
+        text = None if config is None else json.dumps(config)
+        loading = self._ask("load", f"model {name}", lambda client: client.load(name, text))
         await uninterrupted(loading, self._config.grace_period_s)
 
     async def unload(self, name: str) -> None:
@@ -165,7 +167,21 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver refused or is not up.
         """
-        await self._ask("unload", name, lambda client: client.unload(name))
+        await self._ask("unload", f"model {name}", lambda client: client.unload(name))
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the names of all models that it sees, served or not, with their states.
+
+        Raises:
+            RemoteFailure: it is not up, or a repository cannot be read.
+        """
+        states: dict[str, str] = {}
+
+        async def ask(client: AdminClient) -> None:
+            states.update(await client.repository_states())
+
+        await self._ask("list", "its models", ask)
+        return states
 
     async def stop(self) -> None:
         """End the process; its models should be unloaded by now."""
@@ -216,12 +232,10 @@ class TritonServer:
     def _arguments(self) -> list[str]:
         config = self._config
         options: dict[str, str | list[str]] = {
-            "model-repository": str(self._models),
+            "model-repository": [str(self._models), *repository.cloud(config.model_repository)],
             "model-control-mode": "explicit",
             "backend-directory": str(self._backends),
-            # A registered model's configuration is complete; asking the proxy to complete it would
-            # start every stub twice.
-            "disable-auto-complete-config": "",
+            **self._completion(),
             "backend-config": [f"python,shm-region-prefix-name={self._shm_prefix}"],
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
             **access.restrictions(config),
@@ -248,6 +262,13 @@ class TritonServer:
             for name, values in options.items()
             for value in (values if isinstance(values, list) else [values])
         ]
+
+    def _completion(self) -> dict[str, str | list[str]]:
+        """A registered model's configuration is complete; asking the proxy to complete it would start every stub
+        twice. Only models of other backends than Python's may need it."""
+        others = {one.name for one in self._backends.iterdir()} - {BACKEND, "python"}
+        needed = self._config.model_repository and others
+        return {} if needed else {"disable-auto-complete-config": ""}
 
     def _connect(self) -> AdminClient:
         return AdminClient(self._config, self.http_port, self.grpc_port)
@@ -308,13 +329,13 @@ class TritonServer:
         return access.hide(child.last_lines(), self._config.access_token)
 
     async def _ask(
-        self, verb: str, name: str, call: Callable[[AdminClient], Awaitable[None]]
+        self, verb: str, what: str, call: Callable[[AdminClient], Awaitable[None]]
     ) -> None:
         client = self._client
         if not self.ready or client is None:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"cannot {verb} model {name}: tritonserver is {self._machine.state.value}",
+                f"cannot {verb} {what}: tritonserver is {self._machine.state.value}",
             )
         try:
             await call(client)
@@ -324,7 +345,7 @@ class TritonServer:
             said = getattr(error, "message", None)
             text = said() if callable(said) else f"{type(error).__name__}: {error}"
             raise RemoteFailure(
-                ErrorKind.LOAD_FAILED, f"tritonserver did not {verb} model {name}: {text}"
+                ErrorKind.LOAD_FAILED, f"tritonserver did not {verb} {what}: {text}"
             ) from error
 
     async def _close_client(self) -> None:

@@ -44,7 +44,6 @@ SINGLE = frozenset(_SINGLE.split())
 REPEATABLE = frozenset(_REPEATABLE.split())
 
 _SETTING = "use the setting {}"
-_MODELS = "models come from registrations only: use `pytriton-daemon register` or DaemonClient"
 _RESTRICTED = "use the settings restricted_endpoints and access_token"
 _COMPLETE = "what a registered model does not say has Triton's own default"
 #: Set by the daemon itself -> what to do instead.
@@ -63,11 +62,11 @@ OURS: Mapping[str, str] = {
     "exit-timeout-secs": _SETTING.format("grace_period_s"),
     "response-cache-byte-size": _SETTING.format("response_cache_size"),
     "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
-    "model-repository": _MODELS,
-    "model-store": _MODELS,
-    "model-control-mode": _MODELS,
-    "load-model": _MODELS,
-    "repository-poll-secs": _MODELS,
+    "model-repository": _SETTING.format("model_repository"),
+    "model-store": _SETTING.format("model_repository"),
+    "model-control-mode": _SETTING.format("model_control_mode"),
+    "load-model": _SETTING.format("load_model"),
+    "repository-poll-secs": _SETTING.format("repository_poll_s"),
     "model-config-name": "a model's configuration travels with its registration",
     "disable-auto-complete-config": _COMPLETE,
     "strict-model-config": _COMPLETE,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.control import Peer
 from pytriton.ipc import messages
+from pytriton.ipc.calls import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge, Reading
 
@@ -133,6 +134,7 @@ class Worker:
         self._done = self.gauge.read()
         self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
         if not self.ready.done():
             asyncio.get_running_loop().create_task(self._report_early_end())
 

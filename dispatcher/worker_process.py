@@ -16,6 +16,7 @@ from pytriton.dispatcher.tracing import exports_elsewhere
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import linux, messages
+from pytriton.ipc.calls import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge
 
@@ -170,6 +171,7 @@ class WorkerProcess(Worker):
         """End the process; its lanes end with it."""
         await self._child.stop(grace_s)
         self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
 
     async def _drained(self) -> None:
         await self._child.drained()

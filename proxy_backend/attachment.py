@@ -7,19 +7,25 @@ import os
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+from pytriton.proxy_backend.calls import Calls
 
 
 class Attachment:
     """A proxy's place with the dispatcher, and its lane while it has one. Not for several threads at once."""
 
-    def __init__(self, control: ControlClient, registration: str, instance: str) -> None:
+    def __init__(
+        self, control: ControlClient, registration: str, instance: str, calls: Calls
+    ) -> None:
         self.lane: Lane | None = None
+        #: Workers that wait for the batch at hand, so cannot serve it.
+        self.avoid: list[str] = []
         self.execution_timeout_s: float | None = None
         self.tracing = False
         self._control = control
         self._registration = registration
         self._instance = instance
-        self._worker = ""
+        self.calls = calls
+        self.worker = ""
 
     def attach(self) -> Lane:
         """Return the lane; without one, ask until one holds: a worker may end between the answer and the connection.
@@ -35,7 +41,9 @@ class Attachment:
             except LaneClosed:
                 lost = attached.worker
                 continue
-            self._worker = attached.worker
+            self.calls.serve(attached.lane_path)
+            self.worker = attached.worker
+            self.avoid = []
             self.execution_timeout_s = attached.execution_timeout_s
             self.tracing = attached.tracing
         return self.lane
@@ -45,20 +53,22 @@ class Attachment:
         if self.lane is not None:
             self.lane.close()
             self.lane = None
+            self.calls.retire()
 
     def judge_loss(self, losses: int, *, final: bool = False) -> str | None:
         """Return what to answer to the batch of a lost worker; None to try another one."""
-        lost = messages.LaneLost(self._registration, self._worker, losses, final)
+        lost = messages.LaneLost(self._registration, self.worker, losses, final)
         verdict = self._ask(lost)
         return verdict.text if verdict.action == "fail" else None
 
     def judge_overdue(self, *, taken: bool) -> messages.Verdict:
         """Return what to do about a batch that has taken too long."""
-        return self._ask(messages.BatchOverdue(self._registration, self._worker, taken))
+        return self._ask(messages.BatchOverdue(self._registration, self.worker, taken))
 
     def close(self) -> None:
         """Let the worker go, and say so."""
         self.drop()
+        self.calls.end()
         self._control.send(messages.Detach(self._registration, self._instance))
         self._control.flush()
         self._control.close()
@@ -70,7 +80,7 @@ class Attachment:
         return verdict
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
-        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost)
+        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost, self.avoid)
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
         # one, and when the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)

@@ -28,9 +28,12 @@ from pytriton.ipc.lane import (
     LaneClosed,
     LaneError,
     LaneSilent,
+    ResponseRef,
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
@@ -39,6 +42,10 @@ from pytriton.proxy_backend.tracing import trace_of
 #: is.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
+#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
+PYTHON_MODEL_PARAMETER = "pytriton_python_model"
+#: Of a model with several versions: its requests tell the worker which one they are for.
+VERSIONS_PARAMETER = "pytriton_versions"
 
 
 class Overdue(Exception):
@@ -59,12 +66,23 @@ class TritonPythonModel:
         self._name = args["model_name"]
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
-        translator = translate.Translator(datatypes.of_inputs(config))
+        python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
+        self._details = python_model is not None
+        translator = translate.Translator(
+            datatypes.of_inputs(config),
+            args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
+            details=self._details,
+        )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
-        attachment = Attachment(control, _parameter(config, REGISTRATION_PARAMETER), instance)
+        registration = _parameter(config, REGISTRATION_PARAMETER)
+        calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
+        attachment = Attachment(control, registration, instance, calls)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
-        self._streams = Streams(self._name, attachment, translator) if decoupled else None
+        self._streams = None
+        if decoupled or python_model == "streams":
+            waits = python_model is not None
+            self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
         self._waited_on = False
         self._batch_id = 0
@@ -98,6 +116,10 @@ class TritonPythonModel:
                 except Overdue as overdue:
                     text = overdue.text
                     self._drop_lane()
+                except Circular as circular:
+                    text = None
+                    self._drop_lane()
+                    self._attachment.avoid = circular.waiting
                 if text is not None:
                     return _failures(requests, text)
         except RemoteFailure as failure:
@@ -120,9 +142,13 @@ class TritonPythonModel:
         Raises:
             LaneClosed: the lane ended first.
             Overdue: the batch has taken too long.
+            Circular: the worker waits for this very batch.
         """
         self._batch_id += 1
-        lane.send(Batch(self._batch_id, self._translator.requests(requests, lane), trace))
+        refs = self._translator.requests(requests, lane)
+        if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+            check_chain(refs, self._attachment.worker)
+        lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:
                 answer = lane.receive()
@@ -145,7 +171,18 @@ class TritonPythonModel:
             raise LaneError(
                 f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
             )
+        if self._details:
+            return [
+                self._detailed(request, ref, lane)
+                for request, ref in zip(requests, answer.responses)
+            ]
         return self._translator.responses(answer.responses, lane)
+
+    def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
+        if ref.details is not None and ref.details.reschedule:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane) -> None:
         """The batch is overdue: wait on if the dispatcher says so.

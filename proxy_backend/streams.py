@@ -28,6 +28,7 @@ from pytriton.ipc.lane import (
     BatchDone,
     BatchFailed,
     BatchPart,
+    BatchReturned,
     BatchTrace,
     Cancel,
     Credit,
@@ -37,10 +38,13 @@ from pytriton.ipc.lane import (
     LaneClosed,
     LaneError,
     LaneSilent,
+    Metrics,
     Room,
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
+from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
+from pytriton.proxy_backend.metrics import CustomMetrics
 from pytriton.proxy_backend.tracing import trace_of
 
 #: Seconds between two looks at who is still there.
@@ -48,33 +52,77 @@ _TICK_S = 0.25
 #: Parts that are given back to the worker at once.
 _CREDIT = 8
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
 class _Flight:
     """A batch under way: the senders of its requests, and which of their clients have gone."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
-        self.senders = [request.get_response_sender() for request in requests]
+        #: None: its last answer has been sent.
+        self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
         self.cancelled: set[int] = set()
         self.begun = False
+        self.returned = False
+        self.reschedule: list[int] = []
         self.overdue_at: float | None = None
         self.losses = 0
+        #: Of requests that other models have made: by what is seen whether they still wait.
+        self.waiting: list[str] = []
+
+    def gone(self, index: int) -> bool:
+        """Whether nobody waits for the answers to a request any longer."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return self.senders[index].is_cancelled() or has_closed(waiting)
 
     def end(self, make_response: Any = None) -> None:
         """Say that nothing more comes, with a last response to each if there is one."""
-        for sender in self.senders:
-            if make_response is None:
+        for index, sender in enumerate(self.senders):
+            if sender is None:
+                continue
+            response = None if make_response is None else make_response()
+            if response is None or self._tell(index, response.error()):
                 sender.send(flags=_FINAL)
             else:
-                sender.send(make_response(), flags=_FINAL)
+                sender.send(response, flags=_FINAL)
+
+    def _tell(self, index: int, error: Any) -> bool:
+        """Give an error to the model that has made the request, by its handle, if it has one."""
+        waiting = self.waiting[index] if self.waiting else ""
+        return tell_failure(waiting, error.message(), translate.code_name(error))
+
+    def send(self, index: int, response: Any, *, final: bool) -> None:
+        """Pass an answer on; None: there is none, just the end of them."""
+        sender = self.senders[index]
+        if sender is None:
+            raise LaneError("the worker answered a request that it had ended")
+        flags = _FINAL if final else 0
+        if response is None or (
+            final and response.has_error() and self._tell(index, response.error())
+        ):
+            sender.send(flags=flags)
+        else:
+            sender.send(response, flags=flags)
+        if final:
+            self.senders[index] = None
 
 
 class Streams:
     """The batches of one proxy of a decoupled model that are under way."""
 
-    def __init__(self, name: str, attachment: Attachment, translator: translate.Translator) -> None:
+    def __init__(
+        self,
+        name: str,
+        attachment: Attachment,
+        translator: translate.Translator,
+        *,
+        until_returned: bool = False,
+    ) -> None:
+        """`until_returned`: a batch holds back the next one until `BatchReturned`, not just `BatchBegun`."""
         self._name = name
+        self._until_returned = until_returned
+        self._metrics = CustomMetrics()
         self._attachment = attachment
         self._translator = translator
         #: Guards all below, the attachment, and sending on the lane.
@@ -110,10 +158,12 @@ class Streams:
         try:
             while not self._begun(flight, requests):
                 pass
+            for index in flight.reschedule:
+                requests[index].set_release_flags(_RESCHEDULE)
         except RemoteFailure as failure:
             text = failure.text
             flight.end(lambda: translate.unavailable(text))
-        except (ArenaError, LaneError, messages.MalformedMessage) as error:
+        except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
             text = f"model {self._name}: {error}"
             flight.end(lambda: translate.unavailable(text))
 
@@ -142,8 +192,11 @@ class Streams:
             number = self._batch_id
             self._flights[number] = flight  # first: the reader may hear of it at once
             try:
-                batch = Batch(number, self._translator.requests(requests, lane), flight.trace)
-                lane.send(batch)
+                refs = self._translator.requests(requests, lane)
+                flight.waiting = handles(refs)
+                if self._attachment.calls.used:  # else its worker cannot be waiting for a call
+                    check_chain(refs, self._attachment.worker)
+                lane.send(Batch(number, refs, flight.trace))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.
@@ -152,7 +205,12 @@ class Streams:
             except Exception:
                 del self._flights[number]
                 raise
-            self._changed.wait_for(lambda: number not in self._flights or flight.begun)
+            self._changed.wait_for(
+                lambda: (
+                    number not in self._flights
+                    or (flight.returned if self._until_returned else flight.begun)
+                )
+            )
             # Neither: the lane was lost, and nobody has answered.
             return flight.begun
 
@@ -176,6 +234,10 @@ class Streams:
                 self._room = message.batches
                 self._changed.notify_all()
             return
+        if isinstance(message, Metrics):
+            self._metrics.apply(message)
+            self._take_credit(lane)
+            return
         if isinstance(message, (Batch, Credit, Cancel)) or message.id not in self._flights:
             raise LaneError(f"the worker said {message!r:.100}")
         flight = self._flights[message.id]
@@ -183,6 +245,8 @@ class Streams:
             self._has_begun(lane, flight)
         elif isinstance(message, BatchPart):
             self._pass_on(lane, flight, message)
+        elif isinstance(message, BatchReturned):
+            self._has_returned(flight, message)
         else:
             self._done(lane, message, flight)
 
@@ -200,12 +264,13 @@ class Streams:
             raise LaneError(
                 f"the worker gave {len(part.responses)} responses to {len(flight.senders)} requests"
             )
-        for sender, response in zip(flight.senders, part.responses):
+        for index, response in enumerate(part.responses):
             if response is not None:
-                sender.send(self._translator.response(response, lane))
-        self._uncredited += 1
-        if self._uncredited >= _CREDIT:
-            self._give_credit(lane)
+                details = response.details
+                empty = details is not None and details.empty
+                made = None if empty else self._translator.response(response, lane)
+                flight.send(index, made, final=details is not None and details.final)
+        self._take_credit(lane)
         if time.monotonic() - self._looked_at > _TICK_S:
             self._look_around(lane)
 
@@ -224,6 +289,21 @@ class Streams:
                 lane.set_patience(None)
             self._changed.notify_all()
 
+    def _has_returned(self, flight: _Flight, message: BatchReturned) -> None:
+        if any(not 0 <= index < len(flight.senders) for index in message.reschedule):
+            raise LaneError(f"the worker said {message!r:.100}")
+        with self._changed:
+            for index in message.reschedule:
+                flight.senders[index] = None
+            flight.reschedule = message.reschedule
+            flight.returned = True
+            self._changed.notify_all()
+
+    def _take_credit(self, lane: Lane) -> None:
+        self._uncredited += 1
+        if self._uncredited >= _CREDIT:
+            self._give_credit(lane)
+
     def _give_credit(self, lane: Lane) -> None:
         with self._changed:
             lane.send(Credit(self._uncredited))
@@ -234,7 +314,9 @@ class Streams:
         self._looked_at = now = time.monotonic()
         for number, flight in list(self._flights.items()):
             for index, sender in enumerate(flight.senders):
-                if index not in flight.cancelled and sender.is_cancelled():
+                if sender is None or index in flight.cancelled:
+                    continue
+                if flight.gone(index):
                     flight.cancelled.add(index)
                     with self._changed:
                         lane.send(Cancel(number, index))

@@ -15,6 +15,7 @@ Triton 2.51): so the destructor is taken off again; the tensor itself owns the m
 from __future__ import annotations
 
 import ctypes
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +29,14 @@ _DLTENSOR = b"dltensor"
 _word_at = ctypes.c_uint64.from_address
 _TYPE_CODE_OFFSET = 20
 _BFLOAT_CODE = 4
+#: DLPack's type code and number of bits (dlpack.h) -> Triton's datatype.
+_DLPACK_TYPES = {
+    **{(0, bits): f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{(1, bits): f"UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{(2, bits): f"FP{bits}" for bits in (16, 32, 64)},
+    (_BFLOAT_CODE, 16): "BF16",
+    (6, 8): "BOOL",
+}
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
@@ -55,6 +64,9 @@ class BytesTensors:
 
     def __init__(self) -> None:
         self._outgoing: bytes | memoryview | None = None
+        self._making = (
+            threading.Lock()
+        )  #: calls to other models make tensors in threads of their own
         self._serialize = pb_utils.serialize_byte_tensor
         pb_utils.deserialize_bytes_tensor = self._keep_serialized
         pb_utils.serialize_byte_tensor = self._take_outgoing
@@ -66,10 +78,11 @@ class BytesTensors:
 
     def make(self, name: str, shape: list[int], data: memoryview) -> Any | None:
         """Return a pb_utils.Tensor of serialized bytes, or None when this stub wants an object array."""
-        self._outgoing = data
-        tensor = pb_utils.Tensor(name, _placeholder(tuple(shape)))
-        taken = self._outgoing is None
-        self._outgoing = None
+        with self._making:
+            self._outgoing = data
+            tensor = pb_utils.Tensor(name, _placeholder(tuple(shape)))
+            taken = self._outgoing is None
+            self._outgoing = None
         return tensor if taken else None
 
     def _keep_serialized(self, encoded: Any) -> Array:
@@ -102,6 +115,20 @@ def address_of(tensor: Any) -> int:
     capsule = tensor.__dlpack__()
     address: int = _word_at(_get_pointer(capsule, _DLTENSOR)).value
     return address
+
+
+def place_of(tensor: Any) -> tuple[str, int] | None:
+    """Return a tensor's datatype and where its data lie; None for BYTES, which DLPack does not know."""
+    try:
+        capsule = tensor.__dlpack__()
+    except Exception as error:  # the stub has a type of its own for it
+        if "string" in str(error).lower():
+            return None
+        raise
+    pointer = _get_pointer(capsule, _DLTENSOR)
+    code, bits = (ctypes.c_uint8 * 2).from_address(pointer + _TYPE_CODE_OFFSET)
+    address: int = _word_at(pointer).value
+    return _DLPACK_TYPES[code, bits], address
 
 
 def bf16_tensor(name: str, words: Array) -> Any:

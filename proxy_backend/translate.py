@@ -7,6 +7,7 @@ overwrite them.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -15,23 +16,51 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane, LaneError, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lane import (
+    VERSION_PARAMETER,
+    Lane,
+    LaneError,
+    RequestDetails,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
+#: Of pb_utils.TritonError; later versions may have more.
+_CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class Translator:
     """Translates the batches of one model instance for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32").
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
+    one that is put into the parameters of each request. With `details`, requests carry what only a Triton Python
+    model asks for.
     """
 
-    def __init__(self, datatypes: dict[str, str]) -> None:
+    def __init__(
+        self, datatypes: dict[str, str], version: str | None = None, *, details: bool = False
+    ) -> None:
+        self._version = version
         self._datatypes = datatypes
+        self._details = details
+        # This tritonserver's responses may have no parameters: they came after 2.51.
+        makes = getattr(pb_utils.InferenceResponse.__init__, "__doc__", "") if details else ""
+        self._has_parameters = "parameters" in (makes or "")
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
@@ -45,14 +74,20 @@ class Translator:
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
         """Return the lane's form of a batch; what is not in Triton's memory is copied into the lane's arena."""
         lane.arena.reset()
+        if self._details:
+            return [self._detailed(request, lane) for request in requests]
         return [
             RequestRef(
                 [self._input(tensor, lane) for tensor in request.inputs()],
-                request.parameters(),
+                request.parameters() if self._version is None else self._with_version(request),
                 request.requested_output_names(),
             )
             for request in requests
         ]
+
+    def _with_version(self, request: Any) -> str:
+        parameters = json.loads(request.parameters() or "{}")
+        return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
         """Return the stub's form of a batch's answers."""
@@ -60,9 +95,27 @@ class Translator:
 
     def response(self, response: ResponseRef, lane: Lane) -> Any:
         """Return the stub's form of one answer."""
+        details = response.details
         if response.error is not None:
-            return failure(response.error)
-        return pb_utils.InferenceResponse([self._output(ref, lane) for ref in response.outputs])
+            return failure(response.error, details and error_code(details.code))
+        outputs = [self.tensor(ref, lane) for ref in response.outputs]
+        if details is not None and details.parameters and self._has_parameters:
+            return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
+        return pb_utils.InferenceResponse(outputs)
+
+    def _detailed(self, request: Any, lane: Lane) -> RequestRef:
+        return RequestRef(
+            [self._input(tensor, lane) for tensor in request.inputs()],
+            request.parameters(),
+            sorted(request.requested_output_names()),
+            request.request_id(),
+            RequestDetails(
+                request.correlation_id(),
+                request.flags(),
+                request.timeout(),
+                request.trace().get_context(),
+            ),
+        )
 
     def _input(self, tensor: Any, lane: Lane) -> TensorRef:
         name = tensor.name()
@@ -95,12 +148,17 @@ class Translator:
         return number
 
     def _bytes_input(self, name: str, tensor: Any, lane: Lane) -> TensorRef:
+        return self.serialized(name, tensor, lane)
+
+    def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
+        """Copy a BYTES tensor of the stub's, and return where it lies."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
-    def _output(self, ref: TensorRef, lane: Lane) -> Any:
+    def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
+        """Return the stub's form of a tensor of the worker's."""
         if ref.datatype == "BYTES":
             data = tensors.read_raw(lane, ref)
             tensor = self._bytes.make(ref.name, ref.shape, data)
@@ -118,7 +176,12 @@ class Translator:
         return pb_utils.Tensor(ref.name, array)
 
 
-def failure(text: str, code: int | None = None) -> Any:
+def error_code(name: str) -> Any | None:
+    """Return pb_utils.TritonError's code of this name; None for one that this tritonserver lacks."""
+    return getattr(pb_utils.TritonError, name, None) if name.isupper() else None
+
+
+def failure(text: str, code: Any | None = None) -> Any:
     """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
     error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)
@@ -127,3 +190,10 @@ def failure(text: str, code: int | None = None) -> Any:
 def unavailable(text: str) -> Any:
     """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
+
+
+def code_name(error: Any) -> str:
+    """Return the name of the code of a pb_utils.TritonError."""
+    code = error.code()
+    names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
+    return next(names, "INTERNAL")

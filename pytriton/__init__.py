@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytriton.buffers import empty_output as empty_output
+    from pytriton.calls import async_infer as async_infer
+    from pytriton.calls import async_stream as async_stream
+    from pytriton.calls import infer as infer
+    from pytriton.calls import stream as stream
     from pytriton.daemon import connect as connect
     from pytriton.declaration import declare as declare
     from pytriton.decorators import batch as batch
@@ -36,10 +40,14 @@ _NAMES = {
     "ModelConfig": "pytriton.model_config",
     "QueuePolicy": "pytriton.model_config",
     "Tensor": "pytriton.model_config",
+    "async_infer": "pytriton.calls",
+    "async_stream": "pytriton.calls",
     "batch": "pytriton.decorators",
     "connect": "pytriton.daemon",
     "declare": "pytriton.declaration",
     "empty_output": "pytriton.buffers",
+    "infer": "pytriton.calls",
+    "stream": "pytriton.calls",
 }
 
 #: Modules reachable as attributes after a plain `import pytriton`.
@@ -62,10 +70,14 @@ __all__ = [
     "QueuePolicy",
     "Tensor",
     "__version__",
+    "async_infer",
+    "async_stream",
     "batch",
     "connect",
     "declare",
     "empty_output",
+    "infer",
+    "stream",
 ]
 
 

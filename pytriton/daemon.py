@@ -23,7 +23,7 @@ import contextlib
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pytriton.hosting import Host
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.python_models import ConfigSource, ModelSource
     from pytriton.registration import Device, Target
     from pytriton.world import Env, StrPath
 
@@ -55,7 +56,12 @@ __all__ = ["DaemonClient", "Model", "connect"]
 _AT_AN_END = ("failed", "stopping", "stopped")
 #: After a model was unregistered, its threads have nothing to do but to end.
 _THREADS_END_S = 5.0
-_REGISTERING = (messages.Register, messages.Scale, messages.Rollback)
+_REGISTERING = (
+    messages.Register,
+    messages.Scale,
+    messages.Rollback,
+    messages.LoadFromRepository,
+)
 
 
 def connect(
@@ -339,6 +345,56 @@ class DaemonClient:
             answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
+    def register_model(
+        self,
+        model: ModelSource,
+        model_name: str | None = None,
+        *,
+        config: ConfigSource = None,
+        version: int | None = None,
+        requirements: Sequence[str] | None = None,
+        progress: bool | Report | None = None,
+        **options: Any,
+    ) -> Model:
+        """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
+
+        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
+        docs/model-py.md tells how, and what differs from Triton's own python backend.
+
+        Args:
+            model: a model's folder in a model repository, on the daemon's machine, or a class with the
+                methods of `TritonPythonModel`
+            model_name: the configuration's, or the folder's or class's own
+            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
+            version: which of the numbered folders to serve (what the version policy chooses)
+            requirements: packages such as "torch>=2": the workers get an environment with them, made
+                once and kept
+            progress: as for `register`
+            options: `instances`, `devices`, `python` (also a conda-pack archive), `env`, `cwd`, `sys_path`,
+                `replace`, `load_timeout_s`, `on_crash`, `spares`, `execution_timeout_s`, `max_batches`,
+                `limits`, `lanes`, `zero_copy_inputs`: as for `register`
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
+                wrong, an argument is wrong, or the environment cannot be made.
+            ModelExistsError: the name is taken and `replace` was not given.
+            RegistrationError: it failed in the worker or in tritonserver; carries the remote
+                traceback.
+
+        Example:
+            >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
+        """
+        from pytriton.python_models import prepare_model
+
+        given = {**options, "model_version": version}
+        with reporter(progress, model_name or str(model)) as report:
+            message, payloads = prepare_model(
+                model, model_name, config, requirements, given, report
+            )
+            name = message.spec.name
+            answer = self._ask(message, messages.Registered, payloads, report, model=name)
+        return Model(self, answer.model)
+
     def models(self) -> list[Model]:
         """Return the models that are served, in the order of registration."""
         answer = self._ask(messages.ListModels(), messages.Models)
@@ -428,6 +484,37 @@ class DaemonClient:
             message = messages.Rollback(name)
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
+
+    def repository(self) -> list[messages.RepositoryModel]:
+        """Return the models of the model repositories that the daemon was started with, by name.
+
+        Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
+        tritonserver or workers serve it.
+        """
+        return self._ask(messages.GetRepository(), messages.Repository).models
+
+    def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+        """Load a model of a model repository, or load it anew: what is there serves until it is ready.
+
+        Args:
+            name: folder of the model
+            config: a configuration (the JSON form of config.pbtxt) to use instead of the one there
+
+        Raises:
+            ModelNotFoundError: no repository has it.
+            RegistrationError: it cannot be served; what was there serves on.
+        """
+        document = None if config is None else dict(config)
+        message = messages.LoadFromRepository(name, document)
+        self._ask(message, messages.Done, model=name)
+
+    def unload_model(self, name: str) -> None:
+        """Stop serving a model of a model repository; requests under way are answered.
+
+        Raises:
+            ModelNotFoundError: it is not loaded, or not from a repository.
+        """
+        self._ask(messages.UnloadFromRepository(name), messages.Done, model=name)
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.

@@ -8,6 +8,8 @@ in one process and shown in another.
 from __future__ import annotations
 
 __all__ = [
+    "CallError",
+    "CallTimeoutError",
     "DaemonNotRunningError",
     "DaemonStartError",
     "ModelExistsError",
@@ -66,6 +68,28 @@ class PyTritonUnrecoverableError(PyTritonError):
 
 class PyTritonRuntimeError(PyTritonError):
     """Something failed while a request was being handled."""
+
+
+class CallError(PyTritonRuntimeError):
+    """A call to another model (`pytriton.infer` and its kin) has failed.
+
+    Args:
+        message: what failed and what to do
+        model_name: the model that was called
+        code: the name of Triton's code for it, such as ``"NOT_FOUND"``, ``"INVALID_ARG"``, ``"UNAVAILABLE"`` or
+            ``"INTERNAL"``, which is also that of an error of the model itself
+    """
+
+    def __init__(
+        self, message: str = "", *, model_name: str | None = None, code: str = "INTERNAL"
+    ) -> None:
+        super().__init__(message)
+        self.model_name = model_name
+        self.code = code
+
+
+class CallTimeoutError(CallError, TimeoutError):
+    """A called model has not answered within the `timeout_s` of the call."""
 
 
 class PyTritonDaemonError(PyTritonError):

@@ -109,7 +109,7 @@ def _check_isolation(options: Options) -> None:
         )
 
 
-def _default_lanes(config: Mapping[str, Any]) -> int:
+def default_lanes(config: Mapping[str, Any]) -> int:
     """Two without batching; one with it, and for streams, sequences and queues with rules.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
@@ -227,7 +227,7 @@ def plan(
         max_batches=options.max_batches,
         limits=options.limits.to_message(),
         check=options.check is not None and not hosted,
-        lanes=options.lanes or _default_lanes(document),
+        lanes=options.lanes or default_lanes(document),
         zero_copy_inputs=options.zero_copy_inputs,
         isolation=options.isolation,
         warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
+from pytriton.environments import is_archive, unpacked
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
 from pytriton.worker_imports import Probe
@@ -54,8 +55,8 @@ def capture_world(
     """Return this process's world, with what the caller wants otherwise.
 
     Args:
-        python: an interpreter, its name on PATH, or the folder of a virtual or conda environment;
-            None is the interpreter of this process
+        python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
+            archive of one (conda-pack); None is the interpreter of this process
         env: variables to set in the worker (None as value: leave out), or names of variables to
             copy, besides those that travel by themselves
         cwd: working directory of the worker; None is that of this process
@@ -103,6 +104,8 @@ def find_interpreter(python: StrPath) -> str:
     """
     text = os.path.expanduser(os.fspath(python))
     path = os.path.abspath(text)
+    if is_archive(path):
+        return unpacked(path)
     if os.path.isdir(path):
         inside = os.path.join(path, "bin", "python")
         if not os.path.isfile(inside):

@@ -10,6 +10,7 @@ environment. Standard library only up to there.
 
 from __future__ import annotations
 
+import os
 import sys
 
 #: pip's name -> import name of what a worker needs in its environment.
@@ -23,6 +24,9 @@ def main() -> int:
         print(f"{sys.executable} is Python {version}: a worker needs 3.9 or newer", file=sys.stderr)
         return 1
     sys.path[0] = library  # was this file's own folder, whose modules must not shadow a user's
+    packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)
+    if packages:  # what this environment lacks and somebody has fetched for it
+        sys.path.append(packages)
     missing = [name for name, module in NEEDED.items() if not _importable(module)]
     if missing:
         print(

@@ -29,7 +29,7 @@ def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
         LoadError: another Python version pickled it by value, or it is not callable.
         Exception: whatever unpickling or the factory raises.
     """
-    return made(_unpickled(payload, spec), spec)
+    return made(load_object(payload, spec), spec)
 
 
 def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
@@ -55,7 +55,7 @@ def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
         LoadError: it returned False.
         Exception: whatever the check raises: then the callable must not serve.
     """
-    checked(_unpickled(payload, spec), spec, infer)
+    checked(load_object(payload, spec), spec, infer)
 
 
 def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
@@ -64,7 +64,13 @@ def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infe
         raise LoadError(f"model {spec.name}: check= returned False")
 
 
-def _unpickled(payload: bytes, spec: messages.ModelSpec) -> Any:
+def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
+    """Unpickle a payload.
+
+    Raises:
+        LoadError: another Python version pickled it by value.
+        Exception: whatever unpickling raises.
+    """
     header, pickled = unpack(payload)
     ours = platform.python_version_tuple()[:2]
     theirs = header.python_version

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytriton.ipc import datatypes, tensors
+from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.ipc.lane import Batch, Lane, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
@@ -135,4 +136,9 @@ def _view(ref: TensorRef, lane: Lane) -> Array:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    return json.loads(text) if len(text) > 2 else {}
+    if len(text) <= 2:
+        return {}
+    parameters: dict[str, Any] = json.loads(text)
+    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request that another model has made
+        parameters.pop(ours, None)
+    return parameters

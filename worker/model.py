@@ -32,6 +32,9 @@ class Model:
     which it has to be used.
     """
 
+    #: A Triton Python model that may answer at any time.
+    streams = False
+
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
@@ -39,6 +42,8 @@ class Model:
         self.execution_timeout_s = spec.execution_timeout_s
         #: As it was registered: for a decoupled model, which may answer many times.
         self.produce = infer
+        #: What is being served, as far as it is one thing: for calls to other models.
+        self.now: Sequence[Part] = ()
         self._events: asyncio.AbstractEventLoop | None = None
         self._infer = infer
         if not self.decoupled:
@@ -157,12 +162,14 @@ class Model:
             return answers
 
     def _answer(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
+        self.now = parts
         self._buffers.begin(parts)
         try:
             # A call of its own, so that nothing here holds the results when buffers are settled.
             answers = self._answers(parts, infer)
         finally:
             self._buffers.end()
+            self.now = ()
         return self._buffers.settled(parts, answers)
 
     def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:

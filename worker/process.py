@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -18,6 +19,7 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
+from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
@@ -57,11 +59,13 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
-        control.send(messages.WorkerReady(worker))
-        try:
-            loop.run(signal_pipe(signal.SIGTERM))
-        finally:
-            tracing.finish()
+        with contextlib.closing(Caller(worker, model, load.lane_path)):
+            control.send(messages.WorkerReady(worker))
+            try:
+                loop.run(signal_pipe(signal.SIGTERM))
+                model.close()
+            finally:
+                tracing.finish()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -69,10 +73,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    infer = load_callable(payloads[0], load.spec)
-    if load.spec.check:
-        run_check(payloads[1], load.spec, infer)
-    model = Model(load.spec, infer)
+    model = _load_model(load, payloads)
     if load.tracing:
         tracing.prepare()
     warm_up(model, load.spec.warmups)
@@ -84,10 +85,23 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
     return model
 
 
+def _load_model(load: messages.LoadModel, payloads: Sequence[bytes]) -> Model:
+    if load.spec.python_model is not None:
+        # Here, so that other workers do without it.
+        from pytriton.worker.python_loading import load_python_model
+
+        return load_python_model(payloads[0], load.spec, load.instance)
+    infer = load_callable(payloads[0], load.spec)
+    if load.spec.check:
+        run_check(payloads[1], load.spec, infer)
+    return Model(load.spec, infer)
+
+
 def _enter(world: messages.World) -> None:
     """Make imports resolve as they did for the registrant; the folder with pytriton itself stays first."""
     if world.sys_path:
-        sys.path[1:] = world.sys_path
+        packages = world.env.get("PYTRITON_WORKER_PACKAGES")
+        sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
 
 

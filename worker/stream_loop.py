@@ -11,6 +11,7 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.proxy.types import Request
+from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
@@ -65,6 +66,7 @@ class StreamLoop(Loop):
     def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> Exception | None:
         # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
         # hold the batch's memory until the garbage collector comes by.
+        self._model.now = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
@@ -76,6 +78,8 @@ class StreamLoop(Loop):
             raise
         except Exception as raised:
             return raised
+        finally:
+            self._model.now = ()
         return None
 
     def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
@@ -202,6 +206,7 @@ class AsyncStreamLoop(StreamLoop):
     async def _answer_stream(
         self, outbox: Outbox, batch: Batch, stream: Stream
     ) -> Exception | None:
+        serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
@@ -255,6 +260,10 @@ class AsyncStreamLoop(StreamLoop):
 
 def loop_of(model: Model) -> type[Loop]:
     """Return the kind of loop that a model needs."""
+    if model.streams:
+        from pytriton.worker.python_streams import PythonStreamLoop
+
+        return PythonStreamLoop
     if not model.decoupled:
         return Loop
     return AsyncStreamLoop if model.asynchronous else StreamLoop

@@ -23,6 +23,7 @@ from pytriton.ipc.lane import (
     Lane,
     LaneError,
     LaneSilent,
+    Metrics,
     ResponseRef,
     Room,
 )
@@ -50,8 +51,8 @@ class Outbox:
         """Whether the proxy has to take something first."""
         return self._parts >= _PARTS or (self._parts > 0 and self.lane.arena.used >= _BYTES)
 
-    def put(self, message: BatchPart) -> None:
-        """Send a part."""
+    def put(self, message: BatchPart | Metrics) -> None:
+        """Send a part, or what else is given back by a credit."""
         self.lane.send(message)
         self._parts += 1
 

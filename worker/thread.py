@@ -21,6 +21,7 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
+from pytriton.worker.calls import Caller
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
 from pytriton.worker.reports import report_error, report_to
@@ -113,8 +114,9 @@ class WorkerThread:
             lane_path = self._start.lane_path
             loop = loop_of(model)(model, allowance, gauge, control, worker, lane_path)
             try:
-                control.send(messages.WorkerReady(worker))
-                loop.run(self._told.fileno())
+                with contextlib.closing(Caller(worker, model, lane_path)):
+                    control.send(messages.WorkerReady(worker))
+                    loop.run(self._told.fileno())
             finally:
                 loop.close()
         finally:

@@ -158,16 +158,32 @@ def models(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
 @command
 def register(
     target: Annotated[
-        str,
+        Optional[str],
         typer.Argument(
-            metavar="MODULE:ATTRIBUTE", help="A callable that carries a declaration (@declare)."
+            metavar="[MODULE:ATTRIBUTE]",
+            help="A callable that carries a declaration (@declare). Or give --model-dir.",
         ),
-    ],
+    ] = None,
+    model_dir: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="FOLDER",
+            help="A Triton Python model: the folder with config.pbtxt, 1/model.py.",
+        ),
+    ] = None,
     name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
     instances: Annotated[Optional[int], typer.Option(min=1, help="Number of workers.")] = None,
     device: Annotated[
         Optional[list[str]],
         typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES); repeat it for more workers."),
+    ] = None,
+    python: Annotated[
+        Optional[str],
+        typer.Option(help="Interpreter of the workers, or an environment's folder or archive."),
+    ] = None,
+    requirement: Annotated[
+        Optional[list[str]],
+        typer.Option(help="With --model-dir: a package of an environment to make; repeat it."),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a registered model of that name.")
@@ -177,18 +193,27 @@ def register(
     ] = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Register a callable; modules are looked for in the working directory, too."""
+    """Register a callable, or a Triton Python model; modules are looked for in the working directory, too."""
     from pytriton.cli import link
-    from pytriton.cli.registering import Wish, register_target
+    from pytriton.cli.registering import Wish, register_folder, register_target
 
     options: dict[str, Any] = {
         "model_name": name,
         "instances": instances,
         "devices": device or None,
+        "python": python,
+        "requirements": requirement or None,
     }
     options.update(replace=replace or None, factory=factory or None)
     given = {key: value for key, value in options.items() if value is not None}
-    info = register_target(Wish(target, given), link.runtime_dir(runtime_dir))
+    act = register_target if model_dir is None else register_folder
+    if (target is None) == (model_dir is None):
+        raise typer.BadParameter("give either MODULE:ATTRIBUTE or --model-dir FOLDER")
+    if model_dir is None and requirement:
+        raise typer.BadParameter("--requirement goes with --model-dir")
+    if model_dir is not None and factory:
+        raise typer.BadParameter("--factory goes with MODULE:ATTRIBUTE")
+    info = act(Wish(model_dir or target or "", given), link.runtime_dir(runtime_dir))
     typer.echo(info)
 
 

@@ -1,23 +1,26 @@
-"""`pytriton-daemon register MODULE:ATTRIBUTE`: import it, hand it over, show progress."""
+"""`pytriton-daemon register MODULE:ATTRIBUTE`, or `--model-dir FOLDER`: import it, hand it over, show progress."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytriton.cli.errors import CliError, say
 from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 
+if TYPE_CHECKING:
+    from pytriton.daemon import DaemonClient, Model
+
 
 @dataclass(frozen=True)
 class Wish:
-    """What to register: MODULE:ATTRIBUTE, and keyword arguments of `DaemonClient.register`."""
+    """What to register: MODULE:ATTRIBUTE or a folder, and keyword arguments of `DaemonClient`'s method."""
 
     target: str
     options: Mapping[str, Any]
@@ -47,7 +50,23 @@ def register_target(wish: Wish, rundir: RuntimeDir) -> str:
             f"{wish.target} is declared with isolation='thread', to run in the process that registers it, and "
             "this one ends at once. Register it from a program that stays: pytriton.connect().register(...).",
         )
-    return _register(target, wish, rundir)
+    return _register(
+        lambda client, progress: client.register(target, progress=progress, **wish.options), rundir
+    )
+
+
+def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
+    """Register a Triton Python model and return a sentence about the model that serves now.
+
+    Raises:
+        CliError: as `register_target`.
+    """
+    return _register(
+        lambda client, progress: client.register_model(
+            wish.target, progress=progress, **wish.options
+        ),
+        rundir,
+    )
 
 
 def load_target(text: str) -> Any:
@@ -96,7 +115,7 @@ def _import_failed(module_name: str) -> CliError:
     return CliError(ExitCode.USAGE, text)
 
 
-def _register(target: Any, wish: Wish, rundir: RuntimeDir) -> str:
+def _register(act: Callable[[DaemonClient, Any], Model], rundir: RuntimeDir) -> str:
     from pytriton.daemon import connect
     from pytriton.exceptions import (
         DaemonNotRunningError,
@@ -111,7 +130,7 @@ def _register(target: Any, wish: Wish, rundir: RuntimeDir) -> str:
     try:
         with connect(runtime_dir=rundir.path) as client:
             progress = None if sys.stderr.isatty() else tell  # None: a bar
-            model = client.register(target, progress=progress, **wish.options)
+            model = act(client, progress)
             return f"{model.name} is ready: {model.url}"
     except DaemonNotRunningError as error:
         raise CliError(ExitCode.NO_DAEMON, str(error)) from None

@@ -54,8 +54,9 @@ class Given:
         """Return these flags with paths that mean the same from any folder."""
         base = Path.cwd() / self.cwd
         flags = {
-            name: str(base / Path(value).expanduser()) if options()[name].kind.is_path else value
+            name: kind.placed(kind.read(value), base) if kind.is_path else value
             for name, value in self.flags.items()
+            for kind in (options()[name].kind,)
         }
         config = None if self.config is None else str(base / Path(self.config).expanduser())
         return Given(flags, config, self.cwd)
@@ -117,4 +118,6 @@ def _annotation(name: str) -> Any:
         several = typer.Option(flag, help=text, metavar="NAME=VALUE")
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
+    if option.kind.is_list:
+        return Annotated[Optional[list[str]], typer.Option(flag, help=text, metavar=metavar)]
     return Annotated[Optional[str], typer.Option(flag, help=text, metavar=metavar)]

@@ -99,7 +99,7 @@ class _Grpc:
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
         if method == "get_model_config":
-            arguments = {**arguments, "as_json": True}
+            arguments = {"as_json": True, **arguments}
         function = getattr(self.client(), method)
         return function(**arguments, headers=headers, client_timeout=timeout_s)
 

@@ -39,15 +39,20 @@ def of_config(data_type: str) -> str:
 
 
 def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the datatype of every tensor that a model's requests may bring, by name.
+    """Return the datatype of every tensor that Triton may give a model of this configuration, by name.
 
-    Besides its inputs, these are the control inputs that Triton's sequence batcher adds
-    (model_config.proto, message ModelSequenceBatching.Control).
+    Besides its inputs, these are what Triton's sequence batcher adds (`control_input`, `state`), and
+    `batch_input` (model_config.proto, messages ModelSequenceBatching and BatchInput).
     """
     found = {entry["name"]: of_config(entry["data_type"]) for entry in config["input"]}
-    for entry in config.get("sequence_batching", {}).get("control_input", ()):
+    sequences = config.get("sequence_batching", {})
+    for entry in sequences.get("control_input", ()):
         for control in entry.get("control", ()):
             found[entry["name"]] = _of_control(control)
+    for entry in sequences.get("state", ()):
+        found[entry["input_name"]] = of_config(entry["data_type"])
+    for entry in config.get("batch_input", ()):
+        found.update(dict.fromkeys(entry["target_name"], of_config(entry["data_type"])))
     return found
 
 

@@ -86,6 +86,22 @@ class TensorRef(_Descriptor, frozen=True):
     nbytes: int
 
 
+#: In the parameters of each request to a model that is served in several versions: the version that is asked for.
+VERSION_PARAMETER = "pytriton_version"
+
+
+class RequestDetails(_Descriptor, frozen=True):
+    """What only a Triton Python model (`model.py`) asks of a request.
+
+    `timeout` is microseconds; `trace` the context of a traced request, JSON.
+    """
+
+    correlation_id: Union[int, str] = 0
+    flags: int = 0
+    timeout: int = 0
+    trace: Optional[str] = None
+
+
 class RequestRef(_Descriptor, frozen=True):
     """One request of a batch. `parameters` is JSON; `requested` names the outputs that the client wants."""
 
@@ -93,6 +109,22 @@ class RequestRef(_Descriptor, frozen=True):
     parameters: str
     requested: list[str]
     request_id: str = ""
+    details: Optional[RequestDetails] = None
+
+
+class ResponseDetails(_Descriptor, frozen=True):
+    """What only a Triton Python model says about a response.
+
+    `code` is the name of one of Triton's error codes ("NOT_FOUND", empty: INTERNAL), `parameters`
+    JSON. `final`: no more comes for this request. `empty`: there is no response, just the final flag.
+    `reschedule`: no response either; Triton shall queue the request again.
+    """
+
+    code: str = ""
+    parameters: str = ""
+    final: bool = False
+    empty: bool = False
+    reschedule: bool = False
 
 
 class ResponseRef(_Descriptor, frozen=True):
@@ -100,6 +132,7 @@ class ResponseRef(_Descriptor, frozen=True):
 
     outputs: list[TensorRef]
     error: Optional[str] = None
+    details: Optional[ResponseDetails] = None
 
 
 class BatchTrace(_Descriptor, frozen=True):
@@ -164,6 +197,34 @@ class BatchPart(_LaneMessage, frozen=True):
     responses: list[Optional[ResponseRef]]
 
 
+class BatchReturned(_LaneMessage, frozen=True):
+    """worker → proxy: the `execute` of a Triton Python model has returned; its answers may still come.
+
+    Triton shall queue the requests of `reschedule` again: places in the batch.
+    """
+
+    id: int
+    reschedule: list[int] = []
+
+
+class MetricUpdate(_Descriptor, frozen=True):
+    """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`."""
+
+    family: str
+    description: str
+    kind: str
+    labels: dict[str, str]
+    buckets: Optional[list[float]] = None
+    change: str = ""
+    value: float = 0.0
+
+
+class Metrics(_LaneMessage, frozen=True):
+    """worker → proxy: changes of custom metrics, in order. Is given back by a `Credit`, as a part is."""
+
+    updates: list[MetricUpdate]
+
+
 class Credit(_LaneMessage, frozen=True):
     """proxy → worker: the memory of so many parts may be used again."""
 
@@ -184,10 +245,21 @@ class Spilled(_LaneMessage, frozen=True):
     nbytes: int
 
 
-FromWorker = Union[BatchDone, BatchFailed, BatchPart, BatchBegun, Room]
+FromWorker = Union[BatchDone, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics]
 FromProxy = Union[Batch, Credit, Cancel]
 LaneMessage = Union[
-    Announce, Batch, BatchDone, BatchFailed, BatchPart, BatchBegun, Room, Credit, Cancel, Spilled
+    Announce,
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    BatchBegun,
+    Room,
+    BatchReturned,
+    Metrics,
+    Credit,
+    Cancel,
+    Spilled,
 ]
 
 _encode = msgspec.msgpack.Encoder().encode

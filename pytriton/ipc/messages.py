@@ -3,11 +3,12 @@
 Who talks to whom (each arrow is one frozen type below)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
-    client ◀─ Progress*, then one of Registered, Done, Models, Status, LogLines, Failure ── dispatcher
+    client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
+    client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
-    proxy  ── Attach, LaneLost, BatchOverdue, Detach ──▶ dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
@@ -86,6 +87,25 @@ class Warmup(msgspec.Struct, frozen=True):
     inputs: list[WarmupTensor]
 
 
+class PythonModel(msgspec.Struct, frozen=True):
+    """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
+
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
+    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
+    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_name` and so on. `streams`: answers may come after `execute`
+    has returned, or between batches.
+    """
+
+    model_config: str
+    folder: str = ""
+    file: str = "model.py"
+    names: list[str] = []
+    kinds: list[str] = []
+    device_ids: list[str] = []
+    streams: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -128,6 +148,10 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: "thread": the workers are threads of the registrant; payloads are empty then.
     isolation: Literal["process", "thread"] = "process"
     warmups: list[Warmup] = []
+    #: What is served is a Triton Python model and no inference callable.
+    python_model: Optional[PythonModel] = None
+    #: All versions that are served, when there are several; each request says which one it is for.
+    versions: list[int] = []
 
 
 # ── client → dispatcher ──────────────────────────────────────────────────────────────────────────
@@ -162,6 +186,23 @@ class Rollback(Message, frozen=True):
     """Put back what a model was before it was replaced."""
 
     name: str
+
+
+class LoadFromRepository(Message, frozen=True):
+    """Load a model of a model repository, or load it anew; `config` instead of the one in its folder."""
+
+    name: str
+    config: Optional[dict[str, Any]] = None
+
+
+class UnloadFromRepository(Message, frozen=True):
+    """Stop serving a model of a model repository."""
+
+    name: str
+
+
+class GetRepository(Message, frozen=True):
+    """Ask for Repository."""
 
 
 class ListModels(Message, frozen=True):
@@ -296,6 +337,27 @@ class Models(Message, frozen=True):
     """Answer to ListModels, in the order of registration."""
 
     models: list[ModelInfo]
+
+
+class RepositoryModel(msgspec.Struct, frozen=True):
+    """One model of the model repositories that the daemon was given.
+
+    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
+    "workers"; empty while it is not served. `repository`: where it was found; empty when it is gone.
+    """
+
+    name: str
+    repository: str
+    versions: list[int]
+    state: str
+    served_by: str
+    reason: str = ""
+
+
+class Repository(Message, frozen=True):
+    """Answer to GetRepository, by name."""
+
+    models: list[RepositoryModel]
 
 
 class Status(Message, frozen=True):
@@ -444,6 +506,8 @@ class Attach(Message, frozen=True):
     instance: str
     pid: int = 0
     lost: Optional[str] = None
+    #: Workers that wait for the very batch that is to be served.
+    avoid: list[str] = []
     protocol: int = PROTOCOL
 
 
@@ -481,6 +545,17 @@ class BatchOverdue(Message, frozen=True):
     taken: bool
 
 
+class MayCall(Message, frozen=True):
+    """A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail".
+
+    `chain` names the models that wait, oldest first, and `workers` those that can do nothing else.
+    """
+
+    model: str
+    chain: list[str]
+    workers: list[str]
+
+
 class Detach(Message, frozen=True):
     """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
 
@@ -494,7 +569,7 @@ Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost and BatchOverdue. `text` is for the clients, `wait_s` for how long to wait."""
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait."""
 
     action: Action
     text: str = ""
@@ -506,6 +581,9 @@ AnyMessage = Union[
     Unregister,
     Scale,
     Rollback,
+    LoadFromRepository,
+    UnloadFromRepository,
+    GetRepository,
     ListModels,
     GetStatus,
     GetLogs,
@@ -516,6 +594,7 @@ AnyMessage = Union[
     Registered,
     Done,
     Models,
+    Repository,
     Status,
     LogLines,
     Reloaded,
@@ -535,6 +614,7 @@ AnyMessage = Union[
     Attached,
     LaneLost,
     BatchOverdue,
+    MayCall,
     Detach,
     Verdict,
 ]

@@ -7,16 +7,17 @@ never looks inside.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import ARENA, Lane, TensorRef
+from pytriton.ipc.arena import Arena, ArenaError
+from pytriton.ipc.lane import ARENA, TensorRef
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +26,20 @@ _LENGTH = struct.Struct("<I")
 _PLAIN_COPY = 1 << 16
 
 
-def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
+class Memories(Protocol):
+    """The memory that a peer announced: a `Lane`, or a connection for calls."""
+
+    def memory(self, number: int, end: int) -> mmap.mmap:
+        """Return the bytes [0, end), or more, of memory `number`."""
+
+
+class Writable(Protocol):
+    """Memory of one's own: a `Lane`, or a slot of a call."""
+
+    arena: Arena
+
+
+def read(lane: Memories, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     """Return a read-only view of a numeric tensor in the peer's memory, valid until the batch is answered.
 
     Raises:
@@ -44,7 +58,7 @@ def read(lane: Lane, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     return array
 
 
-def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
+def read_raw(lane: Memories, ref: TensorRef) -> memoryview:
     """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES).
 
     Raises:
@@ -58,7 +72,9 @@ def read_raw(lane: Lane, ref: TensorRef) -> memoryview:
     return memoryview(memory)[ref.offset : ref.offset + ref.nbytes]
 
 
-def write(lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[Any]) -> TensorRef:
+def write(
+    lane: Writable, name: str, datatype: str, array: Array, dtype: np.dtype[Any]
+) -> TensorRef:
     """Lay an array down in the lane's arena as `dtype`, C-contiguous, and return where it lies.
 
     Any strides and byte order will do: this is the one copy of an output.
@@ -75,7 +91,7 @@ def write(lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[An
 
 
 def write_raw(
-    lane: Lane, name: str, datatype: str, shape: Iterable[int], data: bytes | memoryview
+    lane: Writable, name: str, datatype: str, shape: Iterable[int], data: bytes | memoryview
 ) -> TensorRef:
     """Lay bytes down in the lane's arena and return where they lie."""
     nbytes = len(data)

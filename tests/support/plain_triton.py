@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,22 +27,32 @@ class PlainTriton:
 
     http: str
     grpc: str
+    metrics: str
 
 
 @contextmanager
 def plain_triton(
-    folder: Path, models: Mapping[str, tuple[str, str]], options: Sequence[str] = ()
+    folder: Path,
+    models: Mapping[str, tuple[str, str]],
+    options: Sequence[str] = (),
+    *,
+    repository: Path | None = None,
 ) -> Iterator[PlainTriton]:
-    """Serve models, each with its config.pbtxt and its model.py, until the end of the block."""
+    """Serve models, each with its config.pbtxt and its model.py, until the end of the block.
+
+    Or those of a whole repository.
+    """
     for name, (config, code) in models.items():
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(config)
         (folder / "models" / name / "1" / "model.py").write_text(code)
+    if repository is not None:
+        shutil.copytree(repository, folder / "models", dirs_exist_ok=True)
     runtime = find_or_install_server(ServerChoice(), print)
     backends = folder / "backends"
     backends.mkdir()
     (backends / "python").symlink_to(runtime.python_backend)
-    http, grpc = free_port("127.0.0.1"), free_port("127.0.0.1")
+    http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
     command = [
         str(runtime.binary),
         f"--model-repository={folder / 'models'}",
@@ -51,7 +62,8 @@ def plain_triton(
         f"--grpc-port={grpc}",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
-        "--allow-metrics=false",
+        f"--metrics-port={metrics}",
+        "--metrics-address=127.0.0.1",
         "--exit-timeout-secs=5",
         *options,
     ]
@@ -67,7 +79,11 @@ def plain_triton(
         )
         try:
             _wait_ready(process, f"127.0.0.1:{http}", log)
-            yield PlainTriton(f"http://127.0.0.1:{http}", f"grpc://127.0.0.1:{grpc}")
+            yield PlainTriton(
+                f"http://127.0.0.1:{http}",
+                f"grpc://127.0.0.1:{grpc}",
+                f"http://127.0.0.1:{metrics}/metrics",
+            )
         finally:
             process.terminate()
             try:

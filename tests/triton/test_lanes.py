@@ -202,7 +202,7 @@ def test_no_lane_keeps_another_waiting(
     """One has batches ready all the time; the other's single one is next all the same."""
     serve(Noting(tmp_path), PLAIN)
     ask(daemon, np.ones(1, np.float32))
-    (path,) = daemon.config.rundir.lanes.iterdir()
+    (path,) = daemon.config.rundir.lanes.glob("*.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as greedy:
         greedy.connect(str(path))
         held = threads.submit(ask, daemon, np.full(1, HOLD + 2, np.float32))  # until both wait

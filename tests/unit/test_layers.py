@@ -22,13 +22,20 @@ OPTIONAL = {"pytriton.ipc.datatypes": {"ml_dtypes"}}
 MAY_IMPORT = {
     "pytriton.ipc": set(),
     "pytriton.proxy_backend": {"pytriton.ipc"},
-    "pytriton.dispatcher": {"pytriton._clash", "pytriton.ipc", "pytriton.model_config"},
+    "pytriton.dispatcher": {
+        "pytriton._clash",
+        "pytriton.formats",
+        "pytriton.ipc",
+        "pytriton.model_config",
+    },
     "pytriton.worker": {
         "pytriton.buffers",
+        "pytriton.calls",
         "pytriton.decorators",
         "pytriton.exceptions",
         "pytriton.ipc",
         "pytriton.model_config",
+        "pytriton.pb_utils",
         "pytriton.proxy.pieces",
         "pytriton.proxy.telemetry",
         "pytriton.proxy.types",

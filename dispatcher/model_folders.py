@@ -1,0 +1,185 @@
+"""Models as they lie in a repository that the user gives: read, and routed to tritonserver or to workers.
+
+```
+REPOSITORY/NAME/config.pbtxt       may be missing where the file itself tells enough
+REPOSITORY/NAME/VERSION/model.onnx (or whatever the model's format says)
+```
+The layout is Triton's (model_repository.md). Nothing is loaded here, and no framework imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytriton.formats import pbtxt, table
+
+#: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
+_DEFAULT_LATEST = 1
+
+
+class UnservableModel(Exception):
+    """A model of a repository cannot be served; says which, why, and what would help."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model's folder.
+
+    Args:
+        name: of the folder, and so of the model
+        folder: where it is
+        config: what config.pbtxt says, in its JSON form; empty without one
+        versions: version -> names in its folder
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    versions: Mapping[int, frozenset[str]]
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names in any of the version folders."""
+        return frozenset().union(*self.versions.values())
+
+    def with_config(self, config: Mapping[str, Any]) -> FoundModel:
+        """Return the model with another configuration."""
+        return FoundModel(self.name, self.folder, config, self.versions)
+
+
+def model_names(repository: Path) -> list[str]:
+    """Return the names of the models in a repository, sorted; hidden folders are none.
+
+    Raises:
+        UnservableModel: the repository cannot be read.
+    """
+    try:
+        return sorted(
+            one.name for one in repository.iterdir() if one.is_dir() and one.name[0] != "."
+        )
+    except OSError as error:
+        raise UnservableModel(
+            f"the model repository {repository} cannot be read: {error.strerror}"
+        ) from error
+
+
+def read_model(folder: Path) -> FoundModel:
+    """Read a model's folder.
+
+    Raises:
+        UnservableModel: its config.pbtxt cannot be read, or is of another model.
+    """
+    file = folder / pbtxt.FILE
+    try:
+        config = pbtxt.read(file) if file.exists() else {}
+        versions = {
+            int(one.name): frozenset(entry.name for entry in one.iterdir())
+            for one in folder.iterdir()
+            if one.is_dir() and one.name.isdecimal() and one.name[0] != "0"
+        }
+    except (pbtxt.ConfigFileError, OSError) as error:
+        raise UnservableModel(f"model {folder.name}: {error}") from error
+    if config.get("name", folder.name) != folder.name:
+        raise UnservableModel(
+            f"model {folder.name}: {file} says that its name is {config['name']!r}; folder and name have to "
+            "agree, or leave the name out"
+        )
+    return FoundModel(folder.name, folder, config, versions)
+
+
+def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[int]:
+    """Return those of the versions that the model's policy serves, in order."""
+    policy = config.get("version_policy", {})
+    there = sorted(versions)
+    if "all" in policy:
+        return there
+    if "specific" in policy:
+        wanted = {int(one) for one in policy["specific"].get("versions", ())}
+        return [one for one in there if one in wanted]
+    count = int(policy.get("latest", {}).get("num_versions", _DEFAULT_LATEST))
+    return there[-count:]
+
+
+def route(model: FoundModel, backends: Path) -> table.Format | None:
+    """Say who serves a model: None is tritonserver itself, a format is one of our workers.
+
+    tritonserver does wherever it has the backend: in its folder of backends, or beside the model.
+
+    Raises:
+        UnservableModel: neither can.
+    """
+    backend = table.backend_of(model.config, model.files)
+    if backend == "ensemble" or (backend and _has_backend(model, backends, backend)):
+        return None
+    form = table.format_of(model.config, model.files)
+    if form is not None:
+        return form
+    if not backend:
+        known = ", ".join(f"{one.files[0]} ({one.title})" for one in table.FORMATS)
+        raise UnservableModel(
+            f"model {model.name}: {model.folder} has no config.pbtxt that names a backend, and no version folder "
+            f"with a file that tells; known are {known} and model.py"
+        )
+    raise UnservableModel(
+        f"model {model.name}: this tritonserver has no backend {backend!r} ({_backend_list(backends)}), and "
+        f"workers cannot serve it either. Use a tritonserver that has it (setting tritonserver), or a model in "
+        f"one of {', '.join(one.title for one in table.FORMATS)}"
+    )
+
+
+def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
+    """Return the file of each version that is to be served by workers.
+
+    Raises:
+        UnservableModel: there is no such version, or one lacks its file.
+    """
+    versions = served_versions(model.config, list(model.versions))
+    if not versions:
+        there = ", ".join(map(str, sorted(model.versions))) or "none"
+        raise UnservableModel(
+            f"model {model.name}: its version policy serves none of its versions; {model.folder} has {there}"
+        )
+    files = {}
+    for version in versions:
+        name = table.file_name(form, model.config, model.versions[version])
+        if name is None:
+            wanted = model.config.get("default_model_filename") or " or ".join(form.files)
+            raise UnservableModel(
+                f"model {model.name}: {model.folder / str(version)} has no {wanted}, which a {form.title} model needs"
+            )
+        files[version] = model.folder / str(version) / name
+    return files
+
+
+def snapshot(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a model's files do: each with its size and its time in nanoseconds.
+
+    Folders have none: a Python model's own `__pycache__` is no change.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.parts:
+            continue
+        try:
+            status = path.stat()
+        except OSError:  # being exchanged just now: the next look sees what it has become
+            continue
+        what = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)
+        found.append((str(path.relative_to(folder)), *what))
+    return tuple(found)
+
+
+def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
+    library = f"libtriton_{backend}.so"
+    places = [model.folder, *(model.folder / str(version) for version in model.versions)]
+    return (backends / backend).is_dir() or any((place / library).exists() for place in places)
+
+
+def _backend_list(backends: Path) -> str:
+    names = sorted(
+        one.name for one in backends.iterdir() if one.is_dir() and one.name != "pytriton"
+    )
+    return f"it has {', '.join(names) or 'none'}"

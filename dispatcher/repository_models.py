@@ -1,0 +1,340 @@
+"""The models of the repositories that the daemon is given: loaded, unloaded, loaded anew at run time.
+
+tritonserver has one repository, the daemon's own. A model that it serves itself is linked into that one;
+one of a backend that it lacks is registered like any callable, but kept nowhere: its folder is what is kept.
+Repositories in a cloud (s3://, gs://, as://) are tritonserver's own business, and so are their models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher import model_folders, repository
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.folder_spec import specification
+from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: Models that are loaded at once at the start; each may take all cores while it loads.
+_AT_ONCE = 4
+NATIVE, WORKERS = "tritonserver", "workers"
+#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
+_CLOUD = "cloud"
+#: States of tritonserver's for a model that it does not serve (any more).
+_GONE = ("", "UNAVAILABLE")
+_LOOK_S = 0.05
+
+
+@dataclasses.dataclass
+class _Known:
+    """What is known of a model beside its files."""
+
+    state: str = "unloaded"
+    served_by: str = ""
+    reason: str = ""
+    versions: list[int] = dataclasses.field(default_factory=list)
+    registration: Registration | None = None
+    config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
+class RepositoryModels:
+    """All models of all given repositories, by name."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        models: Path,
+        backends: Path,
+        library: Path,
+        server: TritonServer,
+        registry: Registry,
+    ) -> None:
+        self._config = config
+        self._models = models
+        self._backends = backends
+        self._library = library
+        self._server = server
+        self._registry = registry
+        self._known: dict[str, _Known] = {}
+        self._begun = False
+        repository.remove_links(models)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
+        names = await self._names()
+        wanted = list(names)
+        if self._config.model_control_mode == "explicit":
+            wanted = list(self._config.load_model)
+            wanted = list(names) if wanted == ["*"] else wanted
+        for name in wanted:
+            self._of(name).state = "loading"
+        self._begun = True
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def load(name: str) -> None:
+            async with slots:
+                await self._try_to_load(name)
+
+        await asyncio.gather(*(load(name) for name in wanted))
+        if self._config.model_control_mode == "poll":
+            await self._poll()
+
+    async def load_again(self) -> None:
+        """After tritonserver was started again: load the models that it serves itself."""
+        for name, known in self._known.items():
+            if known.served_by == NATIVE and known.state == "ready":
+                async with known.lock:
+                    await self._try(name, known, self._server.load(name, known.config))
+
+    async def stop(self) -> None:
+        """Have tritonserver unload what it serves itself; returns when requests under way are answered.
+
+        At the most, that takes the grace period.
+        """
+        leaving = {name for name, known in self._known.items() if known.served_by == NATIVE}
+        for name in leaving:
+            await self._try(name, self._of(name), self._server.unload(name))
+        deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
+        while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
+            try:
+                states = await self._server.repository_states()
+            except RemoteFailure:  # it has ended
+                return
+            leaving = {name for name in leaving if states.get(name, "") not in _GONE}
+            await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
+
+    # ── at run time ──────────────────────────────────────────────────────────────────────────────
+
+    async def load(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+        """Load a model, or load it anew: the one that is there serves until then.
+
+        Args:
+            name: of the model
+            config: a configuration to use instead of the one in its folder
+
+        Raises:
+            RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
+        """
+        names = await self._names()
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise RemoteFailure(
+                ErrorKind.NOT_FOUND,
+                f"no model repository has a model {name!r}; there are: {known}",
+            )
+        known_model = self._of(name)
+        async with known_model.lock:
+            before = dataclasses.replace(known_model)
+            known_model.state = "loading"
+            try:
+                await self._load(name, names[name], known_model, config)
+            except (RemoteFailure, UnservableModel) as error:
+                serving = before.served_by != ""
+                known_model.state = "ready" if serving else "failed"
+                known_model.served_by, known_model.reason = before.served_by, str(error)
+                if isinstance(error, RemoteFailure):
+                    raise
+                raise RemoteFailure(ErrorKind.LOAD_FAILED, str(error)) from error
+            except BaseException:
+                known_model.state = before.state
+                raise
+            known_model.state, known_model.reason = "ready", ""
+        _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
+
+    async def unload(self, name: str) -> None:
+        """Stop serving a model; requests under way are answered.
+
+        Raises:
+            RemoteFailure: it is not served from a repository.
+        """
+        known = self._known.get(name)
+        if known is None or not known.served_by:
+            raise RemoteFailure(
+                ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
+            )
+        async with known.lock:
+            known.state = "unloading"
+            try:
+                if known.served_by == NATIVE:
+                    await self._server.unload(name)
+                    repository.unlink(self._models, name)
+                elif known.registration in list(self._registry):
+                    await self._registry.unregister(name)
+            except BaseException:
+                known.state = "ready"
+                raise
+            known.state, known.served_by, known.registration = "unloaded", "", None
+            known.versions = []
+        _log.info("model of a repository unloaded", model=name)
+
+    async def index(self) -> list[messages.RepositoryModel]:
+        """Return all models that there are, with what became of them."""
+        names = await self._names()
+        loading = not self._begun
+        return [
+            messages.RepositoryModel(
+                name=name,
+                repository=names.get(name, ""),
+                versions=self._of(name).versions,
+                state="loading" if loading else self._of(name).state,
+                served_by=self._of(name).served_by,
+                reason=self._of(name).reason,
+            )
+            for name in sorted({*names, *self._known})
+        ]
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _names(self) -> dict[str, str]:
+        """Return name -> repository; the first repository that has a name counts."""
+        found: dict[str, str] = {}
+        for place in self._config.model_repository:
+            if "://" in place:
+                continue
+            try:
+                names = await asyncio.to_thread(model_folders.model_names, Path(place))
+            except UnservableModel as error:
+                _log.error("a model repository is passed over", reason=str(error))
+                continue
+            for name in names:
+                found.setdefault(name, place)
+        for name in await self._cloud_names():
+            found.setdefault(name, _CLOUD)
+        return found
+
+    async def _cloud_names(self) -> list[str]:
+        if not repository.cloud(self._config.model_repository) or not self._server.ready:
+            return []
+        ours = {registration.spec.name for registration in self._registry}
+        try:
+            names = list(await self._server.repository_states())
+        except RemoteFailure as failure:
+            _log.error("a model repository is passed over", reason=failure.text)
+            return []
+        return [name for name in names if name not in ours and not (self._models / name).exists()]
+
+    def _of(self, name: str) -> _Known:
+        return self._known.setdefault(name, _Known())
+
+    async def _try_to_load(self, name: str) -> None:
+        known = self._of(name)
+        try:
+            await self.load(name)
+        except RemoteFailure as failure:
+            known.state, known.reason = "ready" if known.served_by else "failed", failure.text
+            _log.error("model of a repository was not loaded", model=name, reason=failure.text)
+        except Exception as error:  # whatever it is, the others are loaded
+            known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
+            _log.exception("model of a repository was not loaded", model=name)
+
+    async def _try(self, name: str, known: _Known, doing: Any) -> None:
+        try:
+            await doing
+        except RemoteFailure as failure:
+            known.state, known.reason = "failed", failure.text
+            _log.error("tritonserver refused", model=name, reason=failure.text)
+
+    async def _load(
+        self, name: str, place: str, known: _Known, config: Mapping[str, Any] | None
+    ) -> None:
+        self._refuse_registered(name, known)
+        if place == _CLOUD:
+            await self._server.load(name, None if config is None else dict(config))
+            known.served_by, known.config = NATIVE, None if config is None else dict(config)
+            return
+        model = await asyncio.to_thread(model_folders.read_model, Path(place) / name)
+        if config is not None:
+            model = model.with_config(json.loads(json.dumps(config)))
+        form = model_folders.route(model, self._backends)
+        if form is None:
+            await self._load_native(model, known, config)
+            return
+        if known.served_by == NATIVE:
+            raise UnservableModel(
+                f"model {name} is served by tritonserver itself; unload it before another backend serves it"
+            )
+        spec, payload = await specification(model, form, self._config.model_python, self._library)
+        known.registration = await self._registry.register(
+            messages.Register(spec, replace=known.served_by == WORKERS),
+            [payload],
+            _report_to_nobody,
+            keep=False,
+        )
+        known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+
+    async def _load_native(
+        self, model: FoundModel, known: _Known, config: Mapping[str, Any] | None
+    ) -> None:
+        if known.served_by == WORKERS:
+            raise UnservableModel(
+                f"model {model.name} is served by workers; unload it before tritonserver serves it"
+            )
+        repository.link(self._models, model.name, model.folder)
+        override = None if config is None else dict(config)
+        try:
+            await self._server.load(model.name, override)
+        except BaseException:
+            if not known.served_by:
+                repository.unlink(self._models, model.name)
+            raise
+        known.served_by, known.config = NATIVE, override
+        known.versions = model_folders.served_versions(model.config, list(model.versions))
+
+    def _refuse_registered(self, name: str, known: _Known) -> None:
+        """A name that somebody has registered is theirs."""
+        present = {one.spec.name: one for one in self._registry}.get(name)
+        if present is None:
+            if known.served_by == WORKERS:  # unregistered by somebody
+                known.served_by, known.registration = "", None
+            return
+        if present is not known.registration and known.registration is None:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
+            )
+        # Scaled or rolled back, it is the repository's still.
+        known.registration = present
+
+    async def _poll(self) -> None:
+        """Load what has appeared or changed, unload what is gone, again and again."""
+        seen = await self._snapshots()
+        while True:
+            await asyncio.sleep(
+                self._config.repository_poll_s
+            )  # files send no news over all file systems
+            now = await self._snapshots()
+            for name in now:
+                if now[name] != seen.get(name):
+                    await self._try_to_load(name)
+            for name in seen.keys() - now.keys():
+                if self._of(name).served_by:
+                    await self._try(name, self._of(name), self.unload(name))
+            seen = now
+
+    async def _snapshots(self) -> dict[str, Any]:
+        return {
+            name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
+            for name, place in (await self._names()).items()
+            if place != _CLOUD
+        }
+
+
+async def _report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a registration that no client waits for."""

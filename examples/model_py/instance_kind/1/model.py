@@ -1,0 +1,20 @@
+"""Tells what it was told about itself: kind, device, version and name."""
+
+from __future__ import annotations
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+NAMES = ("model_instance_kind", "model_instance_device_id", "model_version", "model_name")
+
+
+class TritonPythonModel:
+    """Chooses its device by these, usually."""
+
+    def initialize(self, args):
+        """Keep the arguments."""
+        self.told = np.array([args[name].encode() for name in NAMES], np.object_)
+
+    def execute(self, requests):
+        """Tell them."""
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("ARGS", self.told)]) for _ in requests]

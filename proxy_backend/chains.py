@@ -1,0 +1,174 @@
+"""Who waits for a call: what keeps calls from going round in a circle for ever, and how their end is seen.
+
+A request that a worker has made carries its chain: the models that wait for it, and their workers. A
+chain that comes back to a model is refused when all workers of that model wait in it, which the
+dispatcher knows; else it must reach another worker than those, so the proxy of one that waits goes to
+another one with the batch (`Circular`).
+
+A call of a decoupled model also names a *handle*: anonymous memory of the proxy that made the call, as
+"process:descriptor:token". When the call is given up, or that process ends, the descriptor is closed, which the
+called model's proxy sees below /proc; and where the stream ends with an error, it writes that there.
+For Triton 2.51 has no way to tell a model that a call was given up, and swallows an error that comes after
+answers (the caller waits for ever if that is the last response).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from pytriton.ipc import linux, messages
+from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER, Call, decode_chain
+from pytriton.ipc.control import ControlClient, ControlTimeout
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.lane import RequestRef
+
+#: So many models may wait for each other.
+_MOST_DEEP = 16
+_ASK_S = 10.0
+_HANDLE = "pytriton-call-handle"
+_TOKEN_BYTES = 32
+
+
+class Circular(Exception):
+    """The worker of this proxy waits for the batch at hand, as do those in `waiting`."""
+
+    def __init__(self, waiting: list[str]) -> None:
+        super().__init__(
+            "a call came back to the worker that waits for it; register the model with lanes=1 and more "
+            "instances, or break the circle of calls"
+        )
+        self.waiting = waiting
+
+
+def check_chain(requests: Sequence[RequestRef], worker: str) -> None:
+    """See whether a worker can serve a batch.
+
+    Raises:
+        Circular: it waits for it.
+    """
+    waiting = {
+        link.worker
+        for request in requests
+        if CHAIN_PARAMETER in request.parameters
+        for link in decode_chain(request.parameters)
+    }
+    if worker in waiting:
+        raise Circular(sorted(waiting - {""}))
+
+
+def refused(call: Call, control_endpoint: str) -> str | None:
+    """Return why a call must not be made; None if it may."""
+    models = [link.model for link in call.chain]
+    if len(models) > _MOST_DEEP:
+        return f"calls are nested more than {_MOST_DEEP} deep: {' → '.join([*models, call.model])}"
+    if not any(link.model == call.model and link.worker for link in call.chain):
+        return None
+    workers = [link.worker for link in call.chain if link.worker]
+    try:
+        with ControlClient(control_endpoint) as control:
+            question = messages.MayCall(call.model, models, workers)
+            verdict = control.ask(question, timeout_s=_ASK_S)
+    except (RemoteFailure, ControlTimeout):
+        return None  # it is just going: then Triton refuses the call
+    return verdict.text if isinstance(verdict, messages.Verdict) and verdict.text else None
+
+
+class Handle:
+    """Shows whether a call is still waited for. Costs nothing until it has a name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._closed = False
+
+    def name(self) -> str:
+        """Return it in a form that `has_closed` takes in another process of the same user."""
+        with self._lock:
+            if self._closed:
+                return ""
+            token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that no client can name it
+            self._fd = linux.memfd_create(_HANDLE)
+            os.write(self._fd, token.encode())
+            return f"{os.getpid()}:{self._fd}:{token}"
+
+    def failure(self) -> tuple[str, str] | None:
+        """Return the text and the code's name of the error that the model ended with, if it did."""
+        with self._lock:
+            if self._fd is None:
+                return None
+            told = os.pread(self._fd, os.fstat(self._fd).st_size, _TOKEN_BYTES)
+        if not told:
+            return None
+        code, _, text = told.decode().partition(" ")
+        return text, code
+
+    def close(self) -> None:
+        """Nobody waits any longer."""
+        with self._lock:
+            self._closed = True
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+
+def handles(requests: Sequence[RequestRef]) -> list[str]:
+    """Return the name of each request's handle, "" where it has none; nothing if none has one."""
+    if not any(HANDLE_PARAMETER in request.parameters for request in requests):
+        return []
+    return [_handle(request.parameters) for request in requests]
+
+
+def has_closed(handle: str) -> bool:
+    """Whether a handle was closed; False for "", which is none."""
+    if not handle:
+        return False
+    fd = _opened(handle)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def tell_failure(handle: str, text: str, code: str) -> bool:
+    """Say to who waits that the model failed; False if that cannot be said there."""
+    fd = _opened(handle) if handle else None
+    if fd is None:
+        return False
+    try:
+        os.pwrite(fd, f"{code} {text}".encode(), _TOKEN_BYTES)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _opened(handle: str) -> int | None:
+    """Open a handle; None where it was closed, or a client has made it up."""
+    process, _, rest = handle.partition(":")
+    number, _, token = rest.partition(":")
+    if not (process.isdecimal() and number.isdecimal()):
+        return None
+    path = f"/proc/{process}/fd/{number}"
+    try:
+        if not os.readlink(path).startswith(f"/memfd:{_HANDLE} "):
+            return None
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if os.pread(fd, _TOKEN_BYTES, 0) != token.encode():
+        os.close(fd)
+        return None
+    return fd
+
+
+def _handle(parameters: str) -> str:
+    try:
+        value = msgspec.json.decode(parameters).get(HANDLE_PARAMETER, "")
+    except (msgspec.DecodeError, AttributeError):
+        return ""
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,60 @@
+"""Custom metrics: what a model in a worker counts appears on tritonserver's own /metrics.
+
+The stub owns Triton's metrics. They stay when a worker ends, so a counter goes on where it was when
+another worker takes over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton.ipc.lane import Metrics, MetricUpdate
+
+_KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
+_CHANGES = ("increment", "set", "observe")
+
+
+class CustomMetrics:
+    """The metrics that one proxy has made for its model."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+
+    def apply(self, message: Metrics) -> None:
+        """Make the changes; what Triton refuses is said in its log, and nothing else comes of it."""
+        for update in message.updates:
+            try:
+                self._apply(update)
+            except Exception as error:  # noqa: PERF203, one metric is no business of the others
+                pb_utils.Logger.log_error(f"custom metric {update.family}: {error}")
+
+    def _apply(self, update: MetricUpdate) -> None:
+        metric = self._metric(update)
+        if update.change in _CHANGES:
+            getattr(metric, update.change)(update.value)
+
+    def _metric(self, update: MetricUpdate) -> Any:
+        key = (update.family, tuple(sorted(update.labels.items())))
+        if key not in self._metrics:
+            labels = update.labels or None
+            family = self._family(update)
+            self._metrics[key] = (
+                family.Metric(labels=labels)
+                if update.buckets is None
+                else family.Metric(labels=labels, buckets=update.buckets)
+            )
+        return self._metrics[key]
+
+    def _family(self, update: MetricUpdate) -> Any:
+        if update.family not in self._families:
+            if update.kind not in _KINDS:
+                raise ValueError(f"{update.kind!r:.40} is no kind of metric")
+            self._families[update.family] = pb_utils.MetricFamily(
+                name=update.family,
+                description=update.description,
+                kind=getattr(pb_utils.MetricFamily, update.kind),
+            )
+        return self._families[update.family]

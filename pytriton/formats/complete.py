@@ -1,0 +1,102 @@
+"""A model's configuration, completed from its file: what config.pbtxt says stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
+from pytriton.ipc import datatypes
+
+#: The largest batch where config.pbtxt says nothing and the file allows any.
+DEFAULT_MAX_BATCH_SIZE = 64
+
+
+def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
+    """See that the tensors of a configuration are those of the file, where the file tells.
+
+    Raises:
+        FormatError: a name or a data type differs; tells what the file has.
+    """
+    for what, known in (("input", loaded.inputs), ("output", loaded.outputs)):
+        if known is None:
+            continue
+        of_file = {info.name: info.datatype for info in known}
+        for entry in config.get(what, ()):
+            name = str(entry["name"])
+            datatype = datatypes.of_config(str(entry.get("data_type", "")))
+            if name not in of_file:
+                raise FormatError(
+                    f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "
+                    f"are {', '.join(of_file)}"
+                )
+            if datatype and of_file[name] != datatype:
+                raise FormatError(
+                    f"the configuration says that {what} {name!r} is {datatype}, but in {path} it is "
+                    f"{of_file[name]}"
+                )
+
+
+def is_complete(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says all that is needed to serve the model."""
+    return all(
+        config.get(what) and all("data_type" in one and one.get("dims") for one in config[what])
+        for what in ("input", "output")
+    )
+
+
+def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, Any]:
+    """Return the configuration with what is missing in it.
+
+    Raises:
+        FormatError: the file does not tell; config.pbtxt has to.
+    """
+    check_fit(loaded, config, path)
+    document = dict(config)
+    known = [*(loaded.inputs or ()), *(loaded.outputs or ())]
+    if "max_batch_size" not in document and not document.get("input"):
+        batching = loaded.batching or (
+            bool(known) and all(info.shape and info.shape[0] == -1 for info in known)
+        )
+        if batching:
+            document["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
+            if "sequence_batching" not in document:
+                document.setdefault("dynamic_batching", {})
+    batching = int(document.get("max_batch_size", 0)) > 0
+    for what, infos in (("input", loaded.inputs), ("output", loaded.outputs)):
+        document[what] = _tensors(document.get(what, ()), infos, batching, what, path)
+    return document
+
+
+def _tensors(
+    said: Sequence[Mapping[str, Any]],
+    infos: Sequence[TensorInfo] | None,
+    batching: bool,
+    what: str,
+    path: str,
+) -> list[dict[str, Any]]:
+    if infos is None:
+        if said and all("data_type" in one and one.get("dims") for one in said):
+            return [dict(one) for one in said]
+        raise FormatError(
+            f"{path} does not tell the names, types and shapes of its {what}s: write them into config.pbtxt, "
+            f'e.g.  {what} [ {{ name: "{what.upper()}__0" data_type: TYPE_FP32 dims: [ -1, 28, 28 ] }} ]'
+        )
+    of_file = {info.name: _entry(info, batching) for info in infos}
+    if not said:
+        return list(of_file.values())
+    return [{**of_file.get(str(one["name"]), {}), **_said(one)} for one in said]
+
+
+def _said(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != "dims" or value}
+
+
+def _entry(info: TensorInfo, batching: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": info.name,
+        "data_type": "TYPE_STRING" if info.datatype == "BYTES" else f"TYPE_{info.datatype}",
+    }
+    dims = list(info.shape[1:] if batching else info.shape)
+    # Triton has no empty dims: see pytriton.model_config.triton_config.
+    return {**entry, "dims": dims} if dims else {**entry, "dims": [1], "reshape": {"shape": []}}

@@ -1,0 +1,22 @@
+"""LightGBM's boosters: its text files."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from pytriton.formats.loaded import Array, Loaded
+from pytriton.formats.trees import trees
+
+
+def load(path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load a file; see `trees` for the parameters."""
+    booster = importlib.import_module("lightgbm").Booster(model_file=path)
+
+    def predict(rows: Array) -> Array:
+        scores: Array = booster.predict(rows)
+        return scores
+
+    columns = int(booster.num_model_per_iteration())
+    return trees(predict, int(booster.num_feature()), columns, config)

@@ -1,0 +1,104 @@
+"""The callable behind a model of a repository: one loaded file per version, whole batches at a time."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytriton.decorators.batching import gather, split
+from pytriton.formats import table
+from pytriton.formats.complete import check_fit
+from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
+from pytriton.formats.recipe import Recipe
+from pytriton.ipc import datatypes
+from pytriton.ipc.lane import VERSION_PARAMETER
+
+__all__ = ["FolderModel", "load_file"]
+
+
+def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load one file with the loader of its format.
+
+    Raises:
+        FormatError: a package is missing (names the line that installs it), or the loader's own.
+    """
+    form = next(one for one in table.FORMATS if one.title == title)
+    lacking = [module for module in form.packages if not _importable(module)]
+    if lacking:
+        raise FormatError(table.missing(form, sys.executable, lacking))
+    loaded: Loaded = importlib.import_module(loader).load(path, config)
+    return loaded
+
+
+class FolderModel:
+    """Serves the versions of one model; takes lists of requests as any registered callable does."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Load every version.
+
+        Raises:
+            FormatError: see `load_file`; or a file does not fit the configuration.
+        """
+        config = recipe.config
+        self._batching = int(config.get("max_batch_size", 0)) > 0
+        self._inputs = names_of(config, "input")
+        self._outputs = {
+            str(entry["name"]): datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
+            for entry in config["output"]
+        }
+        self._versions: dict[str, Loaded] = {}
+        for version, path in sorted(recipe.files.items()):
+            loaded = load_file(recipe.title, recipe.loader, path, config)
+            check_fit(loaded, config, path)
+            self._versions[str(version)] = loaded
+        self._newest = next(reversed(self._versions.values()))
+
+    def __call__(self, requests: Sequence[Any]) -> list[dict[str, Array]]:
+        """Answer each request; those of one version and shape go through the model together."""
+        answers: list[dict[str, Array]] = [{} for _ in requests]
+        for version, indexes in self._groups(requests).items():
+            group = [requests[index] for index in indexes]
+            for index, answer in zip(indexes, self._answer(self._versions[version[0]], group)):
+                answers[index] = answer
+        return answers
+
+    def _groups(self, requests: Sequence[Any]) -> dict[tuple[Any, ...], list[int]]:
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for index, request in enumerate(requests):
+            version = str((request.parameters or {}).get(VERSION_PARAMETER, ""))
+            shapes = tuple((name, array.shape[1:]) for name, array in request.items())
+            # Without a batch axis nothing can be put together.
+            alone = () if self._batching else (index,)
+            key = (version or next(reversed(self._versions)), shapes, *alone)
+            groups.setdefault(key, []).append(index)
+        return groups
+
+    def _answer(self, loaded: Loaded, requests: Sequence[Any]) -> list[dict[str, Array]]:
+        if not self._batching:
+            return [self._run(loaded, dict(requests[0].items()))]
+        inputs, sizes = gather(requests)
+        return list(split(self._run(loaded, inputs), sizes))
+
+    def _run(self, loaded: Loaded, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        ordered = {name: inputs[name] for name in self._inputs if name in inputs}
+        results = loaded.infer(ordered)
+        return {
+            name: np.asarray(results[name]).astype(dtype, copy=False)
+            for name, dtype in self._outputs.items()
+        }
+
+
+def _importable(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module:
+            raise FormatError(
+                f"the package {module} is installed in {sys.executable}, but cannot be imported: {error}"
+            ) from error
+        return False
+    return True

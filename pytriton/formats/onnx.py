@@ -1,0 +1,86 @@
+"""ONNX models, with ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
+
+#: ONNX Runtime's names of types -> Triton's (onnxruntime's NodeArg.type).
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+
+
+def load(path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load a file. Parameters as of Triton's backend: intra_op_thread_count, inter_op_thread_count.
+
+    Raises:
+        FormatError: a tensor has a type that Triton has not.
+    """
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    for name in ("intra_op", "inter_op"):
+        threads = parameter(config, f"{name}_thread_count")
+        if threads:
+            setattr(options, f"{name}_num_threads", int(threads))
+    session = runtime.InferenceSession(path, options, providers=_providers(runtime))
+    inputs = [_info(one, path) for one in session.get_inputs()]
+    outputs = [_info(one, path) for one in session.get_outputs()]
+    wanted = names_of(config, "output") or [one.name for one in outputs]
+
+    def infer(arrays: dict[str, Array]) -> dict[str, Array]:
+        return dict(zip(wanted, session.run(wanted, _as_text(arrays))))
+
+    return Loaded(inputs, outputs, infer)
+
+
+def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Return inputs as ONNX Runtime takes them: it has text where Triton has bytes."""
+    if all(array.dtype.kind != "O" for array in arrays.values()):
+        return arrays
+    return {
+        name: _decoded(array) if array.dtype.kind == "O" else array
+        for name, array in arrays.items()
+    }
+
+
+def _decoded(array: Array) -> Array:
+    text = np.empty(array.shape, np.object_)
+    for place, item in np.ndenumerate(array):
+        text[place] = item.decode("utf-8") if isinstance(item, bytes) else item
+    return text
+
+
+def _providers(runtime: Any) -> list[str]:
+    there = runtime.get_available_providers()
+    # A worker on the CPU has CUDA_VISIBLE_DEVICES="".
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    wanted = [*(["CUDAExecutionProvider"] if gpu else []), "CPUExecutionProvider"]
+    return [name for name in wanted if name in there]
+
+
+def _info(node: Any, path: str) -> TensorInfo:
+    if node.type not in _DATATYPES:
+        raise FormatError(
+            f"{path}: tensor {node.name!r} is a {node.type}, which Triton cannot carry"
+        )
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
+    return TensorInfo(node.name, _DATATYPES[node.type], shape)

@@ -1,0 +1,39 @@
+"""Completes a model's configuration from its file: a program of its own, run in the workers' environment.
+
+Standard input: a JSON object with `title`, `loader`, `path` and `config`. Standard output, its last line:
+a JSON object with `config`, or with `error`: a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+from pytriton.formats.complete import complete
+from pytriton.formats.loaded import FormatError
+from pytriton.formats.model import load_file
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Return what is printed."""
+    config, path = question["config"], question["path"]
+    try:
+        loaded = load_file(question["title"], question["loader"], path, config)
+        return {"config": complete(config, loaded, path)}
+    except FormatError as error:
+        return {"error": str(error)}
+    except Exception as error:  # whatever a framework raises about a file
+        traceback.print_exc()
+        return {"error": f"{path} cannot be loaded: {type(error).__name__}: {error}"}
+
+
+def main() -> int:
+    """Read, answer, return the exit code."""
+    print("\n" + json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

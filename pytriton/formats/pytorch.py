@@ -1,0 +1,88 @@
+"""TorchScript files (`model.pt`) and programs of torch.export (`model.pt2`), with PyTorch.
+
+Neither tells names, types or shapes, so config.pbtxt has to. Which tensor is which argument follows Triton's
+backend (pytorch_backend, "Model Configuration"): by the names of `forward`'s arguments, by the number after
+`__` in the name, or else in order.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytriton.formats.loaded import Array, FormatError, Loaded, names_of, parameter
+
+_NUMBER = re.compile(r".*__(\d+)")
+
+
+def load(path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load a file. Parameters as of Triton's backend: INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT.
+
+    Raises:
+        FormatError: the names of the tensors contradict each other.
+    """
+    torch = importlib.import_module("torch")
+    for what in ("INTRA_OP", "INTER_OP"):
+        threads = parameter(config, f"{what}_THREAD_COUNT")
+        if threads:
+            getattr(torch, f"set_num_{what.lower().replace('_', '')}_threads")(int(threads))
+    # A worker on the CPU has CUDA_VISIBLE_DEVICES="".
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES") != "" and torch.cuda.is_available()
+    device = "cuda:0" if gpu else "cpu"
+    module, arguments = _read(torch, path, device)
+    inputs, outputs = names_of(config, "input"), names_of(config, "output")
+    order = in_order(inputs, arguments)
+    results = in_order(outputs, ())
+
+    def infer(arrays: dict[str, Array]) -> dict[str, Array]:
+        with torch.inference_mode():
+            tensors = [
+                torch.from_numpy(arrays[name]).to(device) for name in order if name in arrays
+            ]
+            answer = module(*tensors)
+        parts = _parts(answer, outputs)
+        if len(parts) < len(results):
+            raise FormatError(
+                f"the model returned {len(parts)} tensors, but its configuration has {len(results)} outputs"
+            )
+        named = parts if isinstance(parts, dict) else dict(zip(results, parts))
+        return {name: named[name].detach().cpu().numpy() for name in outputs}
+
+    return Loaded(None, None, infer)
+
+
+def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the names in the order in which a model takes or returns the tensors.
+
+    Raises:
+        FormatError: two names have the same number.
+    """
+    if arguments and set(names) <= set(arguments):
+        return [name for name in arguments if name in names]
+    numbers = [_NUMBER.fullmatch(name) for name in names]
+    if not all(numbers):
+        return list(names)
+    by_number = {int(match[1]): name for match, name in zip(numbers, names) if match}
+    if len(by_number) < len(names):
+        raise FormatError(f"two of the tensors {', '.join(names)} have the same number after '__'")
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _read(torch: Any, path: str, device: str) -> tuple[Any, list[str]]:
+    """Return the module, and the names of its arguments where they are known."""
+    if path.endswith(".pt2"):
+        return torch.export.load(path).module().to(device), []
+    module = torch.jit.load(path, map_location=device).eval()
+    return module, [argument.name for argument in module.forward.schema.arguments[1:]]
+
+
+def _parts(answer: Any, outputs: Sequence[str]) -> Any:
+    if isinstance(answer, dict):
+        missing = [name for name in outputs if name not in answer]
+        if missing:
+            raise FormatError(f"the model returned {', '.join(answer)}, not {', '.join(missing)}")
+        return answer
+    return list(answer) if isinstance(answer, (list, tuple)) else [answer]

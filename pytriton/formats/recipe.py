@@ -1,0 +1,46 @@
+"""What travels to the worker of a repository's model: where its files are. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytriton.ipc.payload import Header, pack
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How to make the callable: called once in each worker.
+
+    Args:
+        name: of the model
+        title: of its format
+        loader: module that loads the format
+        config: its complete configuration
+        files: version -> path of its file
+    """
+
+    name: str
+    title: str
+    loader: str
+    config: Mapping[str, Any]
+    files: Mapping[int, str]
+
+    def __call__(self) -> Callable[[Any], Any]:
+        """Load all versions and return what serves them.
+
+        Raises:
+            FormatError: a file does not fit the configuration, or a package is missing.
+        """
+        serve: Callable[[Recipe], Callable[[Any], Any]]
+        serve = importlib.import_module("pytriton.formats.model").FolderModel
+        return serve(self)
+
+    def payload(self) -> bytes:
+        """Return it as workers get their callables; no code travels in it."""
+        version = (sys.version_info[0], sys.version_info[1])
+        return pack(Header(version, by_reference=True), pickle.dumps(self, protocol=5))

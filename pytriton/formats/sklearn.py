@@ -1,0 +1,84 @@
+"""scikit-learn's estimators, written by joblib or pickle.
+
+Outputs are named after the estimator's methods: `predict`, `predict_proba`, `transform` and the like. A
+single output of another name is what the parameter `method` says, by default `predict`.
+
+Unpickling runs code: a repository is trusted as the code of a registered callable is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
+from pytriton.model_config.dtypes import to_triton_datatype
+
+_METHODS = ("predict", "predict_proba", "transform", "decision_function", "score_samples")
+INPUT = "input__0"
+
+
+def load(path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load a file.
+
+    Raises:
+        FormatError: what is in it has none of an estimator's methods, or not the one asked for.
+    """
+    estimator = importlib.import_module("joblib").load(path)
+    if not any(hasattr(estimator, method) for method in _METHODS):
+        raise FormatError(
+            f"{path} holds a {type(estimator).__name__}, which has none of {', '.join(_METHODS)}"
+        )
+    wanted = names_of(config, "output") or _default_outputs(estimator)
+    methods = {name: _method(estimator, name, config, path) for name in wanted}
+
+    def infer(arrays: dict[str, Array]) -> dict[str, Array]:
+        columns = list(arrays.values())
+        data = columns[0] if len(columns) == 1 else np.column_stack(columns)
+        return {name: _as_array(method(data)) for name, method in methods.items()}
+
+    features = int(getattr(estimator, "n_features_in_", -1))
+    inputs = [TensorInfo(INPUT, "FP64", (-1, features))]
+    outputs = [
+        TensorInfo(name, *_result(estimator, method.__name__)) for name, method in methods.items()
+    ]
+    said = bool(config.get("input")), bool(config.get("output"))
+    # Any name and type will do for numbers: they are taken as they come.
+    return Loaded(None if said[0] else inputs, None if said[1] else outputs, infer, batching=True)
+
+
+def _default_outputs(estimator: Any) -> list[str]:
+    if hasattr(estimator, "predict"):
+        return [name for name in ("predict", "predict_proba") if hasattr(estimator, name)]
+    return [next(name for name in _METHODS if hasattr(estimator, name))]
+
+
+def _method(estimator: Any, output: str, config: Mapping[str, Any], path: str) -> Any:
+    name = output if output in _METHODS else parameter(config, "method", "predict")
+    method = getattr(estimator, name, None)
+    if not callable(method):
+        raise FormatError(
+            f"{path}: output {output!r} is what {name}() returns, but a {type(estimator).__name__} has no such "
+            "method; set the parameter `method`, or name the output after one that it has"
+        )
+    return method
+
+
+def _as_array(result: Any) -> Array:
+    array = np.asarray(result.toarray() if hasattr(result, "toarray") else result)
+    if array.dtype.kind == "U":  # class labels that are text
+        return np.char.encode(array, "utf-8").astype(object)
+    return array
+
+
+def _result(estimator: Any, method: str) -> tuple[str, tuple[int, ...]]:
+    """Return type and shape of what a method returns."""
+    classes = getattr(estimator, "classes_", None)
+    if method == "predict":
+        return ("FP64" if classes is None else to_triton_datatype(np.asarray(classes).dtype)), (-1,)
+    if method == "predict_proba":
+        return "FP64", (-1, -1 if classes is None else len(classes))
+    return "FP64", (-1, -1) if method == "transform" else (-1,)

@@ -1,0 +1,46 @@
+"""What XGBoost and LightGBM share: tensors and parameters as of Triton's FIL backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pytriton.formats.loaded import Array, Loaded, TensorInfo, flag, names_of, parameter
+
+INPUT, OUTPUT = "input__0", "output__0"
+
+
+def trees(
+    predict: Callable[[Array], Array], features: int, classes: int, config: Mapping[str, Any]
+) -> Loaded:
+    """Return a model of trees.
+
+    Args:
+        predict: from rows to scores: (rows,), or (rows, classes)
+        features: columns that it takes
+        classes: columns of `predict`; 1 for one score per row
+        config: its parameters `predict_proba`, `output_class` and `threshold` say what becomes of scores
+    """
+    proba, output_class = flag(config, "predict_proba"), flag(config, "output_class")
+    threshold = float(parameter(config, "threshold", "0.5"))
+    output = (names_of(config, "output") or [OUTPUT])[0]
+
+    def infer(arrays: dict[str, Array]) -> dict[str, Array]:
+        scores = predict(next(iter(arrays.values())))
+        if proba and scores.ndim == 1:
+            scores = np.column_stack([1 - scores, scores])
+        elif output_class and not proba:
+            scores = scores.argmax(axis=1) if scores.ndim > 1 else scores > threshold
+        return {output: scores}
+
+    columns = max(2, classes) if proba else 1 if output_class else classes
+    inputs = [TensorInfo(INPUT, "FP32", (-1, features))]
+    outputs = [TensorInfo(OUTPUT, "FP32", (-1, columns) if columns > 1 else (-1,))]
+    return Loaded(
+        None if config.get("input") else inputs,
+        None if config.get("output") else outputs,
+        infer,
+        batching=True,
+    )

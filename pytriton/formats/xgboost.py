@@ -1,0 +1,27 @@
+"""XGBoost's boosters: its JSON, UBJSON and older binary files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pytriton.formats.loaded import Array, Loaded
+from pytriton.formats.trees import trees
+
+
+def load(path: str, config: Mapping[str, Any]) -> Loaded:
+    """Load a file; see `trees` for the parameters."""
+    xgboost = importlib.import_module("xgboost")
+    booster = xgboost.Booster(model_file=path)
+    learner = json.loads(booster.save_config())["learner"]
+    classes = int(learner["learner_model_param"].get("num_class", 0))
+
+    def predict(rows: Array) -> Array:
+        scores: Array = booster.inplace_predict(rows)
+        return scores
+
+    # multi:softmax gives labels, multi:softprob a score for each class.
+    columns = classes if learner["objective"]["name"] == "multi:softprob" else 1
+    return trees(predict, booster.num_features(), columns, config)

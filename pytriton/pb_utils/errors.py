@@ -1,0 +1,55 @@
+"""Errors of single requests, and of a whole call."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["TritonError", "TritonModelException"]
+
+
+class TritonModelException(Exception):
+    """Raise it in `initialize`, `execute` or `finalize`: the text goes to the client, or to who loads the model."""
+
+
+class _ErrorCode(enum.IntEnum):
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """The error of one request: its text, and the status that the client gets.
+
+    Example:
+        >>> error = TritonError("no such user", TritonError.NOT_FOUND)
+        >>> error.message(), error.code().name
+        ('no such user', 'NOT_FOUND')
+    """
+
+    UNKNOWN = _ErrorCode.UNKNOWN
+    INTERNAL = _ErrorCode.INTERNAL
+    NOT_FOUND = _ErrorCode.NOT_FOUND
+    INVALID_ARG = _ErrorCode.INVALID_ARG
+    UNAVAILABLE = _ErrorCode.UNAVAILABLE
+    UNSUPPORTED = _ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = _ErrorCode.ALREADY_EXISTS
+    CANCELLED = _ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: _ErrorCode = _ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError takes a text, got {type(message).__name__}")
+        self._message = message
+        self._code = _ErrorCode(code)
+
+    def message(self) -> str:
+        """The text."""
+        return self._message
+
+    def code(self) -> _ErrorCode:
+        """The code."""
+        return self._code

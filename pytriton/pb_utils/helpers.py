@@ -1,0 +1,150 @@
+"""Plain functions: tensors by name, the model's configuration, types, strings as bytes.
+
+Triton's data types as numbers are those of TRITONSERVER_DataType (tritonserver.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+import numpy.typing as npt
+
+from pytriton.ipc import datatypes, tensors
+from pytriton.pb_utils import host
+
+if TYPE_CHECKING:
+    from pytriton.pb_utils.requests import InferenceRequest
+    from pytriton.pb_utils.responses import InferenceResponse
+    from pytriton.pb_utils.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+#: In the order of TRITONSERVER_DataType, from 1.
+DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BYTES", "BF16",
+)  # fmt: skip
+#: The type's name in a model configuration -> numpy's type. BF16 is not among them: numpy has none.
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": (
+        np.object_ if name == "BYTES" else datatypes.NUMERIC[name].type
+    )
+    for name in DATATYPES
+    if name != "BF16"
+}
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
+    """Return an input of a request, or None when it has none of this name."""
+    return _named(inference_request.inputs(), name)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
+    """Return an output of a response, or None when it has none of this name."""
+    return _named(inference_response.output_tensors(), name)
+
+
+def _named(among: Iterable[Tensor], name: str) -> Optional[Tensor]:
+    for tensor in among:
+        if tensor.name() == name:
+            return tensor
+    return None
+
+
+def get_input_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
+    """Return the configuration of an input, or None when there is none of this name."""
+    return _entry(model_config, "input", name)
+
+
+def get_output_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
+    """Return the configuration of an output, or None when there is none of this name."""
+    return _entry(model_config, "output", name)
+
+
+def _entry(model_config: dict[str, Any], side: str, name: str) -> Optional[dict[str, Any]]:
+    for entry in model_config.get(side, []):
+        if entry["name"] == name:
+            found: dict[str, Any] = entry
+            return found
+    return None
+
+
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+    """Whether the configuration says that the model is decoupled."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def get_model_dir() -> str:
+    """Return the folder of the model's version: the one that `model.py` lies in."""
+    folder = host.current().model_dir
+    return folder if folder is not None else str(Path.cwd())
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """Return numpy's type for a TRITONSERVER_DataType; None when there is none."""
+    if not 1 <= int(data_type) <= len(DATATYPES) or DATATYPES[int(data_type) - 1] == "BF16":
+        return None
+    name = DATATYPES[int(data_type) - 1]
+    return np.object_ if name == "BYTES" else datatypes.NUMERIC[name].type
+
+
+def numpy_to_triton_type(data_type: Any) -> Optional[int]:
+    """Return the TRITONSERVER_DataType for a numpy type; None when there is none."""
+    name = datatype_of(np.dtype(data_type))
+    return None if name is None else DATATYPES.index(name) + 1
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """Return numpy's type for a type's name in a model configuration ("TYPE_FP32").
+
+    Raises:
+        KeyError: there is none.
+    """
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+_BY_DTYPE = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
+
+
+def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
+    """Return Triton's name of a numpy type; None when there is none."""
+    found = _BY_DTYPE.get(dtype)
+    if found is not None:
+        return found
+    if dtype.kind in "OS":
+        return "BYTES"
+    if dtype.name == "bfloat16":  # of ml_dtypes
+        return "BF16"
+    return _BY_DTYPE.get(dtype.newbyteorder("="))
+
+
+def serialize_byte_tensor(input_tensor: Array) -> Any:
+    """Return the elements as Triton serializes them, each behind its length in 4 bytes.
+
+    Elements that are neither bytes nor str are sent as their `str`. An empty tensor gives (), and
+    one that holds no strings None, as in Triton's python backend.
+    """
+    if input_tensor.size == 0:
+        return ()
+    if input_tensor.dtype.kind not in "OS":
+        return None
+    try:
+        return tensors.encode_bytes(input_tensor)
+    except TypeError:
+        texts = [item if isinstance(item, bytes) else str(item) for item in input_tensor.ravel()]
+        array: Array = np.empty(len(texts), object)
+        array[:] = texts
+        return tensors.encode_bytes(array)
+
+
+def deserialize_bytes_tensor(encoded_tensor: Any) -> Array:
+    """Return the elements of what `serialize_byte_tensor` made, as a flat object array of bytes."""
+    data = memoryview(bytes(encoded_tensor))
+    count = start = 0
+    while start < len(data):
+        start += 4 + int.from_bytes(data[start : start + 4], "little")
+        count += 1
+    return tensors.decode_bytes(data, [count])

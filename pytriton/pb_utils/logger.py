@@ -1,0 +1,80 @@
+"""`Logger`: lines with a level, which the daemon's log keeps."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import time
+
+from pytriton.pb_utils import host
+
+__all__ = ["Logger"]
+
+
+class _LogLevel(enum.IntEnum):
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+_LETTERS = {
+    _LogLevel.INFO: "I",
+    _LogLevel.WARNING: "W",
+    _LogLevel.ERROR: "E",
+    _LogLevel.VERBOSE: "V",
+}
+
+
+class Logger:
+    """Write to the model's log: `pytriton-daemon logs MODEL` shows it, `log_level` filters it.
+
+    Example:
+        >>> Logger.log_warn("the cache is cold")  # doctest: +SKIP
+    """
+
+    LogLevel = _LogLevel
+    INFO = _LogLevel.INFO
+    WARNING = _LogLevel.WARNING
+    ERROR = _LogLevel.ERROR
+    VERBOSE = _LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
+        """Write a line with a level."""
+        _write(message, level)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        """Write a line of the level info."""
+        _write(message, _LogLevel.INFO)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        """Write a line of the level warning."""
+        _write(message, _LogLevel.WARNING)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        """Write a line of the level error."""
+        _write(message, _LogLevel.ERROR)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        """Write a line of the level debug, which the daemon drops unless `log_level` is debug."""
+        _write(message, _LogLevel.VERBOSE)
+
+
+def _write(message: str, level: _LogLevel) -> None:
+    if not isinstance(message, str) or not isinstance(level, _LogLevel):
+        raise TypeError(
+            f"Logger takes a text and a level such as Logger.INFO, got {message!r:.80}, {level!r:.80}"
+        )
+    caller = sys._getframe(2)  # of Logger's method
+    place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+    now = time.time()
+    stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
+    micros = int(now % 1 * 1e6)
+    for line in message.splitlines() or [""]:
+        host.current().log(f"{_LETTERS[level]}{stamp}.{micros:06} {os.getpid()} {place}] {line}")

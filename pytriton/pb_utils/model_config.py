@@ -1,0 +1,123 @@
+"""`ModelConfig`: what `auto_complete_config` of a model gets, completes and returns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Optional
+
+__all__ = ["ModelConfig"]
+
+_REQUIRED = ("name", "data_type", "dims")
+
+
+class ModelConfig:
+    """A model configuration in its JSON form. What it says already may be repeated, not contradicted.
+
+    Example:
+        >>> config = ModelConfig({"name": "m", "max_batch_size": 0, "input": []})
+        >>> config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [4]})
+        >>> config.set_max_batch_size(8)
+        >>> config.as_dict()["max_batch_size"], len(config.as_dict()["input"])
+        (8, 1)
+    """
+
+    def __init__(self, model_config: Mapping[str, Any]) -> None:
+        self._config = copy.deepcopy(dict(model_config))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a copy of the configuration; changing it changes nothing."""
+        return copy.deepcopy(self._config)
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Set it, unless the configuration says another one.
+
+        Raises:
+            ValueError: it does, and a smaller one.
+        """
+        said = self._config.get("max_batch_size", 0)
+        if said > max_batch_size:
+            raise ValueError(
+                f"configuration of model {self._name!r} says max_batch_size {said}, the model's own is "
+                f"{max_batch_size}"
+            )
+        self._config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self) -> None:
+        """Have requests batched, unless the configuration says how.
+
+        Raises:
+            ValueError: it names another scheduler.
+        """
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if other in self._config:
+                raise ValueError(
+                    f"configuration of model {self._name!r} already says {other}, which excludes dynamic_batching"
+                )
+        self._config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
+        """Say whether the model is decoupled: {"decoupled": True}.
+
+        Raises:
+            ValueError: another key, or the configuration says otherwise.
+        """
+        for key in transaction_policy_dict:
+            if key != "decoupled":
+                raise ValueError(f"model_transaction_policy has no {key!r}, only 'decoupled'")
+        wanted = transaction_policy_dict.get("decoupled", False)
+        said = self._config.get("model_transaction_policy", {}).get("decoupled")
+        if said and not wanted:
+            raise ValueError(
+                f"configuration of model {self._name!r} says that it is decoupled, its auto_complete_config that "
+                "it is not"
+            )
+        self._config["model_transaction_policy"] = {"decoupled": bool(wanted)}
+
+    def add_input(self, input: Mapping[str, Any]) -> None:
+        """Add an input: name, data_type, dims, and optional (False) if wanted.
+
+        Raises:
+            ValueError: something is missing, or contradicts the configuration.
+        """
+        self._add("input", input, (*_REQUIRED, "optional"))
+
+    def add_output(self, output: Mapping[str, Any]) -> None:
+        """Add an output: name, data_type, dims.
+
+        Raises:
+            ValueError: something is missing, or contradicts the configuration.
+        """
+        self._add("output", output, _REQUIRED)
+
+    @property
+    def _name(self) -> str:
+        return str(self._config.get("name", ""))
+
+    def _add(self, side: str, tensor: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in tensor:
+            if key not in known:
+                raise ValueError(f"{side} {tensor!r:.200} has an unknown key {key!r}")
+        for key in _REQUIRED:
+            if key not in tensor:
+                raise ValueError(f"{side} {tensor!r:.200} of model {self._name!r} lacks {key!r}")
+        entries: list[dict[str, Any]] = self._config.setdefault(side, [])
+        said: Optional[dict[str, Any]] = next(
+            (entry for entry in entries if entry.get("name") == tensor["name"]), None
+        )
+        if said is None:
+            entries.append({**tensor, "dims": list(tensor["dims"])})
+            return
+        self._agree(side, said, tensor)
+
+    def _agree(self, side: str, said: dict[str, Any], tensor: Mapping[str, Any]) -> None:
+        unset = {"data_type": "TYPE_INVALID", "dims": [], "optional": False}
+        for key, value in tensor.items():
+            wanted = list(value) if key == "dims" else value
+            if said.get(key, unset.get(key)) == unset.get(key):
+                said[key] = wanted
+            elif said[key] != wanted:
+                raise ValueError(
+                    f"{side} {tensor['name']!r} of model {self._name!r} has {key} {said[key]!r} in the configuration "
+                    f"and {wanted!r} in auto_complete_config"
+                )

@@ -1,0 +1,234 @@
+"""`InferenceRequest`: a request that the model is to answer, or one that it makes to another model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, Optional, Union
+
+from pytriton.pb_utils import host
+from pytriton.pb_utils.constants import (
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    PreferredMemory,
+)
+from pytriton.pb_utils.errors import TritonModelException
+from pytriton.pb_utils.responses import Parameters, ResponseSender, parameters_text
+from pytriton.pb_utils.tensor import Tensor, optional_tensors
+
+__all__ = ["InferenceRequest", "InferenceTrace"]
+
+
+class InferenceTrace:
+    """The trace of a request: hand it to the requests that are made because of it."""
+
+    def __init__(self, context: Optional[str] = None) -> None:
+        self._context = context
+
+    def get_context(self) -> Optional[str]:
+        """Return the context of OpenTelemetry, JSON; None for a request that is not traced."""
+        return self._context
+
+
+class InferenceRequest:
+    """One request.
+
+    `execute` gets such objects; make one yourself to call another model, with `exec` or
+    `async_exec`.
+
+    Args:
+        request_id: any text
+        correlation_id: the sequence that it belongs to, int or str
+        inputs: tensors
+        requested_output_names: outputs to return
+        model_name: the model to call
+        model_version: of it; -1: the one that Triton chooses
+        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._END
+        timeout: microseconds; 0: none
+        preferred_memory: taken and not heeded: outputs are on the CPU
+        trace: that of the request being answered
+        parameters: str to bool, int or str
+    """
+
+    __slots__ = (
+        "_cancelled", "_correlation_id", "_flags", "_inputs", "_model_name", "_model_version",
+        "_parameters", "_release_flags", "_request_id", "_requested", "_sender", "_timeout",
+        "_trace",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: Union[int, str] = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Iterable[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Optional[PreferredMemory] = None,
+        trace: Optional[InferenceTrace] = None,
+        parameters: Optional[Parameters] = None,
+    ) -> None:
+        if not isinstance(model_name, str) or not model_name:
+            raise TypeError("InferenceRequest: model_name= has to name the model to call")
+        if not isinstance(correlation_id, (int, str)):
+            raise TypeError(f"correlation_id has to be an int or a str, got {correlation_id!r:.80}")
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = optional_tensors(inputs, "inputs")
+        self._requested = set(requested_output_names)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._trace = trace or InferenceTrace()
+        self._parameters = parameters_text(parameters)
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+        self._cancelled: Optional[Callable[[], bool]] = None
+        self._sender: Optional[Callable[[], ResponseSender]] = None
+
+    @classmethod
+    def incoming(
+        cls,
+        inputs: list[Tensor],
+        requested: Iterable[str],
+        parameters: str,
+        *,
+        request_id: str,
+        correlation_id: Union[int, str],
+        flags: int,
+        timeout: int,
+        trace: Optional[str],
+        model: tuple[str, int],
+    ) -> InferenceRequest:
+        """Return a request to be answered. For workers."""
+        request = cls.__new__(cls)
+        request._inputs = inputs
+        request._requested = set(requested)
+        request._parameters = parameters
+        request._request_id = request_id
+        request._correlation_id = correlation_id
+        request._flags = flags
+        request._timeout = timeout
+        request._trace = InferenceTrace(trace)
+        request._model_name, request._model_version = model
+        request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+        request._cancelled = None
+        request._sender = None
+        return request
+
+    def bind(self, sender: Callable[[], ResponseSender], cancelled: Callable[[], bool]) -> None:
+        """Say how the request is answered, and whether its client has gone. For workers."""
+        self._sender = sender
+        self._cancelled = cancelled
+
+    def inputs(self) -> list[Tensor]:
+        """The input tensors; an optional one that the client did not send is absent."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """The id that the client gave, or ''."""
+        return self._request_id
+
+    def correlation_id(self) -> Union[int, str]:
+        """The sequence that the request belongs to; 0 for none."""
+        return self._correlation_id
+
+    def model_name(self) -> str:
+        """The model that the request is for."""
+        return self._model_name
+
+    def model_version(self) -> int:
+        """The version of it."""
+        return self._model_version
+
+    def requested_output_names(self) -> set[str]:
+        """The outputs that are wanted."""
+        return self._requested
+
+    def flags(self) -> int:
+        """The flags of the sequence."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the flags of the sequence."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """The time-out in microseconds; 0 for none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """The parameters, a JSON object."""
+        return self._parameters
+
+    def given_parameters(self) -> dict[str, Any]:
+        """The parameters as a dict."""
+        found: dict[str, Any] = json.loads(self._parameters) if self._parameters else {}
+        return found
+
+    def trace(self) -> InferenceTrace:
+        """The trace."""
+        return self._trace
+
+    def preferred_memory(self) -> None:
+        """Where outputs should lie; it is not heeded in a worker."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone, or has given up; known about a quarter of a second later.
+
+        Raises:
+            TritonModelException: this is no request to be answered.
+        """
+        if self._cancelled is None:
+            raise TritonModelException(
+                "Cannot determine request cancellation: this request was made here"
+            )
+        return self._cancelled()
+
+    def get_response_sender(self) -> ResponseSender:
+        """Return what answers the request, always the same.
+
+        Raises:
+            TritonModelException: this is no request to be answered.
+        """
+        if self._sender is None:
+            raise TritonModelException("This request was made here, it has no response sender")
+        return self._sender()
+
+    def set_release_flags(self, flags: int) -> None:
+        """Say, before `execute` returns, what becomes of the request then.
+
+        Args:
+            flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: Triton queues
+                it again (models with iterative_sequence)
+
+        Raises:
+            TritonModelException: other flags.
+        """
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(
+                f"Unable to set request release flags. Invalid flags {flags!r}."
+            )
+        self._release_flags = flags
+
+    @property
+    def rescheduled(self) -> bool:
+        """Whether Triton shall queue the request again."""
+        return self._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """Have the model answer, and wait for it.
+
+        Args:
+            decoupled: return an iterator of all its responses instead of the only one
+
+        Raises:
+            TritonModelException: it cannot be asked. An error that it answers is in the response.
+        """
+        return host.current().infer(self, decoupled=decoupled)
+
+    async def async_exec(self, decoupled: bool = False) -> Any:
+        """As `exec`, while the event loop does other things."""
+        return await host.current().async_infer(self, decoupled=decoupled)

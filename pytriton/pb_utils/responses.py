@@ -1,0 +1,135 @@
+"""`InferenceResponse`, and the sender that answers a request whenever the model likes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Callable, Optional, Union
+
+from pytriton.pb_utils.constants import TRITONSERVER_RESPONSE_COMPLETE_FINAL
+from pytriton.pb_utils.errors import TritonError, TritonModelException
+from pytriton.pb_utils.tensor import Tensor, optional_tensors
+
+__all__ = ["InferenceResponse", "ResponseSender"]
+
+Parameters = Mapping[str, Union[bool, int, str]]
+
+
+def parameters_text(given: Optional[Parameters]) -> str:
+    """Return parameters as JSON.
+
+    Raises:
+        TritonModelException: names that are no str, or values that are no bool, int or str.
+    """
+    if given is None or not given:
+        return "{}"
+    if isinstance(given, str):
+        return given
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found {name!r:.80}: {type(value).__name__}"
+            )
+    return json.dumps(dict(given), separators=(",", ":"))
+
+
+class InferenceResponse:
+    """The answer to one request: tensors, or an error, which then is all that the client gets.
+
+    Args:
+        output_tensors: those that the client did not ask for are left out
+        error: fails this request alone
+        parameters: of the response (str to bool, int or str); tritonserver 2.51 cannot send them
+    """
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: Optional[TritonError] = None,
+        parameters: Optional[Parameters] = None,
+    ) -> None:
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"error has to be a pb_utils.TritonError, got {type(error).__name__}")
+        self._output_tensors = optional_tensors(output_tensors, "output_tensors")
+        self._error = error
+        self._parameters = parameters_text(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        """The tensors."""
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        """Whether there is an error."""
+        return self._error is not None
+
+    def error(self) -> Optional[TritonError]:
+        """The error, if there is one."""
+        return self._error
+
+    def parameters(self) -> str:
+        """The parameters, JSON."""
+        return self._parameters
+
+
+class ResponseSender:
+    """Answers one request, from any thread, also after `execute` has returned. See `send`."""
+
+    def __init__(
+        self,
+        send: Callable[[Optional[InferenceResponse], bool], None],
+        is_cancelled: Callable[[], bool],
+        *,
+        decoupled: bool,
+    ) -> None:
+        self._send = send
+        self._is_cancelled = is_cancelled
+        self._decoupled = decoupled
+        self._closed = False
+        self._answered = False
+
+    def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
+        """Send a response, or none with the flag that no more come.
+
+        Args:
+            response: one; of a decoupled model there may be any number
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with, or after, the last one. A model that is
+                not decoupled answers once, and that is final
+
+        Raises:
+            TritonModelException: all has been sent already, or there is nothing to send.
+            TypeError: `response` is something else.
+        """
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(
+                f"send takes a pb_utils.InferenceResponse, got {type(response).__name__}"
+            )
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException(f"Unable to send response. Unsupported flag {flags!r}.")
+        final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        if response is None and not final:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if self._closed and not (self._answered and response is None):
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if self._closed:
+            return  # the final flag of a model that is not decoupled, behind its response
+        if not self._decoupled:
+            if response is None:
+                raise TritonModelException(
+                    "Unable to send response. A model that is not decoupled has to answer each request."
+                )
+            self._answered = final = True
+        self._closed = final
+        self._send(response, final)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone, or has given up; the final flag is to be sent all the same."""
+        return self._is_cancelled()
+
+    @property
+    def closed(self) -> bool:
+        """Whether all has been sent."""
+        return self._closed

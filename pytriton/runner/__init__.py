@@ -1,0 +1,37 @@
+"""A model repository as a Python object: each model an attribute, called like a function.
+
+    >>> from pytriton.runner import Runner                                   # doctest: +SKIP
+    >>> with Runner("vision", model_repository="models") as runner:          # doctest: +SKIP
+    ...     result = runner.onnx_mnist.run(images)
+    ...     print(result.as_numpy("OUTPUT__0"))
+
+What BentoML's guide "Triton Inference Server" shows works with another import, without BentoML and without a
+container: see docs/runner.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytriton.runner.errors import RunnerArgumentError as RunnerArgumentError
+    from pytriton.runner.model import RunnerModel as RunnerModel
+    from pytriton.runner.result import InferResult as InferResult
+    from pytriton.runner.runner import Runner as Runner
+
+_NAMES = {
+    "InferResult": "pytriton.runner.result",
+    "Runner": "pytriton.runner.runner",
+    "RunnerArgumentError": "pytriton.runner.errors",
+    "RunnerModel": "pytriton.runner.model",
+}
+__all__ = ["InferResult", "Runner", "RunnerArgumentError", "RunnerModel"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used, when it is used first."""
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_NAMES[name]), name)
+    return value

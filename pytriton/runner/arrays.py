@@ -1,0 +1,88 @@
+"""Whatever a caller has for a tensor, as a numpy array: without a copy where its memory allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytriton.runner.errors import RunnerArgumentError
+
+__all__ = ["as_bytes", "to_array"]
+
+Array = npt.NDArray[Any]
+#: DLDeviceType of memory that this process can read (dlpack.h): CPU, pinned, managed.
+_READABLE = (1, 3, 13)
+
+
+def to_array(name: str, value: Any) -> Array:
+    """Return a value as an array.
+
+    Takes arrays, what speaks DLPack (torch, cupy, jax) or has numpy's interfaces (PIL's images), pandas' objects,
+    numbers, bytes, text, and lists of these.
+
+    Raises:
+        RunnerArgumentError: it is nothing of these, or a list of unequal lengths.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "to_numpy"):  # pandas, polars, pyarrow
+        return np.asarray(value.to_numpy())
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        return _from_dlpack(name, value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise RunnerArgumentError(f"Input {name!r} is no tensor: {error}") from None
+    if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, bytes):
+        raise RunnerArgumentError(
+            f"Input {name!r} cannot be a {type(value).__name__}: give a numpy array, something that converts to "
+            "one (DLPack, pandas, PIL), a number, text, or a list of these"
+        )
+    return array
+
+
+def as_bytes(name: str, array: Array) -> Array:
+    """Return an array for an input of bytes: text is encoded as UTF-8.
+
+    Raises:
+        RunnerArgumentError: it holds something else.
+    """
+    if array.dtype.kind == "S":
+        return array
+    if array.dtype.kind == "U":
+        return np.char.encode(array, "utf-8").astype(np.object_)
+    if array.dtype.kind != "O":
+        raise RunnerArgumentError(f"Input {name!r} takes bytes or text (BYTES), got {array.dtype}")
+    encoded = np.empty(array.shape, np.object_)
+    for place, item in np.ndenumerate(array):
+        if not isinstance(item, (bytes, str)):
+            raise RunnerArgumentError(
+                f"Input {name!r} takes bytes or text (BYTES), got a {type(item).__name__} among them"
+            )
+        encoded[place] = item.encode() if isinstance(item, str) else item
+    return encoded
+
+
+def _from_dlpack(name: str, value: Any) -> Array:
+    if getattr(value, "requires_grad", False):
+        value = value.detach()
+    device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else 1
+    if device not in _READABLE:
+        # It has to be copied to this side in any case: by its own library.
+        fetch = getattr(value, "get", None) or getattr(value, "cpu", None)
+        if fetch is None:
+            raise RunnerArgumentError(
+                f"Input {name!r} lies on a device (DLPack type {int(device)}): copy it to the CPU first"
+            )
+        return to_array(name, fetch())
+    try:
+        return np.from_dlpack(value)
+    except (
+        AttributeError,
+        BufferError,
+        RuntimeError,
+        TypeError,
+    ):  # a type that numpy's DLPack has not
+        return np.asarray(value)

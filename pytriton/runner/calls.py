@@ -1,0 +1,256 @@
+"""tritonclient's calls as methods: those of its clients that BentoML's guide lists, awaited or blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytriton.exceptions import ModelNotFoundError
+from pytriton.runner.index import merged_index
+from pytriton.runner.link import Link, Links
+from pytriton.runner.result import InferResult
+
+__all__ = ["AsyncCalls", "Calls", "SyncCalls"]
+
+Headers = Mapping[str, str]
+
+
+class Calls:
+    """The calls by their names and arguments in tritonclient; results are tritonclient's, too.
+
+    Over HTTP `as_json` makes no difference: all is JSON there. Restricted endpoints get the daemon's token.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
+        """Make a call of tritonclient's."""
+        raise NotImplementedError
+
+    def _ask(self, question: Callable[[Link], Any]) -> Any:
+        """Answer by asking the daemon as well."""
+        raise NotImplementedError
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────────
+
+    def get_model_config(
+        self,
+        model_name: str,
+        model_version: str = "",
+        headers: Headers | None = None,
+        as_json: bool = False,
+    ) -> Any:
+        """A model's configuration."""
+        return self._call("get_model_config", headers, _of(locals()))
+
+    def get_model_metadata(
+        self,
+        model_name: str,
+        model_version: str = "",
+        headers: Headers | None = None,
+        as_json: bool = False,
+    ) -> Any:
+        """A model's inputs and outputs."""
+        return self._call("get_model_metadata", headers, _of(locals()))
+
+    def get_model_repository_index(
+        self, headers: Headers | None = None, as_json: bool = False
+    ) -> Any:
+        """All models of the repositories, with their states, whoever serves them."""
+        return self._ask(lambda link: merged_index(link, dict(headers or {}), as_json))
+
+    def is_model_ready(
+        self, model_name: str, model_version: str = "", headers: Headers | None = None
+    ) -> Any:
+        """Whether a model can be asked."""
+        return self._call("is_model_ready", headers, _of(locals()))
+
+    def load_model(
+        self,
+        model_name: str,
+        headers: Headers | None = None,
+        config: str | Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Any:
+        """Load a model of the repositories, or load it anew: the one that is there serves until then.
+
+        Args:
+            model_name: folder of the model
+            headers: of the request
+            config: a configuration (JSON) instead of the one in the folder
+            files: path -> content, instead of the folder's; only for what tritonserver serves itself
+        """
+        document = json.loads(config) if isinstance(config, str) else config
+
+        def load(link: Link) -> None:
+            if files is None:
+                link.client.load_model(model_name, document)
+            else:
+                arguments = {
+                    "model_name": model_name,
+                    "config": json.dumps(document),
+                    "files": files,
+                }
+                link.call("load_model", arguments, dict(headers or {}))
+            link.forget()
+
+        return self._ask(load)
+
+    def unload_model(
+        self, model_name: str, headers: Headers | None = None, unload_dependents: bool = False
+    ) -> Any:
+        """Stop serving a model; requests under way are answered."""
+
+        def unload(link: Link) -> None:
+            link.forget()
+            try:
+                link.client.unload_model(model_name)
+            except ModelNotFoundError:
+                arguments = {"model_name": model_name, "unload_dependents": unload_dependents}
+                if model_name in [model.name for model in link.client.models()]:
+                    raise  # registered by somebody: theirs to unregister
+                link.call("unload_model", arguments, dict(headers or {}))
+
+        return self._ask(unload)
+
+    def get_inference_statistics(
+        self,
+        model_name: str = "",
+        model_version: str = "",
+        headers: Headers | None = None,
+        as_json: bool = False,
+    ) -> Any:
+        """What models have done so far."""
+        return self._call("get_inference_statistics", headers, _of(locals()))
+
+    def infer(
+        self,
+        model_name: str,
+        inputs: Any,
+        model_version: str = "",
+        headers: Headers | None = None,
+        **options: Any,
+    ) -> Any:
+        """Ask a model with tritonclient's own inputs (`InferInput`); `options` are those of its `infer`."""
+        arguments = {"model_name": model_name, "inputs": inputs, "model_version": model_version}
+        return self._call("infer", headers, {**arguments, **options})
+
+    # ── the server ───────────────────────────────────────────────────────────────────────────────
+
+    def is_server_live(self, headers: Headers | None = None) -> Any:
+        """Whether the server answers."""
+        return self._call("is_server_live", headers, {})
+
+    def is_server_ready(self, headers: Headers | None = None) -> Any:
+        """Whether the server can be asked for inference."""
+        return self._call("is_server_ready", headers, {})
+
+    def get_server_metadata(self, headers: Headers | None = None, as_json: bool = False) -> Any:
+        """The server's version and extensions."""
+        return self._call("get_server_metadata", headers, _of(locals()))
+
+    def get_log_settings(self, headers: Headers | None = None, as_json: bool = False) -> Any:
+        """What the server logs."""
+        return self._call("get_log_settings", headers, _of(locals()))
+
+    def update_log_settings(
+        self, settings: Mapping[str, Any], headers: Headers | None = None, as_json: bool = False
+    ) -> Any:
+        """Change what the server logs."""
+        return self._call("update_log_settings", headers, _of(locals()))
+
+    def get_trace_settings(
+        self, model_name: str | None = None, headers: Headers | None = None, as_json: bool = False
+    ) -> Any:
+        """What the server traces, for all models or one."""
+        return self._call("get_trace_settings", headers, _of(locals()))
+
+    def update_trace_settings(
+        self,
+        model_name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        headers: Headers | None = None,
+        as_json: bool = False,
+    ) -> Any:
+        """Change what the server traces, for all models or one."""
+        settings = settings or {}
+        return self._call("update_trace_settings", headers, _of(locals()))
+
+    # ── shared memory ────────────────────────────────────────────────────────────────────────────
+
+    def get_system_shared_memory_status(
+        self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
+    ) -> Any:
+        """The regions of system memory that are registered."""
+        return self._call("get_system_shared_memory_status", headers, _of(locals()))
+
+    def register_system_shared_memory(
+        self, name: str, key: str, byte_size: int, offset: int = 0, headers: Headers | None = None
+    ) -> Any:
+        """Register a region of system memory."""
+        return self._call("register_system_shared_memory", headers, _of(locals()))
+
+    def unregister_system_shared_memory(
+        self, name: str = "", headers: Headers | None = None
+    ) -> Any:
+        """Forget one region of system memory, or all."""
+        return self._call("unregister_system_shared_memory", headers, _of(locals()))
+
+    def get_cuda_shared_memory_status(
+        self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
+    ) -> Any:
+        """The regions of GPU memory that are registered."""
+        return self._call("get_cuda_shared_memory_status", headers, _of(locals()))
+
+    def register_cuda_shared_memory(
+        self,
+        name: str,
+        raw_handle: bytes,
+        device_id: int,
+        byte_size: int,
+        headers: Headers | None = None,
+    ) -> Any:
+        """Register a region of GPU memory."""
+        return self._call("register_cuda_shared_memory", headers, _of(locals()))
+
+    def unregister_cuda_shared_memory(self, name: str = "", headers: Headers | None = None) -> Any:
+        """Forget one region of GPU memory, or all."""
+        return self._call("unregister_cuda_shared_memory", headers, _of(locals()))
+
+
+class SyncCalls(Calls):
+    """The calls, blocking."""
+
+    def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
+        link = self._links.link()
+        answer = link.call(method, _for(link, arguments), dict(headers or {}))
+        return InferResult(answer) if method == "infer" else answer
+
+    def _ask(self, question: Callable[[Link], Any]) -> Any:
+        return question(self._links.link())
+
+
+class AsyncCalls(Calls):
+    """The calls, to be awaited."""
+
+    async def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
+        link = await self._links.async_link()
+        answer = await link.acall(method, _for(link, arguments), dict(headers or {}))
+        return InferResult(answer) if method == "infer" else answer
+
+    async def _ask(self, question: Callable[[Link], Any]) -> Any:
+        return await asyncio.to_thread(question, await self._links.async_link())
+
+
+def _of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a method's own arguments."""
+    return {name: value for name, value in given.items() if name not in ("self", "headers")}
+
+
+def _for(link: Link, arguments: dict[str, Any]) -> dict[str, Any]:
+    if link.url.is_grpc:
+        return arguments
+    return {name: value for name, value in arguments.items() if name != "as_json"}

@@ -1,0 +1,11 @@
+"""What a runner raises before anything is sent."""
+
+from __future__ import annotations
+
+from pytriton.client.exceptions import PyTritonClientValueError
+
+__all__ = ["RunnerArgumentError"]
+
+
+class RunnerArgumentError(PyTritonClientValueError, ValueError):
+    """An argument of a runner or of a call cannot be right; nothing was started or sent."""

@@ -1,0 +1,193 @@
+"""One model of a runner: called like a function, from threads and from event loops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from pytriton.client.connections import connect
+from pytriton.client.failures import CallFailed, describe
+from pytriton.client.streams import ResponseBuffer, is_final, stream_arguments
+from pytriton.client.tensors import encode
+from pytriton.runner.errors import RunnerArgumentError
+from pytriton.runner.link import Link, Links
+from pytriton.runner.result import InferResult
+from pytriton.runner.signature import Signature
+
+__all__ = ["RunnerModel"]
+
+
+class RunnerModel:
+    """A model by its name, and by its version if one is named; holds nothing else.
+
+    Inputs are given by position, in the order of config.pbtxt, or by name. Numbers are converted to the declared
+    type of their kind (float64 to float32), one sample gets the leading axis that it lacks where the model lets
+    that have any size. All else that does not fit raises RunnerArgumentError before anything is sent.
+
+    Example:
+        >>> runner.onnx_mnist.run(images)                                    # doctest: +SKIP
+        >>> await runner["onnx-mnist"].version(2).async_run(INPUT__0=images) # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        name: str,
+        version: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._links = links
+        self._name = name
+        self._version = version
+        self._options = dict(options or {})
+
+    def version(self, number: int | str) -> RunnerModel:
+        """Return the same model in one of its versions.
+
+        Raises:
+            RunnerArgumentError: it is no whole number from 1.
+        """
+        text = str(number)
+        if not text.isdecimal() or int(text) < 1:
+            raise RunnerArgumentError(f"A version is a whole number from 1, got {number!r}")
+        return RunnerModel(self._links, self._name, text, self._options)
+
+    def options(self, **options: Any) -> RunnerModel:
+        """Return the same model, asked with options of tritonclient's `infer`.
+
+        For example `request_id`, `parameters`, `priority`, `timeout` (microseconds in the queue), `sequence_id`,
+        `outputs` (names) and `headers`.
+        """
+        return RunnerModel(self._links, self._name, self._version, {**self._options, **options})
+
+    # ── one answer ───────────────────────────────────────────────────────────────────────────────
+
+    def run(self, /, *inputs: Any, **named: Any) -> InferResult:
+        """Ask the model and wait for its answer; from any thread.
+
+        Raises:
+            RunnerArgumentError: the inputs do not fit; nothing was sent.
+            ModelNotFoundError: the model is not served; says why.
+            PyTritonClientInferenceServerError: the model answered with an error.
+            PyTritonClientTimeoutError: there was no answer in time.
+        """
+        link = self._links.link()
+        signature = link.signature(self._name, self._version)
+        call = self._call(link, signature, inputs, named)
+        return InferResult(link.infer(call.arguments, call.headers))
+
+    async def async_run(self, /, *inputs: Any, **named: Any) -> InferResult:
+        """As `run`, in an event loop."""
+        link = await self._links.async_link()
+        signature = await link.asignature(self._name, self._version)
+        call = self._call(link, signature, inputs, named)
+        return InferResult(await link.ainfer(call.arguments, call.headers))
+
+    # ── any number of answers ────────────────────────────────────────────────────────────────────
+
+    def stream(self, /, *inputs: Any, **named: Any) -> Iterator[InferResult]:
+        """Ask the model and yield its answers as they come: for decoupled models, over gRPC.
+
+        The request is sent when the first is asked for. Leaving the iterator early cancels it. Raises as `run`.
+        """
+        link = self._links.link()
+        self._require_grpc(link)
+        signature = link.signature(self._name, self._version)
+        call = self._call(link, signature, inputs, named)
+        # A client of tritonclient's has one stream at a time: each gets one.
+        connection = connect(link.url, None)
+        client = connection.client()  # type: ignore[attr-defined]  # of gRPC only
+        buffer = ResponseBuffer()
+        final = False
+        try:
+            client.start_stream(buffer.put, headers=call.headers)
+            client.async_stream_infer(**stream_arguments(call.arguments))
+            while not final:
+                result = _checked(link, *(buffer.get(link.timeout_s) or (None, None)))
+                final = is_final(result)
+                if not final or result.get_response().outputs:
+                    yield InferResult(result)
+        except CallFailed as late:
+            raise link.error(late, "stream") from None
+        finally:
+            buffer.close()
+            client.stop_stream(cancel_requests=not final)
+            connection.close()
+
+    async def async_stream(self, /, *inputs: Any, **named: Any) -> AsyncIterator[InferResult]:
+        """As `stream`, in an event loop."""
+        link = await self._links.async_link()
+        self._require_grpc(link)
+        signature = await link.asignature(self._name, self._version)
+        call = self._call(link, signature, inputs, named)
+
+        async def request() -> AsyncIterator[dict[str, Any]]:
+            yield stream_arguments(call.arguments)
+
+        connection: Any = await link.asynchronous()  # of gRPC, whose client is asked itself
+        client = connection.client()
+        responses = client.stream_infer(request(), headers=call.headers)
+        try:
+            async for response, error in responses:
+                result = _checked(link, response, error)
+                final = is_final(result)
+                if not final or result.get_response().outputs:
+                    yield InferResult(result)
+                if final:
+                    return
+        finally:
+            responses.cancel()
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _call(
+        self, link: Link, signature: Signature, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> _Call:
+        module = link.sync.module
+        bound = signature.bind(inputs, named)
+        arrays = {name: value for name, value in bound.items() if hasattr(value, "dtype")}
+        ready = [value for name, value in bound.items() if name not in arrays]
+        options = dict(self._options)
+        headers = {**link.headers, **options.pop("headers", {})}
+        if "outputs" in options:
+            wanted = options["outputs"]
+            unknown = [name for name in wanted if name not in signature.outputs]
+            if unknown:
+                raise RunnerArgumentError(
+                    f"Model {self._name!r} has no output {', '.join(map(repr, unknown))}; its outputs are "
+                    f"{', '.join(signature.outputs)}"
+                )
+            options["outputs"] = [module.InferRequestedOutput(name) for name in wanted]
+        arguments = {
+            "model_name": self._name,
+            "model_version": self._version,
+            "inputs": [*encode(arrays, module), *ready],
+            **options,
+        }
+        return _Call(arguments, headers)
+
+    def _require_grpc(self, link: Link) -> None:
+        if not link.url.is_grpc:
+            raise RunnerArgumentError(
+                "Streaming needs gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton gives one answer"
+            )
+
+    def __repr__(self) -> str:
+        version = f", version {self._version}" if self._version else ""
+        return f"<model {self._name!r}{version} of {self._links!r}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """One request, ready to be sent."""
+
+    arguments: dict[str, Any]
+    headers: dict[str, str]
+
+
+def _checked(link: Link, result: Any, error: Any) -> Any:
+    if error is not None:
+        failure = describe(error)
+        raise link.error(failure, "stream") if failure else error
+    return result

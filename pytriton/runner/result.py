@@ -1,0 +1,77 @@
+"""The answer of a model: the same methods over both protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from pytriton.runner.errors import RunnerArgumentError
+
+__all__ = ["InferResult"]
+
+
+class InferResult:
+    """One response. Names are those of the model's outputs.
+
+    Example:
+        >>> result = runner.onnx_mnist.run(images)                           # doctest: +SKIP
+        >>> result.as_numpy("OUTPUT__0").argmax(axis=1)                      # doctest: +SKIP
+    """
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs in it."""
+        response = self._result.get_response()
+        if isinstance(response, dict):
+            return [str(output["name"]) for output in response.get("outputs", ())]
+        return [str(output.name) for output in response.outputs]
+
+    def as_numpy(self, name: str) -> npt.NDArray[Any]:
+        """Return an output as an array.
+
+        Raises:
+            RunnerArgumentError: there is none of that name; says which there are.
+        """
+        array: npt.NDArray[Any] | None = self._result.as_numpy(name)
+        if array is None:
+            raise self._unknown(name)
+        return array
+
+    def get_output(self, name: str, as_json: bool = False) -> Any:
+        """Return what the protocol says of an output: a message (gRPC; with `as_json` a dict) or a dict (HTTP).
+
+        Raises:
+            RunnerArgumentError: there is none of that name; says which there are.
+        """
+        # Not tritonclient's own as_json (2.73 makes it None).
+        output = self._result.get_output(name)
+        if output is None:
+            raise self._unknown(name)
+        return message_as_json(output) if as_json else output
+
+    def get_response(self, as_json: bool = False) -> Any:
+        """Return the whole response: a message (gRPC; with `as_json` a dict) or a dict (HTTP)."""
+        response = self._result.get_response()
+        return message_as_json(response) if as_json else response
+
+    def _unknown(self, name: str) -> RunnerArgumentError:
+        there = ", ".join(self.outputs) or "none"
+        return RunnerArgumentError(f"The response has no output {name!r}; its outputs are {there}")
+
+    def __repr__(self) -> str:
+        return f"InferResult({', '.join(self.outputs)})"
+
+
+def message_as_json(message: Any) -> Any:
+    """Return a protobuf message as a dict with the names of its fields; what is one already stays as it is."""
+    if isinstance(message, dict):
+        return message
+    from google.protobuf.json_format import (
+        MessageToDict,
+    )  # gRPC is in use by now, and protobuf with it
+
+    return MessageToDict(message, preserving_proto_field_name=True)

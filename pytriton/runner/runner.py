@@ -1,0 +1,240 @@
+"""`Runner`: the models of a repository behind one object, served by a daemon of its own or one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Union
+
+from pytriton.daemon import DaemonClient, connect
+from pytriton.exceptions import PyTritonInvalidOperationError
+from pytriton.runner.calls import AsyncCalls, SyncCalls
+from pytriton.runner.errors import RunnerArgumentError
+from pytriton.runner.link import Link
+from pytriton.runner.model import RunnerModel
+from pytriton.runner.options import daemon_settings
+from pytriton.runner.private import PrivateDaemon
+
+__all__ = ["Runner"]
+
+StrPath = Union[str, "os.PathLike[str]"]
+_PROTOCOLS = ("grpc", "http")
+_READY_LOOK_S = 0.1
+
+
+class Runner(AsyncCalls):
+    """The models of a model repository: `runner.NAME` or `runner["NAME"]` is one of them.
+
+    Made anywhere, it starts nothing. The first call, `init_local()` or entering it as a context starts a daemon of
+    its own, which ends with it; or it is attached to a daemon that runs, whose repositories it shows. All calls of
+    tritonclient's are coroutines here, and blocking ones in `runner.sync`.
+
+    Args:
+        name: of the runner, for texts
+        model_repository: folder in Triton's layout, or s3://, gs:// or as://; or a list of these
+        tritonserver_type: protocol to ask with, "grpc" or "http"
+        cli_args: options of tritonserver for a daemon of its own, each "--name=value"
+        daemon: a running daemon to attach to: its client, or its runtime directory; instead of a repository
+        timeout_s: longest wait for an answer, in seconds
+        start_timeout_s: seconds that a daemon of its own may take to start and load the models
+        settings: further settings of a daemon of its own, see docs/configuration.md
+
+    Raises:
+        RunnerArgumentError: an argument cannot be right.
+
+    Example:
+        >>> runner = Runner("vision", model_repository="models")             # doctest: +SKIP
+        >>> runner.onnx_mnist.run(images).as_numpy("OUTPUT__0")              # doctest: +SKIP
+        >>> await runner.get_model_repository_index()                        # doctest: +SKIP
+        >>> runner.sync.load_model("onnx_mnist")                             # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model_repository: StrPath | Sequence[StrPath] | None = None,
+        tritonserver_type: str = "grpc",
+        cli_args: Sequence[str] | None = None,
+        *,
+        daemon: DaemonClient | StrPath | None = None,
+        timeout_s: float = 300.0,
+        start_timeout_s: float = 600.0,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(self)
+        if tritonserver_type not in _PROTOCOLS:
+            raise RunnerArgumentError(
+                f"tritonserver_type has to be 'grpc' or 'http', got {tritonserver_type!r}"
+            )
+        options = daemon_settings(cli_args)
+        places = _places(model_repository) + options.pop("model_repository", [])
+        if (daemon is None) == (not places):
+            raise RunnerArgumentError(
+                "A runner needs either model_repository=, for a daemon of its own, or daemon=, one that runs"
+            )
+        if daemon is not None and (cli_args or settings):
+            raise RunnerArgumentError(
+                "cli_args and settings are for a daemon of the runner's own; the one of daemon= runs already"
+            )
+        self.name = name
+        self.sync = SyncCalls(self)
+        self._protocol = tritonserver_type
+        self._settings = {"model_repository": places, **options, **(settings or {})}
+        self._daemon = daemon
+        self._timeout_s = timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._link: Link | None = None
+        self._private: PrivateDaemon | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────────
+
+    def __getattr__(self, name: str) -> RunnerModel:
+        """Return a model by its name, where that is no method's."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return RunnerModel(self, name)
+
+    def __getitem__(self, name: str) -> RunnerModel:
+        """Return a model by its name, whatever that is."""
+        return RunnerModel(self, name)
+
+    def models(self) -> list[str]:
+        """Return the names of the models that are served, from repositories and registered ones."""
+        client = self.link().client
+        served = [one.name for one in client.repository() if one.served_by]
+        return sorted({*served, *(one.name for one in client.models())})
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def init_local(self, quiet: bool = False) -> None:
+        """Connect, with a daemon of its own started first; returns when the models are loaded.
+
+        `quiet` is there for BentoML's sake: nothing is printed in any case.
+
+        Raises:
+            PyTritonDaemonError: the daemon did not start, or none runs there.
+        """
+        self.link()
+
+    def runner_handle_is_ready(self, timeout: float = 30.0) -> bool:
+        """Return whether the server is live and ready within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if self.sync.is_server_live() and self.sync.is_server_ready():
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_READY_LOOK_S)  # tritonserver tells only who asks
+
+    def destroy(self) -> None:
+        """Close it; the next call starts or connects it anew."""
+        with self._lock:
+            self.close()
+            self._closed = False
+
+    def close(self) -> None:
+        """Close the connections, and end the daemon if it is the runner's own: batches at hand are answered."""
+        with self._lock:
+            self._closed = True
+            link, self._link = self._link, None
+            private, self._private = self._private, None
+            atexit.unregister(self.close)
+            if link is not None:
+                link.close()
+            if private is not None:
+                private.close()
+
+    def __enter__(self) -> Runner:
+        self.init_local()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def link(self) -> Link:
+        """Return the connection, made first where there is none: for the runner's own parts."""
+        link = self._link
+        if link is not None:
+            return link
+        with self._lock:
+            if self._closed:
+                raise PyTritonInvalidOperationError(f"The runner {self.name!r} has been closed")
+            made = self._link or Link(self._client(), self._protocol, self._timeout_s)
+            self._link = made
+            return made
+
+    async def async_link(self) -> Link:
+        """As `link`; a start does not keep the event loop waiting."""
+        link = self._link
+        return await asyncio.to_thread(self.link) if link is None else link
+
+    def _client(self) -> DaemonClient:
+        if isinstance(self._daemon, DaemonClient):
+            return self._daemon
+        if self._daemon is not None:
+            return connect(self._daemon)
+        if self._private is None:
+            self._private = PrivateDaemon(self._settings, self._start_timeout_s)
+            atexit.register(self.close)
+        return self._private.client
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+    async def stream_infer(
+        self,
+        inputs_iterator: AsyncIterator[dict[str, Any]],
+        headers: dict[str, str] | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        """tritonclient's stream: from arguments of `infer` to pairs of a result and an error.
+
+        Raises:
+            RunnerArgumentError: the protocol is HTTP, which has no streams.
+        """
+        link = await self.async_link()
+        if not link.url.is_grpc:
+            raise RunnerArgumentError(
+                "stream_infer needs gRPC: Runner(..., tritonserver_type='grpc')"
+            )
+        connection: Any = await link.asynchronous()  # of gRPC, whose client is asked itself
+        responses = connection.client().stream_infer(
+            inputs_iterator, headers={**link.headers, **(headers or {})}, **options
+        )
+        async for response in responses:
+            yield response
+
+    def __repr__(self) -> str:
+        return f"Runner({self.name!r})"
+
+
+def _places(given: StrPath | Sequence[StrPath] | None) -> list[str]:
+    if given is None:
+        return []
+    several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
+    places = []
+    for one in several:
+        text = os.fspath(one)
+        if "://" in text:
+            places.append(text)
+            continue
+        folder = Path(text).expanduser().absolute()
+        if not folder.is_dir():
+            raise RunnerArgumentError(
+                f"model_repository {text!r}: there is no folder {folder}. It has a folder for each model, e.g. "
+                "onnx_mnist/1/model.onnx"
+            )
+        places.append(str(folder))
+    return places

@@ -1,0 +1,53 @@
+"""Folders of Triton Python models, made for one test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: One text in, one text out.
+CONFIG = """
+backend: "python"
+input [ { name: "what", data_type: TYPE_STRING, dims: [ 1 ] } ]
+output [ { name: "told", data_type: TYPE_STRING, dims: [ 1 ] } ]
+"""
+#: A model that evaluates what it is asked, as an expression, with `self` and `args`.
+CODE = """
+import os, sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.args = args
+{initialize}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            what = pb_utils.get_input_tensor_by_name(request, "what").as_numpy()[0].decode()
+            told = str(eval(what)).encode()
+            told = pb_utils.Tensor("told", np.array([told], np.object_))
+            responses.append(pb_utils.InferenceResponse([told]))
+        return responses
+{more}
+"""
+
+
+def make_model(
+    folder: Path, *, initialize: str = "pass", more: str = "", config: str = CONFIG
+) -> Path:
+    """Write a model's folder and return it.
+
+    Args:
+        folder: is made
+        initialize: statements, each in a line of its own
+        more: members of the class, indented
+        config: config.pbtxt
+    """
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(config)
+    lines = "\n".join(f"        {line}" for line in initialize.splitlines())
+    (folder / "1" / "model.py").write_text(
+        CODE.replace("{initialize}", lines).replace("{more}", more)
+    )
+    return folder

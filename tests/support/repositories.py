@@ -1,0 +1,73 @@
+"""Model repositories for tests: small models in real formats, in Triton's layout."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from support import onnx_files
+
+#: Multiplies by 5; takes its time for a request with -1, and says so with a file "slow" in its version's folder.
+PYTHON_MODEL = """
+import pathlib
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
+        if any(x.flat[0] == -1 for x in tensors):
+            pathlib.Path(__file__).with_name("slow").touch()
+            time.sleep(3.5)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 5 * x)]) for x in tensors]
+"""
+PYTHON_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+
+
+def add(repository: Path, name: str, files: dict[str, bytes], config: str | None = None) -> Path:
+    """Write a model: paths below its folder, such as "1/model.onnx", to their contents."""
+    folder = repository / name
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    if config is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.pbtxt").write_text(config)
+    return folder
+
+
+def add_affine(
+    repository: Path, name: str, factors: dict[int, float], config: str | None = None
+) -> Path:
+    """Write an ONNX model that multiplies: version -> factor."""
+    files = {
+        f"{version}/model.onnx": onnx_files.affine(factor) for version, factor in factors.items()
+    }
+    return add(repository, name, files, config)
+
+
+@functools.lru_cache(maxsize=1)
+def trained_on_digits() -> tuple[Any, Any, Any]:
+    """Return a small MLPClassifier, and digits that it has not seen: images (n, 64) of 0 to 1, labels."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from sklearn.neural_network import MLPClassifier
+
+    images, labels = load_digits(return_X_y=True)
+    seen, unseen, seen_labels, unseen_labels = train_test_split(
+        images / 16, labels, test_size=0.25, random_state=0, stratify=labels
+    )
+    classifier = MLPClassifier([32], solver="lbfgs", max_iter=100, random_state=0)
+    classifier.fit(seen, seen_labels)
+    return classifier, unseen, unseen_labels
+
+
+def onnx_digits(classifier: Any) -> bytes:
+    """Return the classifier as ONNX: images (n, 1, 8, 8) to probabilities (n, 10)."""
+    return onnx_files.perceptron(classifier.coefs_, classifier.intercepts_, 64)

@@ -1,0 +1,530 @@
+"""Calls from a model's callable to other models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.inference import Array, Inference
+from support.running import RunningDaemon, eventually
+from support.streaming import Streaming
+from tritonclient.utils import InferenceServerException
+
+import pytriton
+from pytriton.daemon import Model
+from pytriton.decorators import batch
+from pytriton.exceptions import CallError, CallTimeoutError, PyTritonInvalidOperationError
+from pytriton.model_config import ModelConfig, Tensor
+
+Serve = Callable[..., Model]
+Ask = Callable[..., dict[str, Array]]
+UNBATCHED = ModelConfig(batching=False)
+STREAMS = ModelConfig(batching=False, decoupled=True)
+TYPES = (
+    np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64,
+    np.float16, np.float32, np.float64, np.bytes_,
+)  # fmt: skip
+
+
+def _tensors(dtype: Any, *names: str) -> list[Tensor]:
+    return [Tensor(name=name, dtype=dtype, shape=(-1,)) for name in names]
+
+
+FLOATS_X, FLOATS_Y = _tensors(np.float32, "x"), _tensors(np.float32, "y")
+
+
+@pytest.fixture
+def serve(daemon: RunningDaemon) -> Serve:
+    """Register a model, which is served until the module ends."""
+
+    def register(infer: Any, name: str, **options: Any) -> Model:
+        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "lanes": 1, **options}
+        return daemon.client.register(infer, name, progress=False, **options)
+
+    return register
+
+
+@pytest.fixture
+def ask(daemon: RunningDaemon) -> Iterator[Callable[..., dict[str, Array]]]:
+    client = Inference("http", daemon.http)
+    yield client.infer
+    client.close()
+
+
+@batch
+def double(x: Array) -> dict[str, Array]:
+    return {"y": 2 * x}
+
+
+def test_every_type_goes_there_and_comes_back(serve: Serve, ask: Any) -> None:
+    names = [np.dtype(dtype).name for dtype in TYPES]
+
+    @batch
+    def echo(**inputs: Array) -> dict[str, Array]:
+        return {f"{name}_out": array for name, array in inputs.items()}
+
+    @batch
+    def caller(**inputs: Array) -> dict[str, Array]:
+        return pytriton.infer("types-echo", inputs)
+
+    inputs = [Tensor(name=n, dtype=t, shape=(-1,)) for n, t in zip(names, TYPES)]
+    outputs = [Tensor(name=f"{n}_out", dtype=t, shape=(-1,)) for n, t in zip(names, TYPES)]
+    serve(echo, "types-echo", inputs=inputs, outputs=outputs)
+    serve(caller, "types-caller", inputs=inputs, outputs=outputs)
+    numbers = np.arange(6).reshape(2, 3)
+    for shape in ((2, 3), (1, 0), (1, 70000)):
+        given: dict[str, Array] = {
+            name: np.resize(numbers, shape).astype(dtype) for name, dtype in zip(names, TYPES)
+        }
+        given[names[-1]] = np.resize(np.array([b"", "käse".encode(), b"\0\xff"], object), shape)
+        answer = ask("types-caller", given)
+        assert len(answer) == len(given)
+        for name, array in given.items():
+            got = answer[f"{name}_out"]
+            np.testing.assert_array_equal(got, array)
+            assert got.dtype.kind == array.dtype.kind
+
+
+class Meeting:
+    """A model with two instances that answers when both have a request: 1 if that happened, else 0."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, requests: Any) -> Any:
+        place = int(requests[0]["x"].item())
+        open(f"{self._folder}/{place}", "w").close()
+        other = f"{self._folder}/{place ^ 1}"
+        deadline = time.monotonic() + 20
+        while not os.path.exists(other) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return [{"y": np.array([os.path.exists(other)], np.float32)}]
+
+
+def _meet_in_threads(requests: Any) -> Any:
+    def call(place: int) -> float:
+        answer = pytriton.infer("meeting", x=np.array([place], np.float32))
+        return float(answer["y"].item())
+
+    with ThreadPoolExecutor(2) as threads:
+        return [{"y": np.array(list(threads.map(call, [0, 1])), np.float32)}]
+
+
+async def _meet_in_tasks(requests: Any) -> Any:
+    calls = [pytriton.async_infer("meeting", x=np.array([place], np.float32)) for place in (2, 3)]
+    answers = await asyncio.gather(*calls)
+    return [{"y": np.concatenate([answer["y"] for answer in answers])}]
+
+
+def test_calls_of_threads_and_of_tasks_are_under_way_at_once(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    serve(Meeting(str(tmp_path)), "meeting", instances=2, config=UNBATCHED, lanes=1)
+    for number, infer in enumerate([_meet_in_threads, _meet_in_tasks]):
+        name = f"meets{number}"
+        serve(infer, name, config=UNBATCHED)
+        answer = ask(name, {"x": np.zeros(1, np.float32)})
+        assert answer["y"].tolist() == [1, 1]
+
+
+class Fails:
+    """Fails as its input says; else doubles it."""
+
+    def __call__(self, requests: Any) -> Any:
+        if requests[0]["x"][0] < 0:
+            raise ValueError("no negative numbers, please")
+        if requests[0]["x"][0] == 666:
+            os._exit(7)
+        return [{"y": 2 * request["x"]} for request in requests]
+
+
+def _report(requests: Any) -> Any:
+    """Make a call as the request says, and answer with what became of it."""
+    model, kind = (requests[0]["x"].reshape(-1)[i].decode() for i in (0, 1))
+    all_inputs: dict[str, dict[str, Any]] = {
+        "good": {"x": np.ones(2, np.float32)},
+        "dtype": {"x": np.ones(2, np.int32)},
+        "name": {"z": np.ones(2, np.float32)},
+        "output": {"x": np.ones(2, np.float32)},
+        "negative": {"x": -np.ones(2, np.float32)},
+        "dies": {"x": np.full(2, 666, np.float32)},
+        "object": {"x": np.array([object()])},
+        "complex": {"x": np.ones(2, complex)},
+    }
+    inputs = all_inputs[kind]
+    outputs = ["q"] if kind == "output" else []
+    try:
+        answer = pytriton.infer(model, inputs, outputs=outputs)
+        said = [str(answer["y"].tolist())]
+    except CallError as error:
+        said = [error.code, str(error), str(error.model_name)]
+    except TypeError as error:
+        said = ["TypeError", str(error)]
+    return [{"y": np.array(said, object)}]
+
+
+@pytest.fixture(scope="module")
+def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
+    register = partial(daemon.client.register, progress=False, config=UNBATCHED, lanes=1)
+    register(Fails(), "fails", FLOATS_X, FLOATS_Y, on_crash="fail")
+    register(_report, "report", _tensors(np.bytes_, "x"), _tensors(np.bytes_, "y"))
+
+    def report(model: str, kind: str) -> list[str]:
+        client = Inference("http", daemon.http)
+        answer = client.infer("report", {"x": np.array([model, kind], object)})
+        client.close()
+        return [text.decode() for text in answer["y"].tolist()]
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "code", "text"),
+    [
+        ("nobody", "good", "NOT_FOUND", "call to model nobody: .*not served here, or is not ready"),
+        (
+            "fails",
+            "dtype",
+            "INVALID_ARG",
+            "input 'x' data-type is 'INT32', but model 'fails' expects",
+        ),
+        ("fails", "name", "INVALID_ARG", "unexpected inference input 'z'"),
+        ("fails", "output", "INVALID_ARG", "unexpected inference output 'q'"),
+        ("fails", "negative", "INTERNAL", "ValueError: no negative numbers, please"),
+        ("fails", "dies", "INTERNAL", "exited with code 7 while it ran this batch"),
+    ],
+)
+def test_an_error_comes_with_its_text_and_code(
+    reporter: Any, model: str, kind: str, code: str, text: str
+) -> None:
+    said = reporter(model, kind)
+    assert said[0] == code
+    assert re.search(text, said[1]), said[1]
+    assert said[2] == model
+    assert reporter("fails", "good") == ["[2.0, 2.0]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("object", "input x: elements"), ("complex", "complex128")]
+)
+def test_what_triton_has_no_type_for_is_a_type_error(reporter: Any, kind: str, text: str) -> None:
+    said = reporter("fails", kind)
+    assert said[0] == "TypeError"
+    assert text in said[1]
+
+
+def _impatient(requests: Any) -> Any:
+    """Call a model that answers when a file is there, with two kinds of patience."""
+    x = requests[0]["x"]
+    said = []
+    with pytest.raises(CallTimeoutError) as late:
+        pytriton.infer("waits", x=x, timeout_s=0.2)
+    said.append(str(late.value))
+    with pytest.raises(CallTimeoutError) as late:
+        asyncio.run(pytriton.async_infer("waits", x=x, timeout_s=0.2))
+    said.append(str(late.value))
+    open(x.item().decode(), "w").close()
+    said.append(pytriton.infer("waits", x=x)["y"].item().decode())
+    return [{"y": np.array(said, object)}]
+
+
+def _waits(requests: Any) -> Any:
+    while not os.path.exists(requests[0]["x"].item().decode()):
+        time.sleep(0.005)
+    return [{"y": requests[0]["x"]}]
+
+
+def test_a_call_waits_no_longer_than_it_may(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+    texts = {"inputs": _tensors(np.bytes_, "x"), "outputs": _tensors(np.bytes_, "y")}
+    serve(_waits, "waits", config=UNBATCHED, **texts)
+    serve(_impatient, "impatient", config=UNBATCHED, **texts)
+    path = str(tmp_path / "go")
+    said = ask("impatient", {"x": np.array([path], object)})["y"].tolist()
+    late = b"call to model waits: no answer within 0.2 s (timeout_s)"
+    assert said == [late, late, path.encode()]
+
+
+def test_a_called_model_sees_its_parameters_and_nothing_of_ours(serve: Serve, ask: Ask) -> None:
+    def tell(requests: Any) -> Any:
+        text = json.dumps([requests[0].parameters, requests[0].requested_output_names])
+        return [{"y": np.array([text], object), "unused": np.array([b""], object)}]
+
+    def caller(requests: Any) -> Any:
+        return [
+            pytriton.infer(
+                "tells", x=requests[0]["x"], parameters={"a": "b", "n": 3, "t": True}, outputs=["y"]
+            )
+        ]
+
+    texts = {"inputs": _tensors(np.bytes_, "x"), "config": UNBATCHED}
+    serve(tell, "tells", outputs=_tensors(np.bytes_, "y", "unused"), **texts)
+    serve(caller, "asks", outputs=_tensors(np.bytes_, "y"), **texts)
+    (text,) = ask("asks", {"x": np.array([b""], object)})["y"].tolist()
+    assert json.loads(text) == [{"a": "b", "n": 3, "t": True}, ["y"]]
+
+
+def test_a_thousand_calls_leave_nothing_behind(
+    daemon: RunningDaemon, serve: Serve, ask: Ask
+) -> None:
+    def call_often(requests: Any) -> Any:
+        x = np.ones((1, 1000), np.float32)
+        for _ in range(250):
+            pytriton.infer("often-double", x=x)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: pytriton.infer("often-double", x=x), range(250)))
+        return [{"y": np.zeros(1, np.float32)}]
+
+    serve(double, "often-double", config=ModelConfig(max_batch_size=4))
+    serve(call_often, "often", config=UNBATCHED)
+    ask("often", {"x": np.zeros(1, np.float32)})
+    before = _use(daemon)
+    for _ in range(2):
+        ask("often", {"x": np.zeros(1, np.float32)})
+    after = _use(daemon)
+    for pid, (descriptors, memory) in after.items():
+        assert (
+            descriptors - before[pid][0] < 10
+        )  # one for as many calls as ever were under way at once
+        assert memory - before[pid][1] < 4 << 20
+
+
+def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
+    """Return the descriptors and the bytes of memory of each stub and worker."""
+    return {
+        child.pid: (child.num_fds(), child.memory_info().rss)
+        for child in daemon.children()
+        if "stub" in child.name() or "boot.py" in " ".join(child.cmdline())
+    }
+
+
+@pytest.mark.parametrize("call", ["infer", "async_infer", "stream"])
+def test_outside_of_a_worker_the_way_is_named(call: str) -> None:
+    async def make() -> None:
+        made = getattr(pytriton, call)("double", x=np.zeros(1))
+        if call == "async_infer":
+            await made
+
+    with pytest.raises(PyTritonInvalidOperationError, match="ModelClient"):
+        asyncio.run(make())
+
+
+def test_a_fork_of_a_worker_cannot_call(serve: Serve, ask: Ask) -> None:
+    def forks(requests: Any) -> Any:
+        reader, writer = os.pipe()
+        pytriton.infer("forked-double", x=requests[0]["x"][None])
+        if os.fork() == 0:
+            try:
+                pytriton.infer("forked-double", x=requests[0]["x"])
+            except BaseException as error:
+                os.write(writer, str(error).encode())
+            os._exit(0)
+        os.close(writer)
+        os.wait()
+        with os.fdopen(reader, "rb") as said:
+            return [{"y": np.array([said.read()], object)}]
+
+    serve(double, "forked-double")
+    serve(forks, "forks", config=UNBATCHED, outputs=_tensors(np.bytes_, "y"))
+    (text,) = ask("forks", {"x": np.zeros(1, np.float32)})["y"].tolist()
+    assert b"forked from a worker" in text
+
+
+# ── decoupled models ─────────────────────────────────────────────────────────────────────────────
+
+
+class Counts:
+    """Answers 0, 1, … x-1; an x below 0: an error after two answers. Notes in a file when it is closed early."""
+
+    def __init__(self, note: str) -> None:
+        self._note = note
+
+    def __call__(self, requests: Any) -> Iterator[Any]:
+        wanted = int(requests[0]["x"].item())
+        done = False
+        try:
+            for number in range(abs(wanted)):
+                if wanted < 0 and number == 2:
+                    raise ValueError("that is enough")
+                yield [{"y": np.array([number], np.float32)}]
+            done = True
+        finally:
+            if not done:
+                open(self._note, "w").close()
+
+
+def _numbers(x: float, **options: Any) -> Iterator[float]:
+    for answer in pytriton.stream("counts", x=np.array([x], np.float32), **options):
+        yield float(answer["y"].item())
+
+
+def _sums(requests: Any) -> Any:
+    return [{"y": np.array([sum(_numbers(requests[0]["x"].item()))], np.float32)}]
+
+
+async def _sums_async(requests: Any) -> Any:
+    async def total() -> float:
+        answers = pytriton.async_stream("counts", x=requests[0]["x"])
+        return sum([float(answer["y"].item()) async for answer in answers])
+
+    return [{"y": np.array(await asyncio.gather(total(), total()), np.float32)}]
+
+
+def _relays(requests: Any) -> Iterator[Any]:
+    for number in _numbers(requests[0]["x"].item()):
+        yield [{"y": np.array([10 * number], np.float32)}]
+
+
+async def _relays_async(requests: Any) -> Any:
+    async for answer in pytriton.async_stream("counts", x=requests[0]["x"]):
+        yield [{"y": 100 * answer["y"]}]
+
+
+def _takes_three(requests: Any) -> Any:
+    """Take three answers of a model that would give a million, and end the call in the way asked for."""
+    way = requests[0]["x"].item()
+    answers = pytriton.stream("counts", x=np.array([1e6], np.float32))
+    taken = [float(next(answers)["y"].item()) for _ in range(3)]
+    if way == 0:
+        answers.cancel()
+        taken += [float(len(list(answers)))]
+    elif way == 1:
+        del answers
+    else:
+        os._exit(9)
+    return [{"y": np.array(taken, np.float32)}]
+
+
+@pytest.fixture(scope="module")
+def counts(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    note: Path = tmp_path_factory.mktemp("counts") / "closed"
+    register = partial(daemon.client.register, inputs=FLOATS_X, outputs=FLOATS_Y, progress=False)
+    register(Counts(str(note)), "counts", config=STREAMS)
+    return note
+
+
+def test_answers_of_a_stream_come_in_order_and_all(serve: Serve, ask: Ask, counts: Path) -> None:
+    serve(_sums, "sums", config=UNBATCHED)
+    serve(_sums_async, "sums-async", config=UNBATCHED)
+    for n in (0, 1, 100):
+        x = {"x": np.array([n], np.float32)}
+        assert ask("sums", x)["y"].tolist() == [sum(range(n))]
+        assert ask("sums-async", x)["y"].tolist() == [sum(range(n))] * 2
+    with pytest.raises(Exception, match="call to model counts: ValueError: that is enough"):
+        ask("sums", {"x": np.array([-5], np.float32)})
+
+
+def test_a_stream_relays_another(daemon: RunningDaemon, serve: Serve, counts: Path) -> None:
+    for infer, name, factor in ((_relays, "relays", 10), (_relays_async, "relays-async", 100)):
+        serve(infer, name, config=STREAMS)
+        with Streaming(daemon.grpc, name, {"x": np.array([4], np.float32)}) as stream:
+            assert [int(answer["y"].item()) for answer in stream] == [
+                factor * number for number in range(4)
+            ]
+
+
+def test_infer_says_that_a_model_is_decoupled_and_stream_takes_one_that_is_not(
+    serve: Serve, ask: Ask, counts: Path
+) -> None:
+    def infers(requests: Any) -> Any:
+        with pytest.raises(CallError, match=r"pytriton\.stream") as refused:
+            pytriton.infer("counts", x=requests[0]["x"])
+        assert refused.value.code == "UNSUPPORTED"
+        answers = list(pytriton.stream("single", x=requests[0]["x"]))
+        return [{"y": np.concatenate([answer["y"] for answer in answers])}]
+
+    serve(Fails(), "single", config=UNBATCHED)
+    serve(infers, "infers", config=UNBATCHED)
+    assert ask("infers", {"x": np.ones(1, np.float32)})["y"].tolist() == [2]
+
+
+@pytest.mark.parametrize("way", [0, 1, 2], ids=["cancelled", "let-go", "caller-dies"])
+def test_a_stream_that_nobody_waits_for_is_closed(
+    serve: Serve, ask: Ask, counts: Path, way: int
+) -> None:
+    counts.unlink(missing_ok=True)
+    serve(_takes_three, f"takes-three-{way}", config=UNBATCHED, on_crash="fail")
+    x = {"x": np.array([way], np.float32)}
+    if way == 2:
+        with pytest.raises(InferenceServerException, match="code 9"):
+            ask("takes-three-2", x)
+    else:
+        assert ask(f"takes-three-{way}", x)["y"].tolist() == [0, 1, 2, 0][: 4 - way]
+    eventually(counts.exists, "the generator is closed")
+
+
+# ── chains ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class CountsDown:
+    """Calls `model`, which calls it, and so on down to 0."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def __call__(self, requests: Any) -> Any:
+        x = requests[0]["x"]
+        if x.item() <= 0:
+            return [{"y": np.zeros(1, np.float32)}]
+        return [{"y": 1 + pytriton.infer(self._model, x=x - 1)["y"]}]
+
+
+def test_a_circle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
+    serve(CountsDown("itself"), "itself", config=UNBATCHED)
+    serve(CountsDown("pong"), "ping", config=UNBATCHED)
+    serve(CountsDown("ping"), "pong", config=UNBATCHED)
+    x = {"x": np.array([5], np.float32)}
+    with pytest.raises(
+        InferenceServerException, match=r"itself → itself.*1 worker of model itself"
+    ):
+        ask("itself", x)
+    with pytest.raises(InferenceServerException, match="ping → pong → ping"):
+        ask("ping", x)
+    for model in ("itself", "ping", "pong"):  # nothing is stuck
+        assert ask(model, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_recursion_goes_as_deep_as_there_are_instances(
+    serve: Serve, ask: Ask, lanes: int
+) -> None:
+    name = f"deep{lanes}"
+    serve(CountsDown(name), name, config=UNBATCHED, instances=3, lanes=lanes)
+    for _ in range(3):
+        for depth in range(3):
+            x = {"x": np.array([depth], np.float32)}
+            assert ask(name, x)["y"].tolist() == [depth]
+    with pytest.raises(InferenceServerException, match="3 workers of model deep"):
+        ask(name, {"x": np.array([3], np.float32)})
+
+
+async def _counts_down_async(requests: Any) -> Any:
+    x = requests[0]["x"]
+    if x.item() > 0:
+        (answer,) = [one async for one in pytriton.async_stream("descends", x=x - 1)]
+        yield [{"y": answer["y"] + 1}]
+    else:
+        yield [{"y": np.zeros(1, np.float32)}]
+
+
+def test_where_nothing_gets_stuck_a_recursion_ends_at_a_depth(
+    daemon: RunningDaemon, serve: Serve
+) -> None:
+    """A worker of an asynchronous model serves other batches while one waits."""
+    serve(_counts_down_async, "descends", config=STREAMS)
+    with Streaming(daemon.grpc, "descends", {"x": np.array([15], np.float32)}) as stream:
+        assert [answer["y"].item() for answer in stream] == [15]
+    with (
+        pytest.raises(InferenceServerException, match="nested more than 16 deep"),
+        Streaming(daemon.grpc, "descends", {"x": np.array([50], np.float32)}) as stream,
+    ):
+        list(stream)

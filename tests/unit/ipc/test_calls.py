@@ -1,0 +1,179 @@
+"""The connection for calls: what one end sends, the other receives; what breaks the protocol is one kind of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pytest
+
+from pytriton.ipc import tensors
+from pytriton.ipc.arena import Arena
+from pytriton.ipc.calls import (
+    CHAIN_PARAMETER,
+    Answer,
+    AnswerRead,
+    Call,
+    CallConnection,
+    CallDropped,
+    Calling,
+    CallMessage,
+    Link,
+    Retiring,
+    Slots,
+    decode_chain,
+    encode_chain,
+    socket_path,
+)
+from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
+
+REF = TensorRef("x", "FP32", [2], 1, 0, 8)
+CHAIN = [Link("a", "w1"), Link("ä/b", "")]
+MESSAGES: list[CallMessage] = [
+    Call(1, "m", -1, [REF], ["y"], "{}", "id", 7, 3, 1000, True, CHAIN),
+    Call(2, "m", 3, [], [], '{"a": 1}', "", "sequence", 0, 0, False, []),
+    CallDropped(1),
+    AnswerRead(2),
+    Calling(),
+    Answer(1, [REF], False),
+    Answer(2, [], True, "Kaputt ✗", "INTERNAL"),
+    Retiring(),
+]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[CallConnection, CallConnection]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pair = CallConnection(ours, peer_trusted=False), CallConnection(theirs, peer_trusted=True)
+    yield pair
+    for end in pair:
+        end.close()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(
+    ends: tuple[CallConnection, CallConnection], message: CallMessage
+) -> None:
+    ends[0].send(message)
+    assert ends[1].receive() == message
+
+
+def test_a_slot_holds_a_tensor_and_is_used_again(
+    ends: tuple[CallConnection, CallConnection],
+) -> None:
+    worker, proxy = ends[1], ends[0]
+    slots = Slots(worker)
+    for value in range(3):
+        slot = slots.take()
+        array = np.full(3, value, np.float32)
+        ref = slot.placed(tensors.write(slot, "x", "FP32", array, array.dtype))
+        worker.send(Answer(1, [ref], False))
+        received = proxy.receive()
+        assert isinstance(received, Answer)
+        (got,) = received.outputs
+        assert got.memory == 1
+        np.testing.assert_array_equal(tensors.read(proxy, got, array.dtype), array)
+        slots.give_back(slot)
+    slots.close()
+
+
+def test_a_slot_that_has_grown_large_is_given_back(
+    ends: tuple[CallConnection, CallConnection],
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    slots = Slots(ends[0])
+    slot = slots.take()
+    tensors.write_raw(slot, "x", "BYTES", [1], bytes(65 << 20))
+    slots.give_back(slot)
+    ends[0].send(Calling())
+    assert ends[1].receive() == Calling()
+    with pytest.raises(LaneError, match="never announced"):
+        ends[1].memory(slot.number, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_end_of_the_peer_is_seen_by_all_that_use_it(
+    ends: tuple[CallConnection, CallConnection],
+) -> None:
+    ends[1].hang_up()
+    with pytest.raises(LaneClosed):
+        ends[0].receive()
+    with pytest.raises(LaneClosed):
+        ends[0].send(Calling())
+    with pytest.raises(LaneClosed):
+        Slots(ends[0]).take()
+
+
+def test_what_was_sent_before_the_peer_takes_no_more_is_received(
+    ends: tuple[CallConnection, CallConnection],
+) -> None:
+    ends[0].send(CallDropped(1))
+    ends[1].take_no_more()
+    with pytest.raises(LaneClosed):
+        ends[0].send(CallDropped(2))
+    assert ends[1].receive() == CallDropped(1)
+    with pytest.raises(LaneClosed):
+        ends[1].receive()
+    ends[1].send(Retiring())
+    assert ends[0].receive() == Retiring()
+
+
+def test_a_message_that_is_too_large_is_refused_where_it_is_made(
+    ends: tuple[CallConnection, CallConnection],
+) -> None:
+    call = Call(1, "m", -1, [], [], json.dumps({"a": "x" * 70000}), "", 0, 0, 0, False, [])
+    with pytest.raises(LaneError, match="too large"):
+        ends[0].send(call)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc1",
+        msgspec.msgpack.encode(["Answer"]),
+        msgspec.msgpack.encode(["Memory", 1]),
+        b"x" * 70000,
+    ],
+    ids=["no-messagepack", "too-short", "memory-without-descriptor", "too-long"],
+)
+def test_what_is_no_message_is_one_kind_of_error(data: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        connection = CallConnection(theirs, peer_trusted=False)
+        ours.send(data)
+        with pytest.raises(LaneError):
+            connection.receive()
+        connection.close()
+
+
+def test_memory_that_could_be_shrunk_is_refused(
+    ends: tuple[CallConnection, CallConnection], tmp_path: os.PathLike[str]
+) -> None:
+    ends[1].announce(os.open(os.fspath(tmp_path), os.O_TMPFILE | os.O_RDWR))
+    with pytest.raises(LaneError, match="shrink"):
+        ends[0].receive()
+    arena = Arena("sealed")
+    ends[1].announce(arena.open_readonly())
+    ends[1].send(Calling())
+    assert ends[0].receive() == Calling()
+    arena.close()
+
+
+def test_a_chain_travels_in_a_request_parameter() -> None:
+    parameters = json.dumps({"mine": 1, CHAIN_PARAMETER: encode_chain(CHAIN)})
+    assert decode_chain(parameters) == CHAIN
+
+
+@pytest.mark.parametrize("value", [1, "", "[", "[[1,2]]", '{"a":1}', None])
+def test_a_chain_that_a_client_made_up_is_none(value: object) -> None:
+    assert decode_chain(json.dumps({CHAIN_PARAMETER: value})) == []
+    assert decode_chain("{}") == []
+
+
+def test_its_socket_has_no_longer_a_path_than_the_lanes() -> None:
+    assert len(socket_path("/run/x/w1.sock")) <= len("/run/x/w1.sock")
+    assert socket_path("/run/x/w1.sock") != "/run/x/w1.sock"

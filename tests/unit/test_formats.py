@@ -1,0 +1,226 @@
+"""The loaders of model files on real files, and the configurations that they complete."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import onnx_files, repositories
+
+from pytriton.formats import complete, probe, table
+from pytriton.formats.loaded import FormatError, Loaded
+from pytriton.formats.model import FolderModel, load_file
+from pytriton.formats.pytorch import in_order
+from pytriton.formats.recipe import Recipe
+from pytriton.ipc.lane import VERSION_PARAMETER
+from pytriton.proxy.types import Request
+
+
+def load(title: str, path: Path, config: dict[str, Any] | None = None) -> Loaded:
+    form = next(one for one in table.FORMATS if one.title == title)
+    for module in form.packages:
+        pytest.importorskip(module)
+    return load_file(title, form.loader, str(path), config or {})
+
+
+@pytest.fixture
+def affine(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_files.affine(2.0))
+    return path
+
+
+def test_onnx_tells_all(affine: Path) -> None:
+    loaded = load("ONNX", affine)
+    config = complete.complete({}, loaded, "model.onnx")
+    assert config == {
+        "max_batch_size": complete.DEFAULT_MAX_BATCH_SIZE,
+        "dynamic_batching": {},
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
+    }
+    answer = loaded.infer({"x": np.ones((2, 4), np.float32)})
+    assert answer["y"].tolist() == [[2.0] * 4] * 2
+
+
+def test_what_config_pbtxt_says_stays(affine: Path) -> None:
+    loaded = load("ONNX", affine)
+    said = {"max_batch_size": 0, "output": [{"name": "y", "label_filename": "labels.txt"}]}
+    config = complete.complete(said, loaded, "model.onnx")
+    assert config["max_batch_size"] == 0
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 4]}]
+    assert config["output"][0]["label_filename"] == "labels.txt"
+    assert config["output"][0]["dims"] == [-1, 4]
+    assert complete.is_complete(config)
+    assert not complete.is_complete(said)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"input": [{"name": "z"}]}, "has an input 'z', but .* its inputs are x"),
+        (
+            {"output": [{"name": "y", "data_type": "TYPE_FP64", "dims": [4]}]},
+            "says that output 'y' is FP64, but in .* it is FP32",
+        ),
+    ],
+)
+def test_a_configuration_that_contradicts_the_file_is_refused(
+    affine: Path, config: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(FormatError, match=text):
+        complete.complete(config, load("ONNX", affine), "model.onnx")
+
+
+def test_onnx_text_goes_in_and_out(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    text = (onnx_files.STRING, ["n"])
+    path.write_bytes(
+        onnx_files.model([onnx_files.node("Identity", ["t"], ["u"])], {"t": text}, {"u": text})
+    )
+    loaded = load("ONNX", path)
+    assert loaded.inputs is not None
+    assert loaded.inputs[0].datatype == "BYTES"
+    answer = loaded.infer({"t": np.array(["grün".encode(), b""], np.object_)})
+    assert answer["u"].tolist() == ["grün", ""]
+
+
+def test_scikit_learn_has_outputs_by_its_methods(tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    classifier, images, labels = repositories.trained_on_digits()
+    path = tmp_path / "model.joblib"
+    joblib.dump(classifier, path)
+    loaded = load("scikit-learn", path)
+    config = complete.complete({}, loaded, str(path))
+    assert config["input"] == [{"name": "input__0", "data_type": "TYPE_FP64", "dims": [64]}]
+    assert config["output"] == [
+        {"name": "predict", "data_type": "TYPE_INT64", "dims": [1], "reshape": {"shape": []}},
+        {"name": "predict_proba", "data_type": "TYPE_FP64", "dims": [10]},
+    ]
+    answer = loaded.infer({"input__0": images})
+    assert (answer["predict"] == labels).mean() > 0.9
+    named = {
+        "output": [{"name": "scores"}],
+        "parameters": {"method": {"string_value": "predict_proba"}},
+    }
+    scores = load("scikit-learn", path, named).infer({"a": images[:, :30], "b": images[:, 30:]})
+    assert np.array_equal(scores["scores"], answer["predict_proba"])
+    named["parameters"] = {"method": {"string_value": "transform"}}
+    with pytest.raises(FormatError, match=r"what transform\(\) returns, but a MLPClassifier"):
+        load("scikit-learn", path, named)
+
+
+def test_scikit_learn_labels_may_be_text(tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    neighbors = importlib.import_module("sklearn.neighbors")
+    model = neighbors.KNeighborsClassifier(1).fit([[0.0], [1.0]], ["nein", "ja"])
+    path = tmp_path / "model.pkl"
+    joblib.dump(model, path)
+    loaded = load("scikit-learn", path)
+    assert complete.complete({}, loaded, "m")["output"][0]["data_type"] == "TYPE_STRING"
+    assert loaded.infer({"x": np.array([[0.1], [0.9]])})["predict"].tolist() == [b"nein", b"ja"]
+
+
+def test_a_file_without_an_estimator_is_told(tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    joblib.dump({"weights": 1}, tmp_path / "model.joblib")
+    with pytest.raises(FormatError, match="holds a dict, which has none of predict"):
+        load("scikit-learn", tmp_path / "model.joblib")
+
+
+def trees_of(title: str, folder: Path, rows: Any, labels: Any) -> Path:
+    """Train a few trees and write them in one of the formats."""
+    if title == "XGBoost":
+        xgboost = pytest.importorskip("xgboost")
+        settings = {"objective": "multi:softprob", "num_class": 10, "max_depth": 3}
+        booster = xgboost.train(settings, xgboost.DMatrix(rows, labels), num_boost_round=8)
+        path = folder / "xgboost.json"
+    else:
+        lightgbm = pytest.importorskip("lightgbm")
+        settings = {"objective": "multiclass", "num_class": 10, "verbose": -1, "num_leaves": 8}
+        booster = lightgbm.train(settings, lightgbm.Dataset(rows, labels), num_boost_round=8)
+        path = folder / "model.txt"
+    booster.save_model(str(path))
+    return path
+
+
+@pytest.mark.parametrize("title", ["XGBoost", "LightGBM"])
+def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
+    _, images, labels = repositories.trained_on_digits()
+    path = trees_of(title, tmp_path, images.astype(np.float32), labels)
+    loaded = load(title, path)
+    config = complete.complete({}, loaded, str(path))
+    assert config["input"] == [{"name": "input__0", "data_type": "TYPE_FP32", "dims": [64]}]
+    assert config["output"] == [{"name": "output__0", "data_type": "TYPE_FP32", "dims": [10]}]
+    rows = {"input__0": images[:50].astype(np.float32)}
+    scores = loaded.infer(rows)["output__0"]
+    assert scores.shape == (50, 10)
+    assert (scores.argmax(axis=1) == labels[:50]).mean() > 0.8
+    as_class = {"parameters": {"output_class": {"string_value": "true"}}}
+    classes = load(title, path, as_class).infer(rows)["output__0"]
+    assert np.array_equal(classes, scores.argmax(axis=1))
+
+
+def test_pytorch_tensors_are_ordered_as_in_triton() -> None:
+    assert in_order(["b", "a"], ["a", "b"]) == ["a", "b"]
+    assert in_order(["INPUT__1", "INPUT__0"], ["x"]) == ["INPUT__0", "INPUT__1"]
+    assert in_order(["second", "first"], ["x", "y"]) == ["second", "first"]
+    with pytest.raises(FormatError, match="same number after '__'"):
+        in_order(["a__0", "b__0"], [])
+
+
+def test_a_missing_package_is_named_with_the_line_for_pip() -> None:
+    form = next(one for one in table.FORMATS if one.title == "scikit-learn")
+    text = table.missing(form, "/venv/bin/python", ["sklearn", "joblib"])
+    assert "/venv/bin/python -m pip install scikit-learn joblib" in text
+
+
+def test_the_probe_answers_or_says_why(affine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    question = {
+        "title": "ONNX",
+        "loader": "pytriton.formats.onnx",
+        "path": str(affine),
+        "config": {},
+    }
+    assert probe.answer(question)["config"]["input"][0]["name"] == "x"
+    (tmp_path / "bad.onnx").write_bytes(b"nothing of the kind")
+    said = probe.answer({**question, "path": str(tmp_path / "bad.onnx")})["error"]
+    assert said.startswith(f"{tmp_path / 'bad.onnx'} cannot be loaded")
+
+
+def test_a_folder_model_answers_versions_and_shapes_each_for_itself(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    files = {}
+    for version in (1, 2):
+        files[version] = str(tmp_path / f"{version}.onnx")
+        Path(files[version]).write_bytes(onnx_files.affine(float(version), ("n", "m")))
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+    }
+    serve = FolderModel(Recipe("m", "ONNX", "pytriton.formats.onnx", config, files))
+    asked = [("1", 2), ("2", 3), ("", 2), ("1", 2), ("1", 3)]
+    requests = [
+        Request(
+            {"x": np.full((2, width), index, np.float32)},
+            {VERSION_PARAMETER: version} if version else {},
+        )
+        for index, (version, width) in enumerate(asked)
+    ]
+    answers = serve(requests)
+    for index, (asked_for, width) in enumerate(asked):
+        factor = int(asked_for or 2)
+        assert answers[index]["y"].tolist() == [[float(index * factor)] * width] * 2
+
+
+def test_a_recipe_travels_by_name_only() -> None:
+    recipe = Recipe("m", "ONNX", "pytriton.formats.onnx", {}, {1: "/m/1/model.onnx"})
+    payload = recipe.payload()
+    assert b"pytriton.formats.recipe" in io.BytesIO(payload).read()
+    assert b"onnxruntime" not in payload

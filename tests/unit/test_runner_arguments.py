@@ -1,0 +1,181 @@
+"""What a runner makes of its arguments before anything is started or sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.runner import Runner, RunnerArgumentError
+from pytriton.runner.arrays import to_array
+from pytriton.runner.options import daemon_settings
+from pytriton.runner.signature import Signature
+
+CONFIG: dict[str, Any] = {
+    "name": "m",
+    "max_batch_size": 4,
+    "input": [
+        {"name": "a", "data_type": "TYPE_FP32", "dims": ["2"]},
+        {"name": "n", "data_type": "TYPE_INT16", "dims": ["1"], "reshape": {}},
+        {"name": "t", "data_type": "TYPE_STRING", "dims": ["-1"], "optional": True},
+    ],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": ["2"]}],
+}
+
+
+class Tensor:
+    """Something that speaks DLPack, as torch's tensors do."""
+
+    def __init__(self, array: Any, requires_grad: bool = False) -> None:
+        self.array = array
+        self.requires_grad = requires_grad
+
+    def __dlpack__(self, **options: Any) -> Any:
+        assert not self.requires_grad
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def detach(self) -> Tensor:
+        return Tensor(self.array)
+
+
+class OnDevice:
+    """A tensor on a GPU, whose own library brings it over."""
+
+    def __dlpack__(self) -> Any:
+        raise AssertionError("not asked for memory that nobody can read here")
+
+    def __dlpack_device__(self) -> Any:
+        return 2, 0
+
+    def cpu(self) -> Any:
+        return np.arange(2.0)
+
+
+class Frame:
+    """What pandas' objects offer."""
+
+    def to_numpy(self) -> Any:
+        return np.arange(4.0).reshape(2, 2)
+
+
+class Image:
+    """What PIL's images offer."""
+
+    def __init__(self, pixels: Any) -> None:
+        self.__array_interface__ = pixels.__array_interface__
+        self.pixels = pixels
+
+
+def test_inputs_are_taken_by_position_or_by_name() -> None:
+    signature = Signature(CONFIG)
+    a, n = np.ones((3, 2)), np.ones(3, int)
+    by_position = signature.bind([a, n], {})
+    by_name = signature.bind([], {"n": n, "a": a})
+    assert list(by_position) == ["a", "n"]
+    assert by_position["a"].dtype == by_name["a"].dtype == np.float32
+    assert by_position["n"].dtype == np.int16
+    assert by_position["n"].shape == (3, 1)
+    text = signature.bind([a, n, [["ü"]] * 3], {})["t"]
+    assert text.tolist() == [["ü".encode()]] * 3
+
+
+def test_what_fits_is_not_copied() -> None:
+    array = np.ones((3, 2), np.float32)
+    assert np.shares_memory(Signature(CONFIG).bind([array, [1, 1, 1]], {})["a"], array)
+    single = np.ones(2, np.float32)
+    assert np.shares_memory(Signature(CONFIG).bind([single, [1]], {})["a"], single)
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "text"),
+    [
+        ([1], {"a": 1}, "either by position or by name"),
+        ([1, 2, 3, 4], {}, r"takes 3 inputs \(a \(FP32 \[2\]\), .*optional\)\), got 4"),
+        ([1], {}, "takes 3 inputs .*got 1"),
+        ([], {"a": 1}, "lacks its input 'n'"),
+        ([], {"a": 1, "n": 1, "z": 1}, "has no input 'z'"),
+        ([np.ones((3, 2)), [70000] * 3], {}, "INT16: -32768 to 32767, got values from 70000"),
+        ([np.ones((3, 2)), [1.5] * 3], {}, r"'n' takes INT16 \(int16\), got float64"),
+        ([np.ones((3, 2)), [1, 2]], {}, r"different batch sizes \(a: 3, n: 2\)"),
+        ([np.ones((5, 2)), [1] * 5], {}, "at most 4, got 5"),
+        ([np.ones((3, 2, 1)), [1] * 3], {}, r"shape \[3, 2, 1\], which does not fit"),
+        ([np.ones((1, 2)), [1], [[3]]], {}, "'t' takes bytes or text .*got int64"),
+        ([np.ones((1, 2)), [1], np.array([[None]])], {}, "got a NoneType among them"),
+    ],
+)
+def test_each_mistake_has_its_own_error(
+    positional: list[Any], named: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(RunnerArgumentError, match=text):
+        Signature(CONFIG).bind(positional, named)
+
+
+def test_what_converts_is_converted_without_a_copy() -> None:
+    array = np.arange(4.0)
+    for value in (Tensor(array), Tensor(array, requires_grad=True), Image(array)):
+        assert np.shares_memory(to_array("x", value), array)
+    assert to_array("x", Frame()).shape == (2, 2)
+    assert to_array("x", OnDevice()).tolist() == [0.0, 1.0]
+    assert to_array("x", b"bytes").dtype.kind == "S"
+    with pytest.raises(RunnerArgumentError, match="cannot be a dict"):
+        to_array("x", {})
+
+
+def test_options_of_tritonserver_become_settings() -> None:
+    given = [
+        "--model-control-mode=explicit",
+        "--load-model=a",
+        "--load-model=b",
+        "--http-port=9000",
+        "--allow-metrics=false",
+        "--exit-timeout-secs=5",
+        "--trace-config=rate=1",
+        "--trace-config=count=2",
+    ]
+    assert daemon_settings(given) == {
+        "model_control_mode": "explicit",
+        "load_model": ["a", "b"],
+        "http_port": 9000,
+        "allow_metrics": False,
+        "grace_period_s": 5.0,
+        "tritonserver_options": {"trace-config": ["rate=1", "count=2"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["log-verbose=1"], "list of strings starting with '--'"),
+        ("--log-verbose=1", "list of strings starting with '--'"),
+        ([1], "list of strings starting with '--'"),
+        (["--http-port=many"], "'--http-port=many' needs a number"),
+        (["--allow-http=perhaps"], "needs true or false"),
+    ],
+)
+def test_options_that_are_none_are_refused(given: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        daemon_settings(given)
+
+
+def test_a_runner_checks_its_arguments_and_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'grpc' or 'http', got 'smtp'"):
+        Runner("r", tmp_path, "smtp")
+    with pytest.raises(RunnerArgumentError, match=r"either model_repository=.*or daemon="):
+        Runner("r")
+    with pytest.raises(RunnerArgumentError, match=r"either model_repository=.*or daemon="):
+        Runner("r", tmp_path, daemon=tmp_path)
+    with pytest.raises(RunnerArgumentError, match=r"no folder .*nowhere"):
+        Runner("r", tmp_path / "nowhere")
+    with pytest.raises(RunnerArgumentError, match="cli_args and settings are for a daemon"):
+        Runner("r", daemon=tmp_path, cli_args=["--log-verbose=1"])
+    runner = Runner("r", [tmp_path, "s3://bucket/models"])
+    assert "any_model" in repr(runner.any_model)
+    assert "with-dashes" in repr(runner["with-dashes"].version(2))
+    with pytest.raises(AttributeError):
+        runner._repr_html_  # noqa: B018  (notebooks ask)
+    runner.close()

@@ -1,0 +1,120 @@
+"""What `pb_utils` needs of a worker: where log lines, metrics and calls to other models go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytriton import calls, pb_utils
+from pytriton.exceptions import PyTritonError
+from pytriton.ipc.lane import MetricUpdate
+from pytriton.pb_utils import host
+
+
+class WorkerHost(host.Host):
+    """The host in a worker. Log lines go to its standard error, which the daemon reads with their levels.
+
+    Changes of metrics are kept until there is somebody to give them to. Calls go through the proxy.
+    """
+
+    def __init__(self, model_name: str, model_dir: str | None) -> None:
+        self.model_name = model_name
+        self.model_dir = model_dir
+        self._updates: list[MetricUpdate] = []
+        self._listener: Callable[[], None] | None = None
+
+    def metric(self, update: MetricUpdate) -> None:
+        self._updates.append(update)
+        if self._listener is not None:
+            self._listener()
+
+    def on_metric(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after every change, in the thread of who made it."""
+        self._listener = listener
+
+    def take_metrics(self, most: int) -> list[MetricUpdate]:
+        """Return the oldest changes, at most so many, which are forgotten here."""
+        taken, self._updates[:most] = self._updates[:most], []
+        return taken
+
+    def infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        try:
+            pending = calls.begin(_call(request, decoupled=decoupled))
+        except PyTritonError as error:
+            failed = _failed(error)
+            return iter([failed]) if decoupled else failed
+        if decoupled:
+            return ResponseIterator(pending)
+        delivery = pending.wait()
+        assert delivery is not None  # no time-out was given
+        return _response(delivery)
+
+    async def async_infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        try:
+            pending = calls.begin(_call(request, decoupled=decoupled))
+        except PyTritonError as error:
+            failed = _failed(error)
+            return iter([failed]) if decoupled else failed
+        if decoupled:
+            return ResponseIterator(pending)
+        return _response(await pending.wait_async())
+
+
+class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
+    """The responses of a decoupled model to one request, as they come. The last one may be empty."""
+
+    def __init__(self, pending: calls.Pending) -> None:
+        self._pending = pending
+        self._ended = False
+
+    def __next__(self) -> pb_utils.InferenceResponse:
+        if self._ended:
+            raise StopIteration
+        delivery = self._pending.wait()
+        assert delivery is not None  # no time-out was given
+        self._ended = delivery.final
+        return _response(delivery)
+
+    def __aiter__(self) -> ResponseIterator:
+        return self
+
+    async def __anext__(self) -> pb_utils.InferenceResponse:
+        if self._ended:
+            raise StopAsyncIteration
+        delivery = await self._pending.wait_async()
+        self._ended = delivery.final
+        return _response(delivery)
+
+    def cancel(self) -> None:
+        """Have the model stop; no more responses come."""
+        self._ended = True
+        self._pending.cancel()
+
+
+def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.ModelCall:
+    return calls.ModelCall(
+        request.model_name(),
+        {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
+        outputs=sorted(request.requested_output_names()),
+        version=request.model_version(),
+        parameters=request.given_parameters(),
+        request_id=request.request_id(),
+        correlation_id=request.correlation_id(),
+        flags=request.flags(),
+        timeout_us=request.timeout(),
+        stream=decoupled,
+    )
+
+
+def _response(delivery: calls.Delivery) -> pb_utils.InferenceResponse:
+    if delivery.error is not None:
+        code = getattr(pb_utils.TritonError, delivery.code, pb_utils.TritonError.INTERNAL)
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(delivery.error, code))
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, array) for name, array in delivery.outputs.items()]
+    )
+
+
+def _failed(error: PyTritonError) -> pb_utils.InferenceResponse:
+    code = getattr(pb_utils.TritonError, getattr(error, "code", ""), pb_utils.TritonError.INTERNAL)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

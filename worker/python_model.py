@@ -1,0 +1,299 @@
+"""A Triton Python model in a worker: its class is loaded, and batches go through its `execute`.
+
+    requests on the lane ──▶ pb_utils requests ──▶ execute ──▶ pb_utils responses ──▶ the lane
+
+Where answers may come at any time, python_streams.py serves it; else `execute` returns them, and
+the loop is that of every callable (loop.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton import pb_utils
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc import datatypes, messages, tensors
+from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton.ipc.errors import sendable
+from pytriton.ipc.lane import (
+    BatchDone,
+    BatchFailed,
+    Lane,
+    RequestDetails,
+    RequestRef,
+    ResponseDetails,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton.pb_utils.helpers import serialize_byte_tensor
+from pytriton.worker.model import Model, Part, Unrecoverable
+
+
+class WrongReturn(pb_utils.TritonModelException):
+    """`execute` returned something else than it should; the text says all."""
+
+
+_RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
+#: Parameters of requests that other models' workers have made.
+_OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
+_NO_DETAILS = RequestDetails()
+
+
+class PythonModel(Model):
+    """An instance of a `TritonPythonModel` with what its configuration says."""
+
+    def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
+        assert spec.python_model is not None
+        self.name = spec.name
+        self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
+        self.asynchronous = False
+        self.streams = spec.python_model.streams or self.decoupled
+        self.execution_timeout_s = spec.execution_timeout_s
+        self.instance_name = instance_name
+        self.now: Sequence[Part] = ()
+        self._version = spec.version
+        self._most_rows = spec.config.get("max_batch_size", 0)
+        self._batching = self._most_rows > 0
+        self._zero_copy = spec.zero_copy_inputs
+        self._instance = instance
+        self._events: asyncio.AbstractEventLoop | None = None
+
+    def close(self) -> None:
+        """Call the model's `finalize`; what it raises goes to the model's log."""
+        finalize = getattr(self._instance, "finalize", None)
+        if finalize is None:
+            return
+        try:
+            finalize()
+        except Exception:
+            pb_utils.Logger.log_error(f"finalize of model {self.name} failed")
+            traceback.print_exc()
+
+    def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
+        """Return the requests of a batch, with their inputs copied out of Triton's memory.
+
+        Raises:
+            LaneError, ArenaError: the descriptors are wrong.
+        """
+        return [self._request(ref, lane) for ref in refs]
+
+    def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
+        """Call the model's `execute`; what it returns may have to be awaited."""
+        return self._instance.execute(requests)
+
+    def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        """Run `execute` once on one batch, or several merged; return an answer for each.
+
+        Raises:
+            Unrecoverable: the model said so; the text is for the clients, too.
+        """
+        self.now = parts
+        try:
+            requests = [
+                one for part in parts for one in self.incoming(part.batch.requests, part.lane)
+            ]
+            responses = self._responses(requests)
+        except PyTritonUnrecoverableError as error:
+            traceback.print_exc()
+            raise Unrecoverable(self.failure(error)) from error
+        except Exception as error:
+            traceback.print_exc()
+            return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
+        finally:
+            self.now = ()
+        answers: list[BatchDone | BatchFailed] = []
+        start = 0
+        for part in parts:
+            end = start + len(part.batch.requests)
+            answers.append(self._answered(part, responses[start:end]))
+            start = end
+        return answers
+
+    def failure(self, error: BaseException) -> str:
+        """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""
+        text = str(error) if isinstance(error, WrongReturn) else f"{type(error).__name__}: {error}"
+        return sendable(
+            f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
+        )
+
+    def written(
+        self, response: pb_utils.InferenceResponse, request: RequestRef, lane: Lane, *, final: bool
+    ) -> ResponseRef:
+        """Lay a response down in the lane's arena; only outputs that the client asked for are written.
+
+        Raises:
+            ArenaError: no memory for them.
+        """
+        error = response.error()
+        if error is not None:
+            details = ResponseDetails(error.code().name, final=final)
+            return ResponseRef([], sendable(error.message()), details)
+        parameters = response.parameters()
+        more = None
+        if final or len(parameters) > 2:
+            more = ResponseDetails("", parameters if len(parameters) > 2 else "", final)
+        requested = request.requested
+        outputs = [
+            _lay_down(tensor, lane)
+            for tensor in response.output_tensors()
+            if not requested or tensor.name() in requested
+        ]
+        return ResponseRef(outputs, None, more)
+
+    def _responses(
+        self, requests: list[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse | None]:
+        """Return one response for each request; None: Triton shall queue it again."""
+        senders = [_OnlySender(request) for request in requests]
+        returned = self.execute(requests)
+        if inspect.isawaitable(returned):
+            returned = self._awaited(returned)
+        if returned is None and any(sender.asked for sender in senders):
+            returned = [None] * len(requests)
+        check_responses(returned, len(requests))
+        for index, (request, sender) in enumerate(zip(requests, senders)):
+            if returned[index] is None and not request.rescheduled:
+                returned[index] = sender.wait()
+        return list(returned)
+
+    def _answered(
+        self, part: Part, responses: Sequence[pb_utils.InferenceResponse | None]
+    ) -> BatchDone | BatchFailed:
+        lane, batch = part
+        try:
+            lane.arena.reset()
+            refs = [
+                _RESCHEDULE
+                if response is None
+                else self.written(response, request, lane, final=False)
+                for response, request in zip(responses, batch.requests)
+            ]
+        except Exception as error:
+            traceback.print_exc()
+            return BatchFailed(batch.id, self.failure(error))
+        return BatchDone(batch.id, refs)
+
+    def _awaited(self, awaitable: Any) -> Any:
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._events)
+        return self._events.run_until_complete(awaitable)
+
+    def _request(self, ref: RequestRef, lane: Lane) -> pb_utils.InferenceRequest:
+        details = ref.details or _NO_DETAILS
+        return pb_utils.InferenceRequest.incoming(
+            [self._tensor(tensor, lane) for tensor in ref.inputs],
+            ref.requested,
+            _without_ours(ref.parameters),
+            request_id=ref.request_id,
+            correlation_id=details.correlation_id,
+            flags=details.flags,
+            timeout=details.timeout,
+            trace=details.trace,
+            model=(self.name, self._version),
+        )
+
+    def _tensor(self, ref: TensorRef, lane: Lane) -> pb_utils.Tensor:
+        if ref.datatype == "BYTES":
+            array = tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+        else:
+            array = tensors.read(lane, ref, datatypes.NUMERIC[ref.datatype])
+            if not self._zero_copy:
+                array = array.copy()
+        return pb_utils.Tensor.of(ref.name, array, ref.datatype)
+
+
+class _OnlySender:
+    """Answers one request where `execute` is expected to return the answers: it has to be waited for."""
+
+    def __init__(self, request: pb_utils.InferenceRequest) -> None:
+        self.asked = False
+        self._sender = pb_utils.ResponseSender(self._take, lambda: False, decoupled=False)
+        self._came = threading.Event()
+        self._response: pb_utils.InferenceResponse | None = None
+        request.bind(self._given, lambda: False)
+
+    def wait(self) -> pb_utils.InferenceResponse | None:
+        """Return what was sent, when it is.
+
+        Raises:
+            WrongReturn: nobody has asked for the sender.
+        """
+        if not self.asked:
+            raise WrongReturn(
+                "execute returned no response to a request, and did not ask for its response sender"
+            )
+        self._came.wait()
+        return self._response
+
+    def _given(self) -> pb_utils.ResponseSender:
+        self.asked = True
+        return self._sender
+
+    def _take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        self._response = response
+        self._came.set()
+
+
+def check_responses(returned: Any, count: int) -> None:
+    """Refuse what is no list of so many responses (or None).
+
+    Raises:
+        WrongReturn: it is not; in the words of Triton's backend.
+    """
+    if not isinstance(returned, list):
+        raise WrongReturn(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != count:
+        raise WrongReturn(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(returned)}"
+        )
+    for response in returned:
+        if response is not None and not isinstance(response, pb_utils.InferenceResponse):
+            raise WrongReturn(
+                "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                f"'{type(response)}'."
+            )
+
+
+def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
+    """Return what `initialize` gets."""
+    model = spec.python_model
+    assert model is not None
+    which = instance % len(model.names)
+    name = model.names[which]
+    if instance >= len(model.names):  # a spare, or scaled
+        name = f"{spec.name}_0_{instance}"
+    return {
+        "model_config": model.model_config,
+        "model_instance_kind": model.kinds[which],
+        "model_instance_name": name,
+        "model_instance_device_id": model.device_ids[which],
+        "model_repository": model.folder,
+        "model_version": str(spec.version),
+        "model_name": spec.name,
+    }
+
+
+def _without_ours(parameters: str) -> str:
+    """Return a request's parameters without ours, which a call of another model's worker has."""
+    if not any(ours in parameters for ours in _OURS):
+        return parameters
+    found = json.loads(parameters)
+    for ours in _OURS:
+        found.pop(ours, None)
+    return json.dumps(found, separators=(",", ":"))
+
+
+def _lay_down(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:
+    array = tensor.raw
+    if tensor.datatype == "BYTES":
+        data = serialize_byte_tensor(array) or b""
+        return tensors.write_raw(lane, tensor.name(), "BYTES", array.shape, data)
+    return tensors.write(lane, tensor.name(), tensor.datatype, array, array.dtype)
