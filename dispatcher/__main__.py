@@ -1,8 +1,8 @@
 """python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input.
 
-With `--owner PID` it is a private one: it ends when that process, its parent, ends, and then removes the folders that
-`--remove` names. To `--report FD` it writes lines of JSON about itself: `{"state": "ready"}`, and at its end
-`{"state": "ended", "code": 5, "reason": "..."}`.
+With `--owner PID` it is a private one: it ends when that process, its parent, ends, and at its end it removes its
+runtime directory and the folder that `--workspace` names, which it has made. To `--report FD` it writes lines of JSON
+about itself: `{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import ConfigError, DaemonConfig
@@ -23,20 +24,38 @@ from pytriton.ipc.exit_codes import ExitCode
 def main() -> int:
     """Read the settings, run the daemon, return its exit code."""
     arguments = _arguments()
-    # What the parent's thread had blocked is inherited; a daemon has to hear that it shall stop.
+    # What the parent's thread had blocked, or ignored, is inherited; a daemon has to hear that it shall stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    owner = Owner(arguments.owner, arguments.remove) if arguments.owner else None
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    owner = None
+    if arguments.owner:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # its folders are to go, too
+        owner = Owner(arguments.owner)
     try:
         config = DaemonConfig.from_json(sys.stdin.buffer.read())
-    except ConfigError as error:
+        if owner is not None:
+            owner.adopt(arguments.workspace, config.rundir.path)
+    except (ConfigError, OSError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
         return ExitCode.USAGE
-    code = run(config, lambda status: _report(arguments.report, state="ready"), owner)
-    end = last_end.read(config.rundir)
-    _report(arguments.report, state="ended", code=code, reason=end.reason if end else "")
-    if owner is not None:
-        owner.leave_nothing()
+    except KeyboardInterrupt:
+        if owner is not None:
+            owner.end_all()
+        return ExitCode.INTERRUPTED
+    return _run(config, owner, arguments.report) if owner else run(config)
+
+
+def _run(config: DaemonConfig, owner: Owner, report: int | None) -> int:
+    """Run a private daemon."""
+    try:
+        code = run(config, lambda status: _report(report, state="ready"), owner)
+        end = last_end.read(config.rundir)
+    except KeyboardInterrupt:  # before there was a loop to stop
+        owner.end_all()
+    finally:
+        owner.remove_folders()
+    _report(report, state="ended", code=code, reason=end.reason if end else "")
     return code
 
 
@@ -44,7 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pytriton.dispatcher", allow_abbrev=False)
     parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
     parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
-    parser.add_argument("--remove", action="append", default=[], metavar="DIR", help="at its end")
+    parser.add_argument("--workspace", type=Path, metavar="DIR", help="to make, and to remove")
     parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
     return parser.parse_args()
 

@@ -48,6 +48,7 @@ from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tenants import Tenants
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
 from pytriton.dispatcher.undertaker import Undertaker
+from pytriton.dispatcher.waiting import Waiting
 from pytriton.dispatcher.worker import Worker
 from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
@@ -98,6 +99,7 @@ class Daemon:
         #: Whether tritonserver traces requests with OpenTelemetry.
         self.tracing = tracing.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
+        self.waiting = Waiting()
         self.tenants = Tenants(self.registry.end)
         self._control = ControlServer(
             rundir.control_endpoint,

@@ -198,6 +198,23 @@ async def may_call(
     return pool.judge_call(message.chain, message.workers)
 
 
+async def calls_wait(
+    daemon: Daemon, peer: Peer, message: messages.CallsWait, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell a proxy which of the calls that have waited for a while can never be answered."""
+    daemon.waiting.tell(message.worker, message.pid, message.models)
+    stuck = daemon.waiting.stuck(message.worker, daemon.registry.workers_of)
+    text = ""
+    if stuck:
+        own = daemon.registry.worker(message.worker)[0].spec.name
+        text = (
+            f"the calls wait for each other in a circle and can never end: a worker of {own} waits for "
+            f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the circle "
+            "of calls, or register more instances"
+        )
+    return messages.StuckCalls(stuck, text)
+
+
 async def lane_lost(
     daemon: Daemon, peer: Peer, message: messages.LaneLost, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -242,6 +259,7 @@ _HANDLERS: dict[
     messages.WorkerEnded: worker_ended,
     messages.Attach: attach,
     messages.MayCall: may_call,
+    messages.CallsWait: calls_wait,
     messages.LaneLost: lane_lost,
     messages.BatchOverdue: batch_overdue,
     messages.Detach: detach,

@@ -12,8 +12,10 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from pytriton.ipc import linux
@@ -28,53 +30,73 @@ class Owner:
 
     Args:
         pid: the process, which has to be this one's parent
-        folders: what to remove when it has ended: nobody else will
     """
 
-    def __init__(self, pid: int, folders: Sequence[str]) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._folders = folders
-        self._ended = False
-        self._tell: Callable[[], object] | None = None
-        self._patience_s = 0.0
+        self._folders: Sequence[Path] = ()
+        self._tell: Callable[[], object] = _interrupt_main_thread
+        self._patience_s = _MARGIN_S
         try:
             self._pidfd = linux.pidfd_open(pid)
         except ProcessLookupError:
             self._pidfd = -1
         if os.getppid() != pid:  # the descriptor may be that of another process by now
-            self._ended = True
             self.end_all()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
+
+    def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
+        """Make the owner's workspace, and from now on remove both folders at the end.
+
+        Whoever is killed cannot: so the owner only gives the names.
+
+        Raises:
+            OSError: it cannot be made, or exists and is not empty.
+        """
+        self._folders = [runtime_dir]
+        if workspace is None:
+            return
+        workspace.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            workspace.mkdir(mode=0o700)
+        except FileExistsError:
+            if any(workspace.iterdir()):  # somebody else's
+                raise
+        self._folders = [runtime_dir, workspace]
+        (workspace / "run").symlink_to(runtime_dir)  # for people who look for it
 
     def then(
         self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, patience_s: float
     ) -> None:
-        """From now on, have the loop call `act` at the owner's end.
+        """From now on, have the loop call `act` at the owner's end, instead of interrupting the main thread.
 
-        Without that, and when `patience_s` seconds have passed since, this process ends at once.
+        When `patience_s` seconds have passed since, and some for the rest, this process ends at once.
         """
         self._tell = lambda: loop.call_soon_threadsafe(act, self)
         self._patience_s = patience_s + _MARGIN_S
 
     def end_all(self) -> NoReturn:
         """End this process at once; the kernel and the undertaker end what it has started."""
-        self.leave_nothing()
+        self.remove_folders()
         os._exit(ExitCode.INTERRUPTED)
 
-    def leave_nothing(self) -> None:
-        """If the owner has ended, remove its folders."""
-        if self._ended:
-            for folder in self._folders:
-                shutil.rmtree(folder, ignore_errors=True)
+    def remove_folders(self) -> None:
+        """Remove the workspace and the runtime directory."""
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self) -> None:
         # select.poll, not select.select: the descriptor's number may be above 1023
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         poll.poll()
-        self._ended = True
-        if self._tell is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends anyway
-                self._tell()
-            threading.Event().wait(self._patience_s)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends anyway
+            self._tell()
+        threading.Event().wait(self._patience_s)
         self.end_all()
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    assert main is not None  # it has started
+    signal.pthread_kill(main, signal.SIGINT)

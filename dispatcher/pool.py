@@ -137,7 +137,7 @@ class Pool:
         async with self._changed:
             while True:
                 ready = [
-                    name for name in self._ready_workers() if name != lost and name not in avoid
+                    name for name in self.ready_workers() if name != lost and name not in avoid
                 ]
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
@@ -147,6 +147,9 @@ class Pool:
                     )
                 if self._stopping or self.given_up:
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody())
+                if avoid and self.ready_workers():
+                    text = f"model {self._spec.name}: all its workers wait for this very request"
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
                 await self._changed.wait()
 
     async def judge_loss(self, name: str, losses: int, *, final: bool = False) -> Verdict:
@@ -168,7 +171,7 @@ class Pool:
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
         """Decide about a call that came back to this model; `waiting` workers wait for it."""
-        ready = self._ready_workers()
+        ready = self.ready_workers()
         if not ready or any(name not in waiting for name in ready):
             return Verdict("retry")
         name = self._spec.name
@@ -238,7 +241,7 @@ class Pool:
     @property
     def can_serve(self) -> bool:
         """Whether a worker is ready."""
-        return bool(self._ready_workers())
+        return bool(self.ready_workers())
 
     @property
     def given_up(self) -> bool:
@@ -320,7 +323,7 @@ class Pool:
 
     async def _balance(self) -> None:
         """Have every worker without a proxy get one that another has too many; each gives one at a time."""
-        for idle in self._ready_workers():
+        for idle in self.ready_workers():
             giver = self._routes.too_many_for(idle)
             if giver is not None and giver not in self._asked:
                 self._asked.add(giver)
@@ -331,7 +334,8 @@ class Pool:
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    def _ready_workers(self) -> list[str]:
+    def ready_workers(self) -> list[str]:
+        """Return the names of the workers that serve."""
         return [keeper.serving.name for keeper in self._keepers if keeper.serving is not None]
 
 

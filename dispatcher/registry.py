@@ -106,6 +106,11 @@ class Registry:
                 text = f"model {name!r} is not served yet: it is being restored"
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
 
+    def workers_of(self, model: str) -> list[str]:
+        """Return the workers that serve a model; none if there is no such model."""
+        found = (registration for registration in self if registration.spec.name == model)
+        return [name for registration in found for name in registration.pool.ready_workers()]
+
     def worker(self, name: str) -> tuple[Registration, Worker]:
         """Return a worker that is alive, with its registration.
 

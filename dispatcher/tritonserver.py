@@ -25,6 +25,7 @@ from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.triton_admin import AdminClient, reachable
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import messages
+from pytriton.ipc.calls import KEY_VARIABLE
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
@@ -109,6 +110,7 @@ class TritonServer:
             placeholder.lay_out(self._models, stand_in)
         argv = bound_to_us([*_PRIVATELY, str(self._runtime.binary), *self._arguments()])
         env = server_environment(self._runtime, os.environ)
+        env[KEY_VARIABLE] = secrets.token_hex(16)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
         # proxy.
         cwd = str(self._backends / BACKEND)

@@ -43,7 +43,6 @@ class Attachment:
                 continue
             self.calls.serve(attached.lane_path)
             self.worker = attached.worker
-            self.avoid = []
             self.execution_timeout_s = attached.execution_timeout_s
             self.tracing = attached.tracing
         return self.lane
@@ -80,7 +79,8 @@ class Attachment:
         return verdict
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
-        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost, self.avoid)
+        avoid, self.avoid = self.avoid, []
+        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost, avoid)
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
         # one, and when the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)

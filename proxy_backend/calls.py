@@ -23,6 +23,7 @@ from functools import partial
 
 import triton_python_backend_utils as pb_utils
 
+from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.calls import (
     MOVED,
@@ -31,15 +32,14 @@ from pytriton.ipc.calls import (
     Call,
     CallConnection,
     CallDropped,
-    Calling,
     CallMessage,
     Retiring,
     Slots,
     socket_path,
 )
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import LaneClosed, LaneError
-from pytriton.proxy_backend.chains import Handle
+from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent
+from pytriton.proxy_backend import chains
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator
 
@@ -51,14 +51,15 @@ _UNREAD = 8
 #: Seconds that calls under way get when the model is unloaded; and those that were given up.
 _END_S = 30.0
 _DROPPED_S = 2.0
+#: Seconds after which a call's waiting is looked into, and told to the dispatcher again.
+_TICK_S = 1.0
+_TELL_AGAIN_S = 10.0
 
 
 class Calls:
     """All calls that a proxy makes."""
 
     def __init__(self, translator: Translator, control_endpoint: str) -> None:
-        #: Whether the worker has ever made a call.
-        self.used = False
         self._translator = translator
         self._endpoint = control_endpoint
         self._threads = _Threads()
@@ -75,12 +76,15 @@ class Calls:
             connection.close()
             return
         connection.setblocking(True)
-        self.used = False
         self._wire = _Wire(CallConnection(connection, peer_trusted=False), self)
 
     def executor(self, connection: CallConnection, slots: Slots) -> Executor:
         """Return what makes the calls that come over a connection."""
         return Executor(self._translator, self._endpoint, connection, slots)
+
+    def stuck(self, worker: str, models: list[str]) -> messages.StuckCalls:
+        """Return which calls of a worker that have waited for a while can never be answered."""
+        return chains.stuck(worker, models, self._endpoint)
 
     def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
         """Run it in a thread; False if it would have to wait for one and may not."""
@@ -141,10 +145,12 @@ class _Threads:
 class _Under:
     """A call under way. `kept` has what holds the memory of each answer that the worker has not read."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.begun_at = time.monotonic()
         self.dropped = False
         self.ended = False
-        self.handle = Handle()
+        self.handle = chains.Handle()
         self.kept: deque[tuple[Answer, Callable[[], None]]] = deque()
         self._room = threading.Semaphore(_UNREAD)
 
@@ -183,6 +189,9 @@ class _Wire:
         self._lock = threading.Lock()
         self._calls: dict[int, _Under] = {}
         self._heard_of = False
+        self._looked_at = self._told_at = 0.0
+        self._told: list[str] = []  #: models that the dispatcher knows the worker to wait for
+        self._worker = ""
         self._retired = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -214,7 +223,13 @@ class _Wire:
     def _read(self) -> None:
         try:
             while True:
-                self._heard(self._connection.receive())
+                try:
+                    self._heard(self._connection.receive())
+                except LaneSilent:
+                    if not self._calls and not self._told:
+                        self._connection.set_patience(None)
+                if time.monotonic() - self._looked_at > _TICK_S:
+                    self._look_around()
         except LaneClosed:
             pass
         except (LaneError, ArenaError) as error:
@@ -243,13 +258,35 @@ class _Wire:
             if under is not None:
                 under.drop()
                 self._answer(under, Answer(message.id, [], True))
-        elif isinstance(message, Calling):
-            self._proxy.used = True
         else:
             raise LaneError(f"the worker said {message!r:.100}")
 
+    def _look_around(self) -> None:
+        """See whether calls that have waited for a while can ever be answered."""
+        self._looked_at = now = time.monotonic()
+        with self._lock:
+            waiting = [
+                under
+                for under in self._calls.values()
+                if not under.ended
+                and under.call.chain[-1].worker
+                and now - under.begun_at > _TICK_S
+            ]
+        models = sorted({under.call.model for under in waiting})
+        if waiting:
+            self._worker = waiting[0].call.chain[-1].worker
+        if models == self._told and (not models or now - self._told_at < _TELL_AGAIN_S):
+            return
+        self._told, self._told_at = models, now
+        stuck = self._proxy.stuck(self._worker, models)
+        for under in waiting:
+            if under.call.model in stuck.models:
+                under.drop()
+                self._answer(under, Answer(under.call.id, [], True, stuck.text, "UNAVAILABLE"))
+
     def _begin(self, call: Call) -> None:
-        under = _Under()
+        under = _Under(call)
+        self._connection.set_patience(_TICK_S)
         with self._lock:
             self._heard_of = True
             moved = self._retired

@@ -22,7 +22,15 @@ from collections.abc import Sequence
 import msgspec
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER, Call, decode_chain
+from pytriton.ipc.calls import (
+    CHAIN_PARAMETER,
+    HANDLE_PARAMETER,
+    KEY_VARIABLE,
+    Call,
+    Link,
+    decode_chain,
+    encode_chain,
+)
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import RequestRef
@@ -31,7 +39,13 @@ from pytriton.ipc.lane import RequestRef
 _MOST_DEEP = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
+_KEY = os.environ.get(KEY_VARIABLE, "").encode()
 _TOKEN_BYTES = 32
+
+
+def sealed(chain: Sequence[Link]) -> str:
+    """Return a chain as it travels in a request parameter."""
+    return encode_chain(chain, _KEY)
 
 
 class Circular(Exception):
@@ -45,20 +59,21 @@ class Circular(Exception):
         self.waiting = waiting
 
 
-def check_chain(requests: Sequence[RequestRef], worker: str) -> None:
-    """See whether a worker can serve a batch.
+def check_chain(requests: list[RequestRef], worker: str) -> None:
+    """See whether a worker can serve a batch; take out of it what looks like a chain and is none.
 
     Raises:
         Circular: it waits for it.
     """
-    waiting = {
-        link.worker
-        for request in requests
-        if CHAIN_PARAMETER in request.parameters
-        for link in decode_chain(request.parameters)
-    }
-    if worker in waiting:
-        raise Circular(sorted(waiting - {""}))
+    for index, request in enumerate(requests):
+        if len(request.parameters) > 2:  # few have any: this is on the way of every batch
+            chain = decode_chain(request.parameters, _KEY)
+            if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would hand it on
+                renamed = request.parameters.replace(CHAIN_PARAMETER, "pytriton_not_calls")
+                requests[index] = msgspec.structs.replace(request, parameters=renamed)
+            waiting = {link.worker for link in chain}
+            if worker in waiting:
+                raise Circular(sorted(waiting - {""}))
 
 
 def refused(call: Call, control_endpoint: str) -> str | None:
@@ -76,6 +91,17 @@ def refused(call: Call, control_endpoint: str) -> str | None:
     except (RemoteFailure, ControlTimeout):
         return None  # it is just going: then Triton refuses the call
     return verdict.text if isinstance(verdict, messages.Verdict) and verdict.text else None
+
+
+def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
+    """Tell the dispatcher which models a worker has been waiting for; return for which it does in vain."""
+    try:
+        with ControlClient(control_endpoint) as control:
+            question = messages.CallsWait(os.getpid(), worker, models)
+            answer = control.ask(question, timeout_s=_ASK_S)
+    except (RemoteFailure, ControlTimeout):
+        answer = None
+    return answer if isinstance(answer, messages.StuckCalls) else messages.StuckCalls([], "")
 
 
 class Handle:

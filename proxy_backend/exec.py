@@ -26,12 +26,11 @@ from pytriton.ipc.calls import (
     CallConnection,
     Slot,
     Slots,
-    encode_chain,
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import TensorRef
 from pytriton.proxy_backend import stub, translate
-from pytriton.proxy_backend.chains import Handle, refused
+from pytriton.proxy_backend.chains import Handle, refused, sealed
 from pytriton.proxy_backend.regions import Regions
 
 Release = Callable[[], None]
@@ -100,7 +99,7 @@ class Executor:
         parameters = json.loads(call.parameters)
         if handle is not None:
             parameters[HANDLE_PARAMETER] = handle
-        parameters[CHAIN_PARAMETER] = encode_chain(call.chain)
+        parameters[CHAIN_PARAMETER] = sealed(call.chain)
         return pb_utils.InferenceRequest(
             model_name=call.model,
             model_version=call.version,

@@ -146,8 +146,7 @@ class TritonPythonModel:
         """
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
-        if self._attachment.calls.used:  # else its worker cannot be waiting for a call
-            check_chain(refs, self._attachment.worker)
+        check_chain(refs, self._attachment.worker)
         lane.send(Batch(self._batch_id, refs, trace))
         while True:
             try:

@@ -194,8 +194,7 @@ class Streams:
             try:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
-                if self._attachment.calls.used:  # else its worker cannot be waiting for a call
-                    check_chain(refs, self._attachment.worker)
+                check_chain(refs, self._attachment.worker)
                 lane.send(Batch(number, refs, flight.trace))
             except LaneClosed:
                 del self._flights[number]

@@ -59,6 +59,7 @@ _MODULES = (
     "exceptions",
     "limits",
     "model_config",
+    "runner",
     "triton",
 )
 

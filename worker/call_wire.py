@@ -18,7 +18,6 @@ from pytriton.ipc.calls import (
     Call,
     CallConnection,
     CallDropped,
-    Calling,
     Link,
     Retiring,
     Slot,
@@ -53,8 +52,6 @@ class Wire:
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[Waiting, Slot]] = {}
         self._unread = 0  #: answers whose memory somebody has to read
-        with contextlib.suppress(LaneClosed):  # the reader sees it, too
-            connection.send(Calling())
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
 
     @property

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pytriton.proxy import telemetry
+from pytriton.worker.reports import report
 
 #: Seconds that a worker's end may wait for its last spans to be exported.
 _LAST_EXPORT_S = 2.0
@@ -53,7 +54,7 @@ def default_tracer(*, for_all: bool = False) -> Any:
             try:
                 telemetry.set_default_tracer(_tracer(for_all))
             except _CannotExport as reason:
-                print(f"tracing is on, but no spans are made here: {reason}", file=sys.stderr)
+                report(f"tracing is on, but no spans are made here: {reason}")
     return telemetry.get_telemetry_tracer()
 
 

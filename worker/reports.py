@@ -26,8 +26,17 @@ def report_error(error: BaseException, what: str = "its callable failed") -> Non
     )
 
 
+def note(text: str) -> None:
+    """Report something that is as it should be."""
+    logger: logging.Logger | None = getattr(_here, "logger", None)
+    if logger is None:
+        print(text)
+        return
+    logger.info("model %s: %s", _here.model, text)
+
+
 def report(text: str) -> None:
-    """Report a line."""
+    """Report something that somebody should look at."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
         print(text, file=sys.stderr)

@@ -104,9 +104,7 @@ class WorkerThread:
         worker = self._start.worker
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
-            model = Model(self._spec, self._load(), own_process=False)
-            tracing.offer(self._spec.world.env)
-            warm_up(model, self._spec.warmups)
+            model = self._loaded()
         except BaseException as error:
             text = sendable(f"{type(error).__name__}: {error}")
             control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
@@ -123,3 +121,13 @@ class WorkerThread:
                 loop.close()
         finally:
             model.close()
+
+    def _loaded(self) -> Model:
+        model = Model(self._spec, self._load(), own_process=False)
+        try:
+            tracing.offer(self._spec.world.env)
+            warm_up(model, self._spec.warmups)
+        except BaseException:
+            model.close()
+            raise
+        return model

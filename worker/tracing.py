@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -27,6 +26,7 @@ from pytriton.proxy import telemetry
 from pytriton.proxy.types import Request
 from pytriton.worker import exporting
 from pytriton.worker.callables import Infer
+from pytriton.worker.reports import report
 
 EXECUTE_SPAN = "python_backend_execute"
 CALLABLE_SPAN = "proxy_inference_callable"
@@ -190,7 +190,7 @@ def _context(text: str) -> Any:
     except ValueError:
         carrier = None
     if not isinstance(carrier, dict) or "traceparent" not in carrier:
-        print(f"a trace context cannot be read: {text!r:.200}", file=sys.stderr)
+        report(f"a trace context cannot be read: {text!r:.200}")
         return None
     return TraceContextTextMapPropagator().extract(carrier)
 

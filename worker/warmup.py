@@ -19,6 +19,7 @@ from pytriton.ipc.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.proxy.types import Request
 from pytriton.worker.model import Model
+from pytriton.worker.reports import note
 
 
 class WarmupError(Exception):
@@ -61,7 +62,7 @@ def _run(model: Model, message: messages.Warmup, lane: Lane) -> None:
             f"model {model.name}: its warm-up {warmup.name!r} failed: {type(error).__name__}: {error}"
         ) from error
     took = time.monotonic() - started
-    print(f"warm-up {warmup.name!r}: {warmup.count} requests in {took:.3f} s")
+    note(f"warm-up {warmup.name!r}: {warmup.count} requests in {took:.3f} s")
 
 
 def _answer(model: Model, arrays: dict[str, Array], lane: Lane) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton.cli.errors import command
+from pytriton.cli.repository import repository
 from pytriton.cli.service import service
 from pytriton.cli.settings import Given, kept, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 
 app.add_typer(service, name="service")
+app.add_typer(repository, name="repository")
 
 RuntimeDirFlag = Annotated[
     Optional[Path],

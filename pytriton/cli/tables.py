@@ -74,6 +74,22 @@ def endpoints(server: messages.ServerInfo) -> list[str]:
     return [f"{name} {url}" for name, url in _endpoints(server)]
 
 
+def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
+    """Print the models of the given repositories."""
+    console = _console()
+    if not models:
+        console.print("no models; start the daemon with --model-repository FOLDER")
+        return
+    table = _table("model", "versions", "state", "served by", "repository", "reason")
+    for one in models:
+        versions = ", ".join(map(str, one.versions))
+        table.add_row(
+            Text(one.name), _or_dash(versions or None), _state(one.state), _or_dash(one.served_by or None),
+            Text(one.repository, overflow="fold"), Text(one.reason, overflow="fold"),
+        )  # fmt: skip
+    console.print(table)
+
+
 def print_models(models: Sequence[messages.ModelInfo]) -> None:
     """Print one line for each model."""
     if not models:

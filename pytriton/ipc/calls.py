@@ -26,9 +26,11 @@ the request (`CHAIN_PARAMETER`), so that a chain that comes back to where it beg
 from __future__ import annotations
 
 import array
+import hmac
 import mmap
 import os
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Optional, Union
@@ -36,7 +38,7 @@ from typing import Optional, Union
 import msgspec
 
 from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
-from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
+from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent, TensorRef
 
 #: The request parameter that carries the chain (`encode_chain`) to the called model.
 CHAIN_PARAMETER = "pytriton_calls"
@@ -47,6 +49,9 @@ _MOST_BYTES = 1 << 16
 #: A slot that has grown larger is given back after its call.
 _MOST_KEPT = 64 << 20
 MOVED = "MOVED"
+#: Of tritonserver's environment: what proxies seal chains with, so that no client makes one up.
+KEY_VARIABLE = "PYTRITON_CALLS_KEY"
+_SEAL_CHARS = 32
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -106,10 +111,6 @@ class AnswerRead(_Message, frozen=True):
     id: int
 
 
-class Calling(_Message, frozen=True):
-    """worker → proxy, on all connections: this worker makes calls."""
-
-
 class Answer(_Message, frozen=True):
     """proxy → worker: an answer to a call. With an `error`, `code` is the name of Triton's code for it.
 
@@ -139,27 +140,35 @@ class Forget(_Message, frozen=True):
     number: int
 
 
-CallMessage = Union[Call, CallDropped, AnswerRead, Calling, Answer, Retiring, Memory, Forget]
+CallMessage = Union[Call, CallDropped, AnswerRead, Answer, Retiring, Memory, Forget]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 _decode_chain = msgspec.json.Decoder(list[Link]).decode
 
 
-def encode_chain(chain: Sequence[Link]) -> str:
-    """Return the value of `CHAIN_PARAMETER` for a chain."""
-    return msgspec.json.encode(chain).decode()
+def encode_chain(chain: Sequence[Link], key: bytes) -> str:
+    """Return the value of `CHAIN_PARAMETER` for a chain, sealed so that only who has the key can make one."""
+    encoded = msgspec.json.encode(chain)
+    return _seal(encoded, key) + encoded.decode()
 
 
-def decode_chain(parameters: str) -> list[Link]:
-    """Return the chain in a request's parameters (JSON); none if it has none, or a client made one up."""
+def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
+    """Return the chain in a request's parameters (JSON); none if it has none, or none that was sealed with `key`."""
     if CHAIN_PARAMETER not in parameters:
         return []
     try:
-        value = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "[]")
-        return _decode_chain(value)
+        value: str = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "")
+        seal, encoded = value[:_SEAL_CHARS], value[_SEAL_CHARS:].encode()
+        if key is not None and not hmac.compare_digest(_seal(encoded, key), seal):
+            return []
+        return _decode_chain(encoded)
     except (msgspec.DecodeError, UnicodeError, AttributeError, TypeError):
         return []
+
+
+def _seal(encoded: bytes, key: bytes) -> str:
+    return hmac.digest(key, encoded, "sha256").hex()[:_SEAL_CHARS]
 
 
 class CallConnection:
@@ -176,6 +185,11 @@ class CallConnection:
         self._memories: dict[int, MappedMemory] = {}
         self._announced = 0
         self._closed = False
+
+    def set_patience(self, seconds: float | None) -> None:
+        """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""
+        timeval = struct.pack("@ll", *divmod(round((seconds or 0) * 1e6), 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def send(self, message: CallMessage) -> None:
         """Send one message; waits while the peer has much to read.
@@ -203,6 +217,7 @@ class CallConnection:
 
         Raises:
             LaneClosed: the peer is gone.
+            LaneSilent: it said nothing for as long as `set_patience` allows.
             LaneError: it sent something else than a message of this protocol.
         """
         while True:
@@ -280,6 +295,8 @@ class CallConnection:
             data, ancillary, flags, _ = self._socket.recvmsg(
                 _MOST_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
             )
+        except BlockingIOError:
+            raise LaneSilent from None
         except OSError as error:
             raise LaneClosed(str(error)) from error
         fds = array.array("i")

@@ -8,8 +8,8 @@ Who talks to whom (each arrow is one frozen type below)::
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
-    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, Detach ──▶ dispatcher
-    proxy  ◀─ Attached, Verdict, Failure ── dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
+    proxy  ◀─ Attached, Verdict, StuckCalls, Failure ── dispatcher
 
 On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
 user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
@@ -556,6 +556,21 @@ class MayCall(Message, frozen=True):
     workers: list[str]
 
 
+class CallsWait(Message, frozen=True):
+    """A worker's calls to `models`, made by the proxy `pid`, have waited for a while. Answered with StuckCalls."""
+
+    pid: int
+    worker: str
+    models: list[str]
+
+
+class StuckCalls(Message, frozen=True):
+    """Calls to these models can never be answered; `text` is why."""
+
+    models: list[str]
+    text: str
+
+
 class Detach(Message, frozen=True):
     """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
 
@@ -615,6 +630,8 @@ AnyMessage = Union[
     LaneLost,
     BatchOverdue,
     MayCall,
+    CallsWait,
+    StuckCalls,
     Detach,
     Verdict,
 ]

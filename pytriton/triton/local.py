@@ -21,7 +21,7 @@ from pytriton.triton.policy import (
 from pytriton.triton.security import TritonSecurityConfig
 from pytriton.triton.server import ServerProcess, new_runtime_dir
 from pytriton.triton.settings import command_line, daemon_settings, secured
-from pytriton.utils.workspace import Workspace
+from pytriton.utils.workspace import Workspace, new_path, remove
 
 if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
@@ -67,7 +67,6 @@ class Triton(TritonBase):
         self._workspace_wanted = workspace
         if isinstance(workspace, (str, os.PathLike)):
             _refuse_existing(Path(workspace).expanduser())
-        self._workspace: Workspace | None = None
         self._server: ServerProcess | None = None
         self._closing = (
             threading.RLock()
@@ -134,7 +133,7 @@ class Triton(TritonBase):
                     client.expect_end()
                 server.stop()
             finally:
-                self._tidy_up()
+                self._tidy_up(server)
         return True
 
     def get_access_token(self) -> str | None:
@@ -154,13 +153,12 @@ class Triton(TritonBase):
             self._forget_served()  # of the parent, if this is a forked child
             self._pid = os.getpid()
             try:
-                self._workspace = self._make_workspace()
-                server = self._server = self._new_server(self._workspace)
+                server = self._server = self._new_server(self._workspace_path())
                 atexit.register(self.stop)
                 self._ended.clear()
             except BaseException:
                 self._server = None
-                self._tidy_up()
+                self._ended.set()
                 raise
         try:
             server.start()
@@ -171,12 +169,11 @@ class Triton(TritonBase):
         self._warn_of_verbose_log()
         return True
 
-    def _new_server(self, workspace: Workspace) -> ServerProcess:
+    def _new_server(self, workspace: Path) -> ServerProcess:
         runtime_dir = new_runtime_dir()
-        (workspace.path / "run").symlink_to(runtime_dir)  # for people who look for it
         names = [model.name for model in self._models]
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
-        return ServerProcess(settings, workspace.path, self._server_ended)
+        return ServerProcess(settings, workspace, self._server_ended)
 
     def _load(self, client: DaemonClient, model: BoundModel) -> None:
         super()._load(client, model)
@@ -213,25 +210,28 @@ class Triton(TritonBase):
                 self._server = None
                 self._forget_served()
             logger.error("Triton Inference Server exited with failure. Please wait. (%s)", reason)
-            self._tidy_up()
+            self._tidy_up(server)
 
-    def _tidy_up(self) -> None:
+    def _tidy_up(self, server: ServerProcess) -> None:
         if not self._ended.is_set():
             self._warn_of_verbose_log()
         atexit.unregister(self.stop)
-        workspace, self._workspace = self._workspace, None
-        if workspace is not None:
-            workspace.clean()
+        if server.was_ready:  # else it may have found a folder of somebody else there
+            remove(server.workspace)  # nothing is there, unless the daemon was killed
+        if isinstance(self._workspace_wanted, Workspace):
+            self._workspace_wanted.clean()
         self._ended.set()
 
-    def _make_workspace(self) -> Workspace:
+    def _workspace_path(self) -> Path:
+        """Return the folder that the daemon is to make; a `Workspace` has been made already."""
         wanted = self._workspace_wanted
+        if wanted is None:
+            return new_path()
         if isinstance(wanted, Workspace):
-            wanted.path.mkdir(parents=True, exist_ok=True)  # removed by a former stop
-            return wanted
-        if wanted is not None:
-            _refuse_existing(Path(wanted).expanduser())
-        return Workspace(wanted)
+            return wanted.path
+        path = Path(wanted).expanduser().absolute()
+        _refuse_existing(path)
+        return path
 
     def _warn_of_verbose_log(self) -> None:
         level = self._config.log_verbose or 0

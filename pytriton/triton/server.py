@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -38,13 +39,16 @@ def environment() -> dict[str, str]:
 
 
 def new_runtime_dir() -> Path:
-    """Make a runtime directory with a short path: those of unix sockets have at most 107 bytes."""
+    """Choose a runtime directory with a short path: those of unix sockets have at most 107 bytes.
+
+    The daemon makes it, so that nothing is left if this process is killed in between.
+    """
     folders = [os.environ.get("XDG_RUNTIME_DIR") or "", tempfile.gettempdir(), "/tmp"]
     for folder in folders:
-        longest = RuntimeDir(Path(folder, "pytriton-12345678")).lane_socket("w12345678")
-        short = len(os.fsencode(longest)) <= MAX_SOCKET_PATH
+        path = Path(folder, f"pytriton-{secrets.token_hex(4)}")
+        short = len(os.fsencode(RuntimeDir(path).lane_socket("w12345678"))) <= MAX_SOCKET_PATH
         if folder and short and os.access(folder, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="pytriton-", dir=folder))
+            return path
     raise DaemonStartError(
         f"No runtime directory can be made in {', '.join(filter(None, folders))}: not writable, or "
         "the path is too long. Set TMPDIR to a short path of a folder that you may write to."
@@ -56,22 +60,24 @@ class ServerProcess:
 
     Args:
         settings: what `daemon_settings` returns
-        workspace: a folder to remove, beside the runtime directory, if this process is killed
+        workspace: a folder that it makes at its start and removes at its end
         on_end: is called, from a thread, with the reason, if it ends by itself once it was ready
 
     Attributes:
         runtime_dir: where its control socket lies
+        workspace: the folder that it makes
         ended: is set when it has ended and has been reaped
+        was_ready: whether it ever was
     """
 
     def __init__(self, settings: dict[str, Any], workspace: Path, on_end: OnEnd) -> None:
         self.runtime_dir = Path(settings["runtime_dir"])
         self.ended = threading.Event()
         self._settings = settings
-        self._workspace = workspace
+        self.workspace = workspace
         self._on_end = on_end
         self._up = threading.Event()  #: ready, or ended
-        self._ready = False
+        self.was_ready = False
         self._told_to_stop = False
         self._end: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +98,7 @@ class ServerProcess:
             DaemonStartError: it ended before; says why.
         """
         self._up.wait()
-        if self._ready and not self.ended.is_set():
+        if self.was_ready and not self.ended.is_set():
             return
         code = self._end.get("code")
         reason = self._end.get("reason") or self._how_it_ended()
@@ -110,7 +116,6 @@ class ServerProcess:
             if self._process is None:
                 self._up.set()
                 self.ended.set()
-                shutil.rmtree(self.runtime_dir, ignore_errors=True)
                 return
         patience_s = float(self._settings["grace_period_s"]) + _MARGIN_S
         try:
@@ -121,11 +126,6 @@ class ServerProcess:
             self._kill()
             raise
         self._kill()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is ready and has not ended."""
-        return self._ready and not self.ended.is_set()
 
     def _kill(self) -> None:
         self._signal(signal.SIGTERM)  # the second one: it ends at once, and leaves nothing
@@ -148,19 +148,17 @@ class ServerProcess:
                     self._take(json.loads(line))
             assert self._process is not None  # `_spawn` made it
             self._process.wait()
-        except (
-            Exception
-        ) as error:  # of the operating system, mostly: no process, no descriptor left
+        except Exception as error:  # no process or no descriptor left, for one
             self._end = {"reason": f"{type(error).__name__}: {error}"}
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)  # if it was killed
         self.ended.set()
         self._up.set()
-        if self._ready and not self._told_to_stop:
+        if self.was_ready and not self._told_to_stop:
             self._on_end(self, self._end.get("reason") or self._how_it_ended())
 
     def _take(self, report: dict[str, Any]) -> None:
         if report["state"] == "ready":
-            self._ready = True
+            self.was_ready = True
             self._up.set()
         else:
             self._end = report
@@ -188,10 +186,9 @@ class ServerProcess:
         from pytriton.world import own_interpreter
 
         command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
-        for folder in (self.runtime_dir, self._workspace):
-            command += ["--remove", str(folder)]
+        command += ["--workspace", str(self.workspace), "--report", str(writing)]
         return subprocess.Popen(
-            [*command, "--report", str(writing)],
+            command,
             stdin=subprocess.PIPE,
             stdout=_standard_output(),
             stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import warnings
@@ -33,11 +34,10 @@ class Workspace:
     """
 
     def __init__(self, workspace_path: str | os.PathLike[str] | None = None) -> None:
-        if workspace_path is None:
-            self._path = _make_default()
-        else:
-            self._path = Path(workspace_path).expanduser().absolute()
-            self._path.mkdir(parents=True, mode=0o700)
+        self._path = (
+            new_path() if workspace_path is None else Path(workspace_path).expanduser().absolute()
+        )
+        self._path.mkdir(parents=True, mode=0o700)
 
     @property
     def path(self) -> Path:
@@ -64,25 +64,32 @@ class Workspace:
 
     def clean(self) -> None:
         """Remove the folder with all that is in it; what cannot be removed is warned of (CleanupWarning)."""
-        try:
-            shutil.rmtree(self._path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            warnings.warn(
-                f"The workspace {self._path} could not be removed: {error}. Remove it yourself.",
-                category=CleanupWarning,
-                stacklevel=2,
-            )
+        remove(self._path)
 
     def __repr__(self) -> str:
         return f"Workspace({str(self._path)!r})"
 
 
-def _make_default() -> Path:
+def new_path() -> Path:
+    """Choose a folder for a new workspace, without making it."""
+    name = f"workspace_{secrets.token_hex(4)}"
     home = pytriton_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="workspace_", dir=home))
     except OSError:  # no home folder, or one that cannot be written: containers have such
-        return Path(tempfile.mkdtemp(prefix="workspace_"))
+        return Path(tempfile.gettempdir(), name)
+    return (home if os.access(home, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name
+
+
+def remove(path: Path) -> None:
+    """Remove a workspace with all that is in it; what cannot be removed is warned of (CleanupWarning)."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        warnings.warn(
+            f"The workspace {path} could not be removed: {error}. Remove it yourself.",
+            category=CleanupWarning,
+            stacklevel=3,
+        )

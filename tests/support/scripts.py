@@ -101,8 +101,8 @@ class Script:
         code = self.process.wait(60)
         _, alive = psutil.wait_procs(list(self._family), timeout=_ENDED_S)
         assert not alive, f"still running after the script: {alive}"
-        pids = {process.pid for process in self._family}
-        left = [name for name in os.listdir("/dev/shm") if any(f"-{pid}-" in name for pid in pids)]
+        prefixes = tuple(f"pytriton-{process.pid}-" for process in self._family)
+        left = [name for name in os.listdir("/dev/shm") if name.startswith(prefixes)]
         assert not left, f"left in /dev/shm: {left}"
         assert not self._home.exists() or os.listdir(self._home) == []
         return code

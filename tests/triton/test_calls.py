@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -307,6 +308,42 @@ def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
     }
 
 
+def test_a_thread_may_call_when_its_request_has_been_answered(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    answered, called = tmp_path / "answered", tmp_path / "called"
+
+    def call_later() -> None:
+        while not answered.exists():
+            time.sleep(0.005)
+        answer = pytriton.infer("late-double", x=np.ones((1, 1), np.float32))
+        called.write_text(str(answer["y"].item()))
+
+    def leaves(requests: Any) -> Any:
+        threading.Thread(target=call_later).start()
+        return [{"y": np.zeros(1, np.float32)}]
+
+    serve(double, "late-double")
+    serve(leaves, "leaves", config=UNBATCHED)
+    ask("leaves", {"x": np.zeros(1, np.float32)})
+    answered.touch()
+    eventually(lambda: called.exists() and called.read_text() == "2.0", "the thread has called")
+
+
+def test_a_worker_that_is_a_thread_calls_others(serve: Serve, ask: Ask) -> None:
+    def caller(requests: Any) -> Any:
+        return [{"y": pytriton.infer("threads-double", x=requests[0]["x"][None])["y"][0] + 1}]
+
+    serve(double, "threads-double")
+    model = serve(caller, "threads", config=UNBATCHED, isolation="thread")
+    try:
+        assert ask("threads", {"x": np.ones(1, np.float32)})["y"].tolist() == [3]
+    finally:
+        model.unregister()
+    with pytest.raises(PyTritonInvalidOperationError, match="ModelClient"):
+        pytriton.infer("threads-double", x=np.ones(1, np.float32))
+
+
 @pytest.mark.parametrize("call", ["infer", "async_infer", "stream"])
 def test_outside_of_a_worker_the_way_is_named(call: str) -> None:
     async def make() -> None:
@@ -491,6 +528,47 @@ def test_a_circle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
         ask("ping", x)
     for model in ("itself", "ping", "pong"):  # nothing is stuck
         assert ask(model, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
+
+
+class Meets:
+    """Waits until the other one is called, too, and calls it."""
+
+    def __init__(self, name: str, other: str, folder: str) -> None:
+        self._name, self._other, self._folder = name, other, folder
+
+    def __call__(self, requests: Any) -> Any:
+        x = requests[0]["x"]
+        if x.item() > 0:
+            open(f"{self._folder}/{self._name}", "w").close()
+            while not os.path.exists(f"{self._folder}/{self._other}"):
+                time.sleep(0.002)
+            return [{"y": 1 + pytriton.infer(self._other, x=x - 1)["y"]}]
+        return [{"y": np.zeros(1, np.float32)}]
+
+
+def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
+    daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    """Neither chain is a circle: one request holds a and wants b, another holds b and wants a."""
+    names = ("left", "right")
+    for name, other in (names, names[::-1]):
+        serve(Meets(name, other, str(tmp_path)), name, config=UNBATCHED)
+
+    def one(name: str) -> str:
+        client = Inference("grpc", daemon.grpc)
+        try:
+            return str(client.infer(name, {"x": np.ones(1, np.float32)})["y"].item())
+        except InferenceServerException as error:
+            return str(error)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        said = sorted(threads.map(one, names), key=len)
+    assert said[0] == "1.0"  # that it was called by the other was undone in time
+    assert "wait for each other in a circle" in said[1]
+    for name in names:
+        assert ask(name, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

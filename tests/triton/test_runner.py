@@ -6,6 +6,8 @@ import asyncio
 import functools
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -367,6 +369,24 @@ def test_a_configuration_can_come_with_the_load(daemon: RunningDaemon, repositor
     ]
     assert answers == [2, 5]
     runner.close()
+
+
+def test_the_command_line_lists_loads_and_unloads(daemon: RunningDaemon) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytriton.cli", "repository", *words]
+        folder = ["--runtime-dir", daemon.config.runtime_dir]
+        return subprocess.run([*command, *folder], capture_output=True, text=True, check=False)
+
+    assert run("unload", "native").stdout == "unloaded native\n"
+    states = {one["name"]: one["state"] for one in json.loads(run("list", "--json").stdout)}
+    assert states["native"] == "unloaded"
+    assert states["spoilt"] == "failed"
+    assert run("load", "native").stdout == "loaded native\n"
+    table = run("list").stdout
+    assert "its inputs are x" in " ".join(table.split())
+    refused = run("load", "nonesuch")
+    assert refused.returncode
+    assert "no model repository has a model 'nonesuch'" in refused.stderr
 
 
 def test_models_are_back_after_tritonserver_was_killed(daemon: RunningDaemon) -> None:

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 import pytriton
 from pytriton.daemon import DaemonClient, Model, connect
-from pytriton.decorators import batch, triton_context
+from pytriton.decorators import batch, get_triton_context, triton_context
 from pytriton.exceptions import ModelNotFoundError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -45,6 +45,7 @@ def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
     with connect(daemon.config.runtime_dir) as client:
         yield client
     assert not pytriton_threads()
+    assert not get_triton_context(serve).model_configs  # no callable is held any longer
     left = [path.name for path in (Path(daemon.config.runtime_dir) / "l").iterdir()]
     assert not [name for name in left if name.endswith(".gauge")], left
 

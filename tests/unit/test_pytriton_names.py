@@ -12,11 +12,16 @@ from pytriton.model_config import DeviceKind, TimeoutAction
 
 #: Module -> names that PyTriton's documents and examples import from it.
 NAMES = {
+    "pytriton": "client model_config triton",
+    "pytriton.check.utils": "DEFAULT_LOG_FORMAT ProcessMonitoring ScriptThread "
+    "TestMonitoringContext find_free_port get_current_container_version "
+    "search_warning_on_too_verbose_log_level verify_docker_image_in_readme_same_as_tested",
     "pytriton.client": "AsyncioDecoupledModelClient AsyncioModelClient DecoupledModelClient "
     "FuturesModelClient ModelClient",
     "pytriton.client.auth": "create_auth_headers extract_access_token_from_headers",
     "pytriton.client.exceptions": "PyTritonClientError PyTritonClientTimeoutError",
     "pytriton.client.warnings": "NotSupportedTimeoutWarning",
+    "pytriton.constants": "DEFAULT_GRPC_PORT DEFAULT_HTTP_PORT DEFAULT_METRICS_PORT PYTRITON_HOME",
     "pytriton.decorators": "ConstantPadder ModelConfigDict TritonContext batch convert_output "
     "fill_optionals first_value get_inference_request_batch_size get_model_config "
     "get_triton_context group_by_keys group_by_values pad_batch sample triton_context",
@@ -33,7 +38,12 @@ NAMES = {
     "pytriton.model_config.tensor": "Tensor",
     "pytriton.model_config.triton_model_config": "DeviceKind DynamicBatcher QueuePolicy "
     "ResponseCache TensorSpec TimeoutAction TritonModelConfig",
+    "pytriton.proxy.telemetry": "get_telemetry_tracer set_telemetry_tracer",
     "pytriton.proxy.types": "Request",
+    "pytriton.triton": "DEFAULT_PROTECTED_ENDPOINTS DefaultTritonLifecyclePolicy RemoteTriton "
+    "TRITON_ACCESS_HEADER Triton TritonConfig TritonLifecyclePolicy TritonSecurityConfig "
+    "VALID_TRITON_ENDPOINTS VertextAILifecyclePolicy",
+    "pytriton.utils.workspace": "CleanupWarning Workspace",
 }
 
 

@@ -20,7 +20,6 @@ from pytriton.ipc.calls import (
     Call,
     CallConnection,
     CallDropped,
-    Calling,
     CallMessage,
     Link,
     Retiring,
@@ -38,7 +37,6 @@ MESSAGES: list[CallMessage] = [
     Call(2, "m", 3, [], [], '{"a": 1}', "", "sequence", 0, 0, False, []),
     CallDropped(1),
     AnswerRead(2),
-    Calling(),
     Answer(1, [REF], False),
     Answer(2, [], True, "Kaputt ✗", "INTERNAL"),
     Retiring(),
@@ -89,8 +87,8 @@ def test_a_slot_that_has_grown_large_is_given_back(
     slot = slots.take()
     tensors.write_raw(slot, "x", "BYTES", [1], bytes(65 << 20))
     slots.give_back(slot)
-    ends[0].send(Calling())
-    assert ends[1].receive() == Calling()
+    ends[0].send(Retiring())
+    assert ends[1].receive() == Retiring()
     with pytest.raises(LaneError, match="never announced"):
         ends[1].memory(slot.number, 1)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -103,7 +101,7 @@ def test_the_end_of_the_peer_is_seen_by_all_that_use_it(
     with pytest.raises(LaneClosed):
         ends[0].receive()
     with pytest.raises(LaneClosed):
-        ends[0].send(Calling())
+        ends[0].send(Retiring())
     with pytest.raises(LaneClosed):
         Slots(ends[0]).take()
 
@@ -158,14 +156,17 @@ def test_memory_that_could_be_shrunk_is_refused(
         ends[0].receive()
     arena = Arena("sealed")
     ends[1].announce(arena.open_readonly())
-    ends[1].send(Calling())
-    assert ends[0].receive() == Calling()
+    ends[1].send(Retiring())
+    assert ends[0].receive() == Retiring()
     arena.close()
 
 
 def test_a_chain_travels_in_a_request_parameter() -> None:
-    parameters = json.dumps({"mine": 1, CHAIN_PARAMETER: encode_chain(CHAIN)})
+    parameters = json.dumps({"mine": 1, CHAIN_PARAMETER: encode_chain(CHAIN, b"key")})
     assert decode_chain(parameters) == CHAIN
+    assert decode_chain(parameters, b"key") == CHAIN
+    assert decode_chain(parameters, b"another") == []
+    assert decode_chain(parameters.replace("w1", "w2"), b"key") == []
 
 
 @pytest.mark.parametrize("value", [1, "", "[", "[[1,2]]", '{"a":1}', None])

@@ -1,0 +1,67 @@
+"""`pytriton-daemon repository`: the models of the model repositories that the daemon was given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from pytriton.cli.errors import command
+
+repository = typer.Typer(
+    help="List, load and unload the models of model repositories (--model-repository).",
+    no_args_is_help=True,
+)
+_RuntimeDir = Annotated[
+    Optional[Path],
+    typer.Option("--runtime-dir", metavar="PATH", help="Runtime directory of the daemon."),
+]
+_Model = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@repository.command("list")
+@command
+def list_models(
+    runtime_dir: _RuntimeDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models: their versions, state, who serves them, and why not."""
+    import msgspec
+
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    answer = link.ask(link.runtime_dir(runtime_dir), messages.GetRepository())
+    assert isinstance(answer, messages.Repository)  # what answers GetRepository
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(answer.models), indent=2))
+        return
+    from pytriton.cli.tables import print_repository
+
+    print_repository(answer.models)
+
+
+@repository.command("load")
+@command
+def load(model: _Model, runtime_dir: _RuntimeDir = None) -> None:
+    """Load a model, or load it anew: the one that is there serves until then."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    question = messages.LoadFromRepository(model)
+    link.ask(link.runtime_dir(runtime_dir), question, timeout_s=None)
+    typer.echo(f"loaded {model}")
+
+
+@repository.command("unload")
+@command
+def unload(model: _Model, runtime_dir: _RuntimeDir = None) -> None:
+    """Stop serving a model; requests under way are answered."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    question = messages.UnloadFromRepository(model)
+    link.ask(link.runtime_dir(runtime_dir), question, timeout_s=None)
+    typer.echo(f"unloaded {model}")
