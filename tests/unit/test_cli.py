@@ -328,12 +328,12 @@ def test_what_is_to_run_in_its_registrant_is_refused(
 def test_an_import_that_fails_is_shown_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cli_target_two.py").write_text("import no_such_thing_at_all\n")
+    (tmp_path / "cli_target_broken.py").write_text("import no_such_thing_at_all\n")
     (tmp_path / "cli_target_three.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for module, told in (
-        ("cli_target_two", "No module named 'no_such_thing_at_all'"),
+        ("cli_target_broken", "No module named 'no_such_thing_at_all'"),
         ("cli_target_three", "ZeroDivisionError"),
     ):
         with pytest.raises(CliError, match=told) as caught:

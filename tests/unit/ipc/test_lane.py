@@ -41,9 +41,9 @@ BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 #: BATCH as MessagePack, written by hand: the second witness of the format.
 BATCH_BYTES = (
     b"\x94\xa5Batch\x07"  # array of 4: the tag, the id 7, the requests, the trace
-    b"\x91\x94"  # one request, an array of 4: its inputs, parameters, requested outputs, id
+    b"\x91\x95"  # one request, an array of 5: its inputs, parameters, requested outputs, id, details
     b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
-    b"\xa2{}\x91\xa1y\xa2id"
+    b"\xa2{}\x91\xa1y\xa2id\xc0"
     b"\xc0"  # not traced
 )
 
