@@ -51,6 +51,18 @@ print("SEEN", counter.seen)
         assert "SEEN 3" in script.said()
 
 
+def test_what_differs_from_pytriton_is_as_the_document_says(tmp_path: Path) -> None:
+    """All examples are one script; `print(...)  # text` prints this text."""
+    document = (ROOT / "docs" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
+    code = "\n".join(blocks(document, ""))
+    told = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert len(told) == 4
+    with Script(code, tmp_path) as script:
+        assert script.wait_gone() == 0, script.said()
+        said = script.said().splitlines()
+    assert [line for line in said if line in told] == told
+
+
 def test_the_other_examples_are_python() -> None:
     skipped = [code for mark, code in _BLOCK.findall(DOCUMENT) if mark]
     assert len(skipped) == 3
