@@ -92,6 +92,13 @@ class Pool:
         await self._tell(None)
         await self._stop_keepers(self._keepers, grace_s)
 
+    def at_rest(self) -> int | None:
+        """How many batches the workers have answered; None while one is under way."""
+        readings = [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+        if any(reading.begun != reading.answered for reading in readings):
+            return None
+        return sum(reading.answered for reading in readings)
+
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         new = [
             Keeper(index, spec, self._start, self._policy, self._tell)

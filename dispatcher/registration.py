@@ -35,6 +35,8 @@ _log = structlog.get_logger(__name__)
 
 #: What a worker gets to end in, even when the grace period is over.
 _WORKER_END_S = 1.0
+#: A request that waits in Triton, with nothing in front of it, is with a worker within this time.
+_REST_S = 1.0
 
 
 class Registration:
@@ -162,8 +164,7 @@ class Registration:
         `why` is for a registrant in whose threads they ran.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        await self._until(lambda: not self.pool.proxies, grace_s)
-        if self.pool.proxies:
+        if not await self._proxies_gone(grace_s) and self.pool.proxies:
             _log.warning(
                 "batches still run after the grace period",
                 model=self.spec.name,
@@ -177,6 +178,30 @@ class Registration:
         if self.registrant is not None:
             await self.registrant.release(why)
         self._machine.change(ModelState.STOPPED)
+
+    async def _proxies_gone(self, grace_s: float) -> bool:
+        """Wait until Triton has ended the proxies, at most `grace_s`; whether nothing is under way in them.
+
+        Of a decoupled model they may stay for nothing: Triton (2.51) holds on to a model as long as a client holds
+        the gRPC stream open on which it has answered. So it is enough that its workers have nothing to do for longer
+        than a request may wait in Triton's queue.
+        """
+        if not self.spec.config.get("model_transaction_policy", {}).get("decoupled"):
+            await self._until(lambda: not self.pool.proxies, grace_s)
+            return not self.pool.proxies
+        delay_us = self.spec.config.get("dynamic_batching", {}).get(
+            "max_queue_delay_microseconds", 0
+        )
+        look_s = _REST_S + delay_us / 1e6
+        deadline = asyncio.get_running_loop().time() + grace_s
+        before = None
+        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            await self._until(lambda: not self.pool.proxies, min(look_s, left_s))
+            answered = self.pool.at_rest()
+            if not self.pool.proxies or (answered is not None and answered == before):
+                return True
+            before = answered
+        return False
 
     def detach(self, proxy: str) -> None:
         """A proxy has ended."""
