@@ -363,7 +363,8 @@ class Daemon:
         self.registry.forget_proxies()
 
     def _log_server_line(self, pid: int, line: bytes) -> None:
-        logs.log_child_line(logs.child_logger(source="tritonserver", pid=pid), line)
+        logger = logs.child_logger(source="tritonserver", pid=pid)
+        logs.log_child_line(logger, line, of_triton=True)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 

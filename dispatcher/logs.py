@@ -41,6 +41,9 @@ _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
 #: Said at each load of a model whose configuration came with the load request; it means nothing.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
 
+#: How the lines of tritonserver's tables begin.
+_TABLE = ("+-", "| ")
+
 _Event = MutableMapping[str, Any]
 
 
@@ -199,8 +202,12 @@ def child_logger(
     return structlog.get_logger().bind(**bound)
 
 
-def log_child_line(logger: Any, line: bytes, stream: str | None = None) -> None:
+def log_child_line(
+    logger: Any, line: bytes, stream: str | None = None, *, of_triton: bool = False
+) -> None:
     """Log one line that a child printed, whatever it holds; `stream` is "stdout" or "stderr".
+
+    `of_triton`: its tables (all options, at every start) are for debugging.
 
     Lines of tritonserver get their own level and place; undecodable bytes appear as \\xNN; a line
     over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept.
@@ -211,7 +218,8 @@ def log_child_line(logger: Any, line: bytes, stream: str | None = None) -> None:
     labels = {} if stream is None else {"stream": stream}
     match = _GLOG.fullmatch(text)
     if match is None:
-        logger.info(text, **labels)
+        quiet = of_triton and text.startswith(_TABLE)
+        (logger.debug if quiet else logger.info)(text, **labels)
         return
     short, short_iso, place, said = match.groups()
     level = _LEVELS[short or short_iso]

@@ -185,6 +185,14 @@ def test_the_noise_about_modification_times_is_only_for_debugging(rundir: Runtim
     assert logged(rundir, noise)["level"] == "debug"
 
 
+@pytest.mark.parametrize("line", [b"+---------+------+", b"| Backend | Path |"])
+def test_tables_of_tritonserver_are_only_for_debugging(line: bytes, rundir: RuntimeDir) -> None:
+    open_log(rundir, log_level="debug")
+    for of_triton, level in ((True, "debug"), (False, "info")):
+        logs.log_child_line(logs.child_logger("it"), line, of_triton=of_triton)
+        assert records(rundir.log_file())[-1]["level"] == level
+
+
 @pytest.mark.parametrize(
     "line", [b"", b"\n", b" \t", b"I1121 05:13:48.926368 4701 server.cc:604] \n"]
 )
