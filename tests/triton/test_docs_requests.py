@@ -98,7 +98,8 @@ COMMANDS = {str(command): command for command in _commands()}
 
 
 def _python(path: Path, part: str) -> str:
-    (code,) = [code for code in _PYTHON.findall(path.read_text(encoding="utf-8")) if part in code]
+    found: list[str] = _PYTHON.findall(path.read_text(encoding="utf-8"))
+    (code,) = [code for code in found if part in code]
     return code
 
 
