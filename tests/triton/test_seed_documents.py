@@ -6,17 +6,19 @@ The documents are not in this repository (they are NVIDIA's). What an example le
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripts import Script
+from support.seed_stubs.asking import answer
 
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "support" / "seed_stubs"
@@ -29,12 +31,14 @@ pytestmark = pytest.mark.skipif(
 )
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SHELL = re.compile(r"^(PYTRITON_\w+)=(\S+) python my_script\.py$", re.MULTILINE)
+#: Scripts that run side by side.
+_AT_ONCE = 3
 #: In front of every example: a log that shows where the server is, and the names that only some of them use.
 _BEFORE = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-import numpy as np
-from asking import *
+del logging, sys  # an example has to import what it uses
+from asking import ask, call, compare, show_specs
 from undefined import model
 """
 
@@ -59,11 +63,12 @@ class Program:
         return f"{self.document}-{'+'.join(map(str, self.blocks))}"
 
 
-_TEXTS = '"MyModel", np.array([[b"a"]]), np.array([[b"bc", b"def"]])'
+_TEXTS = '"MyModel", [["a"]], [["bc", "def"]]'
 _NAMED = _TEXTS.replace("MyModel", "ModelName")
-_LENGTHS = "{'OUTPUT_1': [[1.0, 2.0, 3.0]]}"
-_ADDED = '"MyModel", np.ones((2, 1), np.float32), np.full((2, 3), 2, np.float32)'
-_LINEAR = '    ask(triton, "Linear", np.ones((2, 20), np.float32), times=4)\n'
+_ANSWER = {"OUTPUT_1": [[1.0, 2.0, 3.0]]}
+_LENGTHS = str(_ANSWER)
+_ADDED = '"MyModel", [[1.0], [1.0]], [[2.0, 2.0], [2.0, 2.0]]'
+_LINEAR = '  for _ in range(8): ask(triton, "Linear", [[1.0] * 20] * 2)\n'
 _SUMS = f"Linear {{'OUTPUT_1': {[[20.0] * 30] * 2}}}"
 _SPECS = (
     "tensor tensor1 float32 (-1,)",
@@ -75,16 +80,16 @@ _LOST = (
 )
 
 PROGRAMS = [
-    Program("000", (4, 5, 6, 7), {6: f"ask(triton, {_ADDED})\n"}, (f"MyModel {{'OUTPUT_1': {[[3.0] * 3] * 2}}}",)),
+    Program("000", (4, 5, 6, 7), {6: f"ask(triton, {_ADDED})\n"}, (f"MyModel {{'OUTPUT_1': {[[3.0] * 2] * 2}}}",)),
     Program("001", (1,)),
     Program("001", (2,), {2: "print(triton.is_alive())\n"}, ("False",)),
     Program("001", (5,), says=("This print will appear",)),
     Program("001", (6,), {6: f"  ask(triton, {_NAMED})\n"}, (f"ModelName {_LENGTHS}",)),
     Program(
-        "001", (7,), {7: '  ask(triton, "Identity", np.array([[7]], np.float32))\n'},
+        "001", (7,), {7: '  ask(triton, "Identity", [[7.0]])\n'},
         ("Identity {'OUTPUT_1': [[7.0]]}",),
     ),
-    Program("001", (8, 9, 10), {10: _LINEAR[2:]}, (_SUMS,)),
+    Program("001", (8, 9, 10), {10: _LINEAR}, (_SUMS,)),
     Program("001", (11,), {11: "show_specs(*inputs, *output)\n"}, ("tensor None int32 (-1,)",)),
     Program("001", (12,), {12: "show_specs(*inputs, *outputs)\n"}, ("tensor image float32 (224, 224, 3)",)),
     Program("001", (13,), {13: "show_specs(tensor1, tensor2, tensor3)\n"}, _SPECS),
@@ -93,7 +98,7 @@ PROGRAMS = [
     Program("001", (16,), {16: "compare(DynamicBatcher)\n"}, ("DynamicBatcher 7 fields, other here: []",)),
     Program(
         "001", (17,),
-        {17: '    ask(triton, "AddSub", np.array([[3]], np.float32), np.array([[1]], np.float32))\n'},
+        {17: '    ask(triton, "AddSub", [[3.0]], [[1.0]])\n'},
         ("AddSub {'OUTPUT_1': [[4.0]], 'OUTPUT_2': [[2.0]]}",),
     ),
     Program("002", (1,), {1: f"  ask(triton, {_NAMED})\n"}, (f"ModelName {_LENGTHS}",)),
@@ -128,11 +133,37 @@ def code(program: Program) -> str:
     return _BEFORE + "".join(found[one] + program.more.get(one, "") for one in program.blocks)
 
 
-@pytest.fixture(autouse=True)
-def _stubs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(STUBS), os.environ.get("PYTHONPATH", "")]).rstrip(":")
-    )
+def script_of(written: str, folder: Path, **environment: str) -> Script:
+    """Start a script that finds the stubs."""
+    path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
+    return Script(written, folder, environment={"PYTHONPATH": path, **environment})
+
+
+def run(program: Program, folder: Path) -> str:
+    """Run a script to its end and return what it printed."""
+    with script_of(code(program), folder) as script:
+        assert script.wait_gone() == 0, script.said()
+        return script.said()
+
+
+@pytest.fixture(scope="module")
+def said(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str]]]:
+    """What the wanted programs print; some at a time, as they mostly wait for tritonserver."""
+    items: list[Any] = request.session.items
+    this = test_it_runs_as_written.__name__
+    wanted = [
+        item.callspec.params["program"]
+        for item in items
+        if getattr(item, "originalname", "") == this
+    ]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield {
+            str(program): pool.submit(run, program, tmp_path_factory.mktemp("script"))
+            for program in wanted
+        }
+        pool.shutdown(cancel_futures=True)
 
 
 def test_every_example_is_accounted_for() -> None:
@@ -149,11 +180,10 @@ def test_every_example_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_it_runs_as_written(program: Program, tmp_path: Path) -> None:
-    with Script(code(program), tmp_path) as script:
-        assert script.wait_gone() == 0, script.said()
-        for expected in program.says:
-            assert expected in script.said()
+def test_it_runs_as_written(program: Program, said: dict[str, Future[str]]) -> None:
+    printed = said[str(program)].result()
+    for expected in program.says:
+        assert expected in printed
 
 
 @pytest.mark.parametrize("program", SERVING, ids=str)
@@ -164,39 +194,25 @@ def test_it_serves_until_it_is_told_to_end(program: Program, tmp_path: Path) -> 
         bound = blocks(program.document)[2].partition("as triton:\n")[2]
         assert 'model_name="MyModel"' in bound
         written = written.replace("    # ...\n", bound)
-    with Script(written, tmp_path) as script:
+    with script_of(written, tmp_path) as script:
         script.wait_for("Press CTRL+C")
         *_, address = re.findall(r"Started HTTPService at (\S+)", script.said())
         with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=60) as response:
             assert response.status == 200
         if "MyModel" in written:
-            assert asked(f"http://{address}/v2/models/MyModel/infer") == [1.0, 2.0, 3.0]
+            assert answer(f"http://{address}", "MyModel", [["a"]], [["bc", "def"]]) == _ANSWER
         assert script.end(signal.SIGTERM) == 0
         for expected in program.says:
             assert expected in script.said()
 
 
-def test_the_log_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:
     """In its folder instead of /tmp; and with the variable that the next lines of the text set."""
     ((variable, value),) = _SHELL.findall(text(LOGGING.document))
-    monkeypatch.setenv(variable, value)
     written = code(LOGGING)
     assert written.count('"/tmp/') == 1
-    with Script(written.replace('"/tmp/', f'"{tmp_path}/'), tmp_path) as script:
+    written = written.replace('"/tmp/', f'"{tmp_path}/')
+    with script_of(written, tmp_path, **{variable: value}) as script:
         assert script.wait_gone() == 0, script.said()
         assert f"log_verbose_level={value}" in script.said()
     assert "Started HTTPService" in (tmp_path / "triton.log").read_text(encoding="utf-8")
-
-
-def asked(url: str) -> list[float]:
-    """Return the answer to two inputs of text, as the bound model declares them."""
-    data = {"INPUT_1": ["a"], "INPUT_2": ["bc", "def"]}
-    inputs = [
-        {"name": name, "shape": [1, len(values)], "datatype": "BYTES", "data": values}
-        for name, values in data.items()
-    ]
-    with urllib.request.urlopen(
-        url, json.dumps({"inputs": inputs}).encode(), timeout=60
-    ) as response:
-        values: list[float] = json.loads(response.read())["outputs"][0]["data"]
-    return values

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytriton import model_config
-from pytriton.client import ModelClient
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 
@@ -17,18 +17,37 @@ if TYPE_CHECKING:
     from pytriton.triton import Triton
 
 
-def ask(triton: Triton, name: str, *arrays: npt.NDArray[Any], times: int = 1) -> None:
-    """Print a model's answer, by HTTP and by gRPC, to a batch."""
-    for url in (triton.http_url, triton.grpc_url) * times:
-        with ModelClient(url, name, inference_timeout_s=60) as client:
-            result = client.infer_batch(*arrays)
-        print(name, {key: array.tolist() for key, array in sorted(result.items())}, flush=True)
+def ask(triton: Triton, name: str, *batches: Any) -> None:
+    """Print a model's answer."""
+    print(name, answer(triton.http_url, name, *batches), flush=True)
+
+
+def answer(url: str, name: str, *batches: Any) -> dict[str, Any]:
+    """Return a model's outputs for one batch per input, by HTTP: names and types are as the server tells them."""
+    model = f"{url}/v2/models/{name}"
+    inputs = [
+        {
+            "name": tensor["name"],
+            "datatype": tensor["datatype"],
+            "shape": np.array(batch).shape,
+            "data": batch,
+        }
+        for tensor, batch in zip(_json(model)["inputs"], batches)
+    ]
+    outputs = _json(f"{model}/infer", {"inputs": inputs})["outputs"]
+    return {one["name"]: np.reshape(one["data"], one["shape"]).tolist() for one in outputs}
+
+
+def _json(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(url, data, timeout=60) as response:
+        return json.loads(response.read())
 
 
 def call(infer_fn: Any) -> None:
     """Call a decorated callable without a server, well and badly."""
     good = infer_fn([Request({"x": np.ones((2, 1), np.float32)})])
-    print("called", [answer["x"].tolist() for answer in good])
+    print("called", [result["x"].tolist() for result in good])
     try:
         infer_fn([Request({"x": -np.ones((1, 1), np.float32)})])
     except PyTritonUnrecoverableError as error:
