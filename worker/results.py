@@ -59,6 +59,9 @@ class ResultWriter:
         self._model = model
         self._outputs = outputs
         self._declared = {output.name for output in outputs}
+        names = [output.name for output in outputs]
+        #: Whether the outputs were declared without names; then a callable's own names go by their order.
+        self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
         self._batching = batching
         self._strict = strict
         self._buffers = buffers or OutputBuffers()
@@ -131,6 +134,8 @@ class ResultWriter:
             )
         if type(result) is Request:
             result = self._passed_on(result)
+        elif self._unnamed and self._declared.isdisjoint(result):
+            result = self._in_order(result)
         if self._strict:
             self._refuse_undeclared(result)
         requested = request.requested
@@ -185,6 +190,15 @@ class ResultWriter:
         if len(request) == len(self._outputs) == 1:
             return {self._outputs[0].name: next(iter(request.values()))}
         return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
+
+    def _in_order(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return as many outputs as were declared without names under those they got: `{"add": ..., "sub": ...}`.
+
+        PyTriton's documents show it (their response cache).
+        """
+        if len(result) != len(self._outputs) or not all(isinstance(name, str) for name in result):
+            return result
+        return {output.name: value for output, value in zip(self._outputs, result.values())}
 
     def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
         for name in result:

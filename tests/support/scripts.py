@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -40,9 +41,16 @@ class Script:
         code: its text
         folder: a folder of the test's own
         arguments: what it finds in sys.argv
+        environment: variables beside those of this process
     """
 
-    def __init__(self, code: str, folder: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        code: str,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._home = folder / "home"
         path = folder / "script.py"
         path.write_text(code)
@@ -53,7 +61,7 @@ class Script:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=local_environment(self._home),
+                env={**local_environment(self._home), **(environment or {})},
                 cwd=folder,
             )
         self._family: set[psutil.Process] = set()

@@ -100,6 +100,22 @@ def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
     assert "returned no output `c`; it returned `a`, `b`" in text
 
 
+def test_outputs_declared_without_names_may_have_names_of_the_callable(lanes: Lanes) -> None:
+    """As in PyTriton's documents: `{"add": ..., "sub": ...}`; as many, in their order, and not if strict."""
+    one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+    unnamed = [output("OUTPUT_1"), output("OUTPUT_2")]
+    (answer,) = responses(lanes, [{"add": one, "sub": two}], [request()], writer(*unnamed))
+    assert [answer[name].item() for name in ("OUTPUT_1", "OUTPUT_2")] == [1, 2]
+    swapped = {"OUTPUT_2": two, "OUTPUT_1": one}
+    (answer,) = responses(lanes, [swapped], [request()], writer(*unnamed))
+    assert [answer[name].item() for name in ("OUTPUT_1", "OUTPUT_2")] == [1, 2]
+    for wrong in ({"add": one}, {"OUTPUT_1": one, "sub": two}):
+        assert "returned no output `OUTPUT_" in refusal(lanes, [wrong], writer(*unnamed))
+    assert "Not all keys" in refusal(lanes, [{1: one, 2: two}], writer(*unnamed))
+    strict = writer(*unnamed, strict=True)
+    assert "`add` is not defined" in refusal(lanes, [{"add": one, "sub": two}], strict)
+
+
 @pytest.mark.parametrize(
     "results",
     [
