@@ -39,6 +39,13 @@ from pytriton.model_config.triton_config import to_triton_config
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
+#: Only tritonserver can judge this: its own warm-up lacks the input.
+_NO_X = {
+    "name": "w",
+    "batch_size": 1,
+    "inputs": {"z": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
+}
+REFUSED = ModelConfig(extra={"model_warmup": [_NO_X]})
 
 
 @pytest.fixture
@@ -238,9 +245,8 @@ def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
 
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
     """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
-    config = ModelConfig(extra={"version_policy": {"specific": {"versions": [7]}}})
     with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
-        daemon.client.register(_function, "refused", X, Y, config, progress=False)
+        daemon.client.register(_function, "refused", X, Y, REFUSED, progress=False)
     assert daemon.client.models() == []
 
 
@@ -454,8 +460,7 @@ def test_a_replacement_that_fails_leaves_the_old_model(
         daemon.client.register(
             _raise_while_loading, "model", X, Y, factory=True, replace=True, progress=False
         )
-    wrong = ModelConfig(extra={"version_policy": {"specific": {"versions": [7]}}})
     with pytest.raises(RegistrationError, match="tritonserver did not load"):
-        daemon.client.register(_closure(9), "model", X, Y, wrong, replace=True, progress=False)
+        daemon.client.register(_closure(9), "model", X, Y, REFUSED, replace=True, progress=False)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
     assert model.instances[0].pid == pid
