@@ -14,6 +14,7 @@ from pytriton.dispatcher.states import InstanceState
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.gauge import Reading
 from pytriton.ipc.messages import Verdict
 
 _log = structlog.get_logger(__name__)
@@ -94,8 +95,8 @@ class Pool:
 
     def at_rest(self) -> int | None:
         """How many batches the workers have answered; None while one is under way."""
-        readings = [worker.gauge.read() for worker in self._workers.values() if worker.alive]
-        if any(reading.begun != reading.answered for reading in readings):
+        readings = self._readings()
+        if _under_way(readings):
             return None
         return sum(reading.answered for reading in readings)
 
@@ -233,6 +234,9 @@ class Pool:
         """How many proxies are attached."""
         return len(self._routes)
 
+    def _readings(self) -> list[Reading]:
+        return [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+
     # ── what others ask ──────────────────────────────────────────────────────────────────────────
 
     def worker(self, name: str) -> Worker | None:
@@ -242,8 +246,7 @@ class Pool:
     @property
     def busy(self) -> bool:
         """Whether a batch is under way in any worker."""
-        readings = [worker.gauge.read() for worker in self._workers.values() if worker.alive]
-        return any(reading.begun > reading.answered for reading in readings)
+        return _under_way(self._readings())
 
     @property
     def can_serve(self) -> bool:
@@ -348,3 +351,7 @@ class Pool:
 
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _under_way(readings: Sequence[Reading]) -> bool:
+    return any(reading.begun > reading.answered for reading in readings)

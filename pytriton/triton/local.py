@@ -173,7 +173,7 @@ class Triton(TritonBase):
         runtime_dir = new_runtime_dir()
         names = [model.name for model in self._models]
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
-        return ServerProcess(settings, workspace, self._server_ended)
+        return ServerProcess(settings, self._server_ended, workspace=workspace)
 
     def _load(self, client: DaemonClient, model: BoundModel) -> None:
         super()._load(client, model)
@@ -216,7 +216,8 @@ class Triton(TritonBase):
         if not self._ended.is_set():
             self._warn_of_verbose_log()
         atexit.unregister(self.stop)
-        if server.was_ready:  # else it may have found a folder of somebody else there
+        # Unless it was ready, it may have found a folder of somebody else there.
+        if server.was_ready and server.workspace is not None:
             remove(server.workspace)  # nothing is there, unless the daemon was killed
         if isinstance(self._workspace_wanted, Workspace):
             self._workspace_wanted.clean()

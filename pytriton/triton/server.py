@@ -1,7 +1,6 @@
-"""The private daemon of one `Triton` object: a child process that ends when this process ends, however it ends.
+"""The private daemon of a `Triton` object or a runner: a child process that ends when this one ends, however it ends.
 
-The daemon watches this process (dispatcher/owner.py) and reports about itself over a pipe; its log goes to this
-process's standard output.
+The daemon watches this process (dispatcher/owner.py) and reports about itself over a pipe.
 """
 
 from __future__ import annotations
@@ -60,22 +59,31 @@ class ServerProcess:
 
     Args:
         settings: what `daemon_settings` returns
-        workspace: a folder that it makes at its start and removes at its end
         on_end: is called, from a thread, with the reason, if it ends by itself once it was ready
+        workspace: a folder that it makes at its start and removes at its end
+        quiet: its log does not go to this process's standard output
 
     Attributes:
         runtime_dir: where its control socket lies
-        workspace: the folder that it makes
+        workspace: the folder that it makes, if any
         ended: is set when it has ended and has been reaped
         was_ready: whether it ever was
     """
 
-    def __init__(self, settings: dict[str, Any], workspace: Path, on_end: OnEnd) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        on_end: OnEnd,
+        *,
+        workspace: Path | None = None,
+        quiet: bool = False,
+    ) -> None:
         self.runtime_dir = Path(settings["runtime_dir"])
         self.ended = threading.Event()
         self._settings = settings
         self.workspace = workspace
         self._on_end = on_end
+        self._quiet = quiet
         self._up = threading.Event()  #: ready, or ended
         self.was_ready = False
         self._told_to_stop = False
@@ -91,13 +99,14 @@ class ServerProcess:
         """
         threading.Thread(target=self._live, name="pytriton-daemon", daemon=True).start()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float | None = None) -> None:
         """Return when models can be registered.
 
         Raises:
-            DaemonStartError: it ended before; says why.
+            DaemonStartError: it ended before, and says why; or `timeout_s` seconds were not enough.
         """
-        self._up.wait()
+        if not self._up.wait(timeout_s):
+            raise DaemonStartError(f"Triton Inference Server was not ready within {timeout_s:g} s")
         if self.was_ready and not self.ended.is_set():
             return
         code = self._end.get("code")
@@ -186,11 +195,13 @@ class ServerProcess:
         from pytriton.world import own_interpreter
 
         command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
-        command += ["--workspace", str(self.workspace), "--report", str(writing)]
+        command += ["--report", str(writing)]
+        if self.workspace is not None:
+            command += ["--workspace", str(self.workspace)]
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=_standard_output(),
+            stdout=subprocess.DEVNULL if self._quiet else _standard_output(),
             stderr=subprocess.STDOUT,
             env=environment(),
             pass_fds=[writing],

@@ -65,7 +65,8 @@ def test_the_daemon_ends_with_its_runners_process_however_that_ends(repository: 
         "from pytriton.runner import Runner\n"
         "runner = Runner('own', sys.argv[1], cli_args=['--model-control-mode=explicit'])\n"
         "runner.init_local()\n"
-        "print(runner.link().client.status().pid, flush=True)\n"
+        "status = runner.link().client.status()\n"
+        "print(status.pid, status.runtime_dir, flush=True)\n"
         "time.sleep(600)\n"
     )
     process = subprocess.Popen(
@@ -73,13 +74,15 @@ def test_the_daemon_ends_with_its_runners_process_however_that_ends(repository: 
     )
     assert process.stdout is not None
     try:
-        daemon = psutil.Process(int(process.stdout.readline()))
+        pid, runtime_dir = process.stdout.readline().split()
+        daemon = psutil.Process(int(pid))
         assert daemon.is_running()
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
     daemon.wait(60)
+    assert not Path(runtime_dir).exists()
 
 
 def settled(daemon: RunningDaemon) -> bool:
