@@ -65,7 +65,7 @@ def measure_workload(
     """Measure one workload on all systems that can serve it."""
     fit = []
     for system in systems:
-        reason = system.refuses(workload)
+        reason = _refusal(system, workload)
         if reason:
             recorder.skip(system.name, workload.key, reason)
         elif set(system.protocols) & set(plan.protocols):
@@ -79,6 +79,12 @@ def measure_workload(
                         fit.remove(system)
                         continue
                     _measure(deployment, plan, round_number, recorder)
+
+
+def _refusal(system: System, workload: Workload) -> str | None:
+    if workload.model.folder and not system.model_folders:
+        return "it serves no folders with a model.py"
+    return system.refuses(workload)
 
 
 def _start_all(
