@@ -47,6 +47,7 @@ def render(results: dict[str, Any]) -> str:
         _head(results),
         _ratios(results),
         _footprint(results),
+        _runner(results),
         _cases(results),
         _left_out(results),
     ]
@@ -81,7 +82,8 @@ def _ratios(results: dict[str, Any]) -> str:
     lines = [
         "## Ratios: ours ÷ theirs",
         "",
-        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends.",
+        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends; rounds in which a hypervisor "
+        "kept more than a tenth of the CPUs are left out where there are others.",
         "",
         "| case | metric | compared with | goal | measured | spread | reached |",
         "|---|---|---|--:|--:|--:|---|",
@@ -90,6 +92,7 @@ def _ratios(results: dict[str, Any]) -> str:
         measured = "—" if one.measured is None else f"{one.measured:.2f}"
         spread = "—" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
         verdict = {True: "yes", False: "**no**", None: "not measured"}[one.met]
+        verdict += ", CPUs stolen" if one.disturbed else ""
         lines.append(
             f"| {_case(one.case)} | {one.metric} | {one.theirs} | {one.goal} | {measured} "
             f"| {spread} | {verdict} |"
@@ -113,11 +116,33 @@ def _footprint(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _runner(results: dict[str, Any]) -> str:
+    found = results.get("runner", [])
+    if not found:
+        return ""
+    lines = [
+        "## The runner",
+        "",
+        "`runner.model.run(x)` beside the same request with bare tritonclient, µs per call; in brackets the middle "
+        "half.",
+        "",
+        "| protocol | float32 | tritonclient | runner | more |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {one['protocol']} | {one['floats']:,} | {one['bare_us']:.0f} | {one['runner_us']:.0f} "
+        f"| {one['more_us']:.0f} ({one['least_us']:.0f} to {one['most_us']:.0f}) |"
+        for one in found
+    ]
+    return "\n".join([*lines, ""])
+
+
 def _cases(results: dict[str, Any]) -> str:
     lines = [
         "## All figures",
         "",
-        "Median (least to most) of the rounds. CPUs: 1.0 is one core.",
+        "Median (least to most) of the rounds. CPUs: 1.0 is one core. Others: the kernel's work for the network, and "
+        "whatever else ran here. Stolen: wanted here, and used by others on the same host.",
         "",
     ]
     last = ""
@@ -129,8 +154,8 @@ def _cases(results: dict[str, Any]) -> str:
                 f"### {last}: {results['workloads'].get(last, '')}",
                 "",
                 "| clients | system | requests/s | p50 ms | p99 ms | server CPUs | generator CPUs "
-                "| others' CPUs | CPU µs/request | errors |",
-                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+                "| others' CPUs | stolen CPUs | CPU µs/request | page faults/request | errors |",
+                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
             ]
         lines.append(_line(row))
     return "\n".join([*lines, ""])
@@ -144,7 +169,9 @@ def _line(row: Row) -> str:
         f"| {_spread(figures['p50_ms'], 2)} | {_spread(figures['p99_ms'], 2)} "
         f"| {figures['server_cpus'].middle:.2f} | {figures['generator_cpus'].middle:.2f} "
         f"| {figures['others_cpus'].middle:.2f} "
+        f"| {figures['stolen_cpus'].middle:.2f} "
         f"| {figures['cpu_us_per_request'].middle:.0f} "
+        f"| {figures['faults_per_request'].middle:.0f} "
         f"| {row.errors or 0}{f' of {row.requests}' if row.errors else ''} |"
     )
 

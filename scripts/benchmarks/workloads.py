@@ -131,7 +131,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     _workload(
         "G", "16 B in, 6 MB out", Model("table", "table", amount=LARGE),
-        Payload(floats=4, answer=LARGE), (4,), (4,),
+        Payload(floats=4, answer=LARGE), (4,), (4,), least_seconds=3.0,
     ),
     _workload(
         "H", "one copy that sleeps 2 ms, 602 KB in, no batching", Model("device", "device", amount=0.002),
@@ -139,6 +139,29 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     _workload("add_sub", "examples/model_py/add_sub, a model.py", _ADD_SUB, Payload(floats=4), (1, 8, 32), (1, 8, 32)),
 )  # fmt: skip
+
+
+#: What is no load on every system: name -> what it measures.
+EXTRAS = {
+    "runner": "pytriton.runner beside bare tritonclient",
+    "footprint": "start-up times, memory, idle CPU",
+    "models100": "the same of a daemon with 100 models",
+}
+
+
+def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
+    """Return the workloads and the extras that are named.
+
+    All for None, but not 100 models in a quick run.
+
+    Raises:
+        ValueError: a name is not known; says which there are.
+    """
+    if names is None:
+        return select(None), set(EXTRAS) - ({"models100"} if quick else set())
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    extras = {name.lower() for name in wanted} & EXTRAS.keys()
+    return select(",".join(name for name in wanted if name.lower() not in extras)), extras
 
 
 def calibrated(workload: Workload, turns: int) -> Workload:
@@ -160,8 +183,15 @@ def select(names: str | None) -> list[Workload]:
     known = {one.key for one in WORKLOADS} | {one.group for one in WORKLOADS}
     unknown = wanted - {name.lower() for name in known}
     if unknown:
-        raise ValueError(f"no workload {min(unknown)!r}; there are: {', '.join(sorted(known))}")
+        raise ValueError(
+            f"no workload {min(unknown)!r}; there are: {', '.join(sorted(known) + list(EXTRAS))}"
+        )
     return [one for one in WORKLOADS if {one.key.lower(), one.group.lower()} & wanted]
+
+
+def copy_name(name: str, index: int) -> str:
+    """Return what a further copy of a model is called; the first has the model's own name."""
+    return f"{name}{index or ''}"
 
 
 def percentile(values: list[float], share: float) -> float:
