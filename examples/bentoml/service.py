@@ -6,8 +6,8 @@ MODELS=models bentoml serve --working-dir examples/bentoml service:Digits
 
 curl localhost:3000/classify -H 'Content-Type: application/json' -d '{"model": "digits_mlp", "pixels": [0, 0, 5, ...]}'
 
-BentoML and the models need no packages in common: PYTRITON_DAEMON_MODEL_PYTHON=/path/to/venv/bin/python names the
-interpreter of the models' workers, where that is another one.
+BentoML and the models need no packages in common: MODEL_PYTHON=/path/to/venv/bin/python names the interpreter of the
+models' workers, where that is another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ class Digits:
     """The digit in an image, by any model of the repository."""
 
     def __init__(self) -> None:
-        self.runner = Runner("digits", model_repository=os.environ.get("MODELS", "models"))
+        self.runner = Runner(
+            "digits",
+            model_repository=os.environ.get("MODELS", "models"),
+            settings={"model_python": os.environ.get("MODEL_PYTHON")},
+        )
         self.runner.init_local()  # models are loaded before the service says that it is ready
 
     @bentoml.api

@@ -100,7 +100,7 @@ def bentoml_service(tmp_path: Path) -> Iterator[str]:
     command += ["--host", "127.0.0.1", "--port", str(port)]
     env = {
         "MODELS": str(models(tmp_path)),
-        "PYTRITON_DAEMON_MODEL_PYTHON": sys.executable,  # scikit-learn and LightGBM are here
+        "MODEL_PYTHON": sys.executable,  # scikit-learn and LightGBM are here
         "BENTOML_HOME": str(tmp_path / "bentoml"),
         "BENTOML_DO_NOT_TRACK": "True",
     }
@@ -134,10 +134,9 @@ def test_a_bentoml_service_in_front_of_a_repository(bentoml_service: str) -> Non
         hits = [answer["digit"] == label for answer, label in zip(answers, labels)]
         assert sum(hits) > 32
     status, told = post(url, {"model": "digits_mlp", "pixels": [1.0]})
-    assert (status, "64" in told["error"]) == (400, True), told
+    assert (status, "64" in str(told)) == (400, True), told
     assert post(url, {"model": "nonesuch", "pixels": [1.0]})[0] == 404
     unload = f"{bentoml_service}/unload"
     assert post(unload, {"model": "digits_mlp"}) == (200, {"unloaded": "digits_mlp"})
     status, told = post(url, {"model": "digits_mlp", "pixels": list(images[0])})
-    assert status == 404
-    assert "unloaded" in told["error"]
+    assert (status, "unloaded" in str(told)) == (404, True), told
