@@ -133,12 +133,12 @@ def measure_extras(
 ) -> None:
     """Measure what is no load on every system, into `results`."""
     if "runner" in extras and any(one.name == "ours" for one in chosen):
-        results["runner"] = runner_overhead.measure(plan.quick)
+        runner_overhead.measure(plan.quick, results["runner"])
     if "footprint" in extras:
         rounds = 1 if plan.quick else 3
-        results["footprint"] += footprint.measure(chosen, rounds, recorder)
+        footprint.measure(chosen, rounds, recorder, results["footprint"])
     if "models100" in extras:
-        results["footprint"] += footprint.measure_many(chosen, recorder)
+        footprint.measure_many(chosen, recorder, results["footprint"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,30 +20,36 @@ from benchmarks.workloads import WORKLOADS, Workload, copy_name
 _IDLE_S = 10.0
 _MANY = 100
 _LOAD_S = 600.0
+_EVENT = re.compile(r'\{"event": [^{}]*\}')
 #: What a start leaves to be done may take that long, before memory and idle CPU are looked at.
 _CALM_S = 10.0
 #: Systems whose servers say when they are ready (servers/ours.py, servers/nvidia_pytriton.py).
 _TELLING = ("ours", "nvidia-pytriton")
 
 
-def measure(systems: list[System], rounds: int, recorder: Recorder) -> list[dict[str, Any]]:
-    """Return figures (name, system, value, unit) of all systems that can tell them."""
-    return _each(systems, "footprint", lambda system: _all(system, rounds), recorder)
+Rows = list[tuple[str, float, str]]
 
 
-def measure_many(systems: list[System], recorder: Recorder) -> list[dict[str, Any]]:
-    """Return figures of our daemon with 100 models."""
+def measure(
+    systems: list[System], rounds: int, recorder: Recorder, into: list[dict[str, Any]]
+) -> None:
+    """Add figures (name, system, value, unit) of all systems that can tell them to `into`."""
+    _each(systems, "footprint", lambda system: _all(system, rounds), recorder, into)
+
+
+def measure_many(systems: list[System], recorder: Recorder, into: list[dict[str, Any]]) -> None:
+    """Add figures of our daemon with 100 models to `into`."""
     ours = [one for one in systems if one.name == "ours"]
-    return _each(ours, "models100", lambda system: _several(system, _MANY), recorder)
+    _each(ours, "models100", lambda system: _several(system, _MANY), recorder, into)
 
 
 def _each(
     systems: list[System],
     name: str,
-    figures: Callable[[System], list[tuple[str, float, str]]],
+    figures: Callable[[System], Rows],
     recorder: Recorder,
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    into: list[dict[str, Any]],
+) -> None:
     for system in systems:
         if system.name not in _TELLING:
             continue
@@ -51,18 +58,12 @@ def _each(
         except DidNotStart as error:
             recorder.skip(system.name, name, str(error))
             continue
-        found += [
-            {"name": what, "system": system.name, "value": value, "unit": unit}
-            for what, value, unit in rows
-        ]
-    for one in found:
-        print(
-            f"[bench] {one['name']}: {one['system']} {one['value']:.2f} {one['unit']}", flush=True
-        )
-    return found
+        for what, value, unit in rows:
+            into.append({"name": what, "system": system.name, "value": value, "unit": unit})
+            print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)
 
 
-def _all(system: System, rounds: int) -> list[tuple[str, float, str]]:
+def _all(system: System, rounds: int) -> Rows:
     starts = [_cold_start(system) for _ in range(rounds)]
     middle = {name: sorted(one[name] for one in starts)[len(starts) // 2] for name in starts[0]}
     figures = [(name, value, _unit(name)) for name, value in middle.items()]
@@ -109,7 +110,7 @@ def _memory(deployment: Deployment, events: dict[str, Any]) -> float:
     return trees.memory_mb(_pids(deployment, events))
 
 
-def _several(system: System, copies: int) -> list[tuple[str, float, str]]:
+def _several(system: System, copies: int) -> Rows:
     """Serve a small model several times; return the times for it, memory, and CPU while idle."""
     with Deployment(system, _plain(), copies=copies) as deployment:
         events = _events(deployment, _LOAD_S)
@@ -155,18 +156,11 @@ def _events(deployment: Deployment, timeout_s: float) -> dict[str, Any]:
     """Return what the server said of itself, by event, once all models are registered."""
     deadline = time.monotonic() + timeout_s
     while True:
-        lines = deployment.events.read_text().splitlines()
-        events = {one["event"]: one for one in map(_parsed, lines) if one}
+        # anywhere in a line: the server's own output goes there, too, and comes in pieces
+        found = map(json.loads, _EVENT.findall(deployment.events.read_text(errors="replace")))
+        events = {one["event"]: one for one in found}
         if "registered" in events:
             return events
         if deployment.process.poll() is not None or time.monotonic() > deadline:
             raise DidNotStart(f"it did not register. It said: {deployment.said()}")
         time.sleep(0.005)
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:  # other output, or a line that is being written
-        return None
-    return found if isinstance(found, dict) and "event" in found else None

@@ -138,6 +138,8 @@ def _runner(results: dict[str, Any]) -> str:
 
 
 def _cases(results: dict[str, Any]) -> str:
+    if not results["measurements"]:
+        return ""
     lines = [
         "## All figures",
         "",

@@ -36,21 +36,19 @@ class Overhead:
     rounds: int
 
 
-def measure(quick: bool) -> list[dict[str, Any]]:
-    """Return the overhead of every protocol and size.
+def measure(quick: bool, into: list[dict[str, Any]]) -> None:
+    """Add the overhead of every protocol and size to `into`.
 
     Raises:
         AssertionError: the two answers are not the same.
     """
-    found = []
     for one in _all(_QUICK_ROUNDS if quick else _ROUNDS):
-        found.append(asdict(one))
+        into.append(asdict(one))
         print(
             f"[bench] runner {one.protocol} {one.floats} floats: tritonclient {one.bare_us:.0f} µs, "
             f"runner {one.more_us:+.0f} µs",
             flush=True,
         )
-    return found
 
 
 def _all(rounds: int) -> Iterator[Overhead]:
