@@ -123,8 +123,8 @@ def _runner(results: dict[str, Any]) -> str:
     lines = [
         "## The runner",
         "",
-        "`runner.model.run(x)` beside the same request with bare tritonclient, µs per call; in brackets the middle "
-        "half.",
+        "`runner.model.run(x)` beside the same request with bare tritonclient, median µs of a call; in brackets "
+        "the middle half.",
         "",
         "| protocol | float32 | tritonclient | runner | more |",
         "|---|--:|--:|--:|--:|",

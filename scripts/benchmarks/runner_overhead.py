@@ -1,7 +1,8 @@
 """What `runner.model.run(x)` costs beside the same request with bare tritonclient.
 
-Both ask one model (an identity) of one daemon, in turns, so that what else the machine does meets both; each begins
-every other round. Their answers are compared before.
+Both ask one model (an identity) of one daemon, call by call in turns, so that what else the machine does meets both;
+each is first every other time. Medians of single calls, which a moment without the CPU does not move. Their answers are
+compared before.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ import numpy as np
 
 from benchmarks.workloads import IMAGE, SMALL
 
-_ROUNDS, _QUICK_ROUNDS, _PER_ROUND = 40, 10, 50
-_SIZES = (SMALL, IMAGE)
+#: Elements -> pairs of calls; in a quick run a quarter of them.
+_CALLS = {SMALL: 2000, IMAGE: 400}
+_QUICK = 4
+_WARM_UP = 20
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """One case; times per call in microseconds, medians of the rounds."""
+    """One case; times of a call in microseconds."""
 
     protocol: str
     floats: int
     bare_us: float
     runner_us: float
-    more_us: float  #: median of the rounds' differences
+    more_us: float  #: median of the pairs' differences
     least_us: float  #: a quarter of the differences are smaller
     most_us: float  #: a quarter of the differences are larger
-    rounds: int
+    calls: int
 
 
 def measure(quick: bool, into: list[dict[str, Any]]) -> None:
@@ -42,7 +45,7 @@ def measure(quick: bool, into: list[dict[str, Any]]) -> None:
     Raises:
         AssertionError: the two answers are not the same.
     """
-    for one in _all(_QUICK_ROUNDS if quick else _ROUNDS):
+    for one in _all(_QUICK if quick else 1):
         into.append(asdict(one))
         print(
             f"[bench] runner {one.protocol} {one.floats} floats: tritonclient {one.bare_us:.0f} µs, "
@@ -51,7 +54,7 @@ def measure(quick: bool, into: list[dict[str, Any]]) -> None:
         )
 
 
-def _all(rounds: int) -> Iterator[Overhead]:
+def _all(share: int) -> Iterator[Overhead]:
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.runner import Runner
 
@@ -64,16 +67,16 @@ def _all(rounds: int) -> Iterator[Overhead]:
             client = runner.link().client
             config = ModelConfig(max_batch_size=8)
             client.register(_identity, "identity", tensors[:1], tensors[1:], config, progress=False)
-            for size in _SIZES:
+            for size, calls in _CALLS.items():
                 array = np.arange(size, dtype=np.float32).reshape(1, -1)
-                yield _compare(protocol, runner, array, rounds)
+                yield _compare(protocol, runner, array, calls // share)
 
 
 def _identity(requests: Any) -> Any:
     return [{"y": request["x"]} for request in requests]
 
 
-def _compare(protocol: str, runner: Any, array: Any, rounds: int) -> Overhead:
+def _compare(protocol: str, runner: Any, array: Any, calls: int) -> Overhead:
     import tritonclient.grpc
     import tritonclient.http
 
@@ -90,8 +93,9 @@ def _compare(protocol: str, runner: Any, array: Any, rounds: int) -> Overhead:
 
     for call in (bare, by_runner):
         np.testing.assert_array_equal(call(), array)
-        _us(call)
-    pairs = [_pair(bare, by_runner, number % 2 == 1) for number in range(rounds)]
+        for _ in range(_WARM_UP):
+            call()
+    pairs = [_pair(bare, by_runner, number % 2 == 1) for number in range(calls)]
     client.close()
     more = sorted(own - other for other, own in pairs)
     return Overhead(
@@ -102,7 +106,7 @@ def _compare(protocol: str, runner: Any, array: Any, rounds: int) -> Overhead:
         more_us=statistics.median(more),
         least_us=more[len(more) // 4],
         most_us=more[-1 - len(more) // 4],
-        rounds=rounds,
+        calls=calls,
     )
 
 
@@ -115,8 +119,7 @@ def _pair(bare: Callable[[], Any], own: Callable[[], Any], swapped: bool) -> tup
 
 
 def _us(call: Callable[[], Any]) -> float:
-    """Return how long one of `_PER_ROUND` calls took."""
+    """Return how long a call took, in microseconds."""
     begun = time.perf_counter()
-    for _ in range(_PER_ROUND):
-        call()
-    return (time.perf_counter() - begun) / _PER_ROUND * 1e6
+    call()
+    return (time.perf_counter() - begun) * 1e6

@@ -152,7 +152,7 @@ def test_the_report_has_what_the_runner_costs() -> None:
     results["runner"] = [
         {
             "protocol": "grpc", "floats": 150_528, "bare_us": 1000.0, "runner_us": 1100.0,
-            "more_us": 99.0, "least_us": 80.0, "most_us": 120.0, "rounds": 40,
+            "more_us": 99.0, "least_us": 80.0, "most_us": 120.0, "calls": 40,
         }
     ]  # fmt: skip
     assert "| grpc | 150,528 | 1000 | 1100 | 99 (80 to 120) |" in render(results)
