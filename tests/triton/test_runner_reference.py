@@ -6,6 +6,7 @@ import asyncio
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,13 @@ from pytriton.runner import Runner, RunnerArgumentError
 
 X = np.ones((1, 4), np.float32)
 PORT = free_port("127.0.0.1")
-ARGUMENTS = [f"--grpc-port={PORT}", "--model-control-mode=explicit", "--load-model=batched"]
+ARGUMENTS = [
+    f"--grpc-port={PORT}",
+    "--model-control-mode=explicit",
+    "--load-model=batched",
+    "--load-model=normalize",
+]
+PACKAGED = Path(__file__).parents[2] / "examples" / "packaging" / "models"
 CONFIG = f"""
 {repositories.PYTHON_CONFIG}
 dynamic_batching {{ max_queue_delay_microseconds: 500000 preferred_batch_size: [ 4 ] }}
@@ -33,7 +40,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     files = {f"{version}/model.py": repositories.PYTHON_MODEL.encode() for version in (1, 2)}
     for name in ("batched", "infer"):
         repositories.add(repository, name, files, CONFIG)
-    with Runner("reference", repository, cli_args=ARGUMENTS) as made:
+    with Runner("reference", [repository, PACKAGED], cli_args=ARGUMENTS) as made:
         yield made
 
 
@@ -44,7 +51,16 @@ def test_a_port_in_the_options_is_the_port(runner: Runner) -> None:
     urls = (status.server.http_url, status.server.grpc_url, status.server.metrics_url)
     assert all("//127.0.0.1:" in url for url in urls)
     assert ARGUMENTS[0] == f"--grpc-port={PORT}"
-    assert len(ARGUMENTS) == 3
+    assert len(ARGUMENTS) == 4
+
+
+def test_the_packaged_repository_is_served(runner: Runner) -> None:
+    """That of examples/packaging: images of any size."""
+    for height, width in ((1, 2), (3, 1)):
+        images = np.full((2, height, width, 3), 255, np.uint8)
+        normalized = runner.normalize.run(images).as_numpy("normalized")
+        assert normalized.dtype == np.float32
+        assert (normalized == np.ones(images.shape)).all()
 
 
 def test_metrics_are_on(runner: Runner) -> None:
