@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import environments
-from benchmarks.figures import Figure, Row, rows
+from benchmarks.figures import Figure, Row, disturbed, rows
 from benchmarks.targets import LIMITS, verdicts
 
 _PLOTS = Path(__file__).with_name("plots.py")
@@ -63,7 +64,7 @@ def _head(results: dict[str, Any]) -> str:
         f"{meta['date']}, commit {meta['commit']}: {meta['cpu']}, {meta['cores']} cores, "
         f"{meta['memory_gb']} GB, Linux {meta['kernel']}, Python {meta['python']}; load before "
         f"{meta['load_average_before']:.1f}. {plan['rounds']} rounds of {plan['seconds']:g} s each, "
-        f"systems in turn; load by {' and '.join(meta['generators']) or 'Python'}.",
+        f"systems in turn; load by {' and '.join(meta['generators']) or 'Python'}.{_quiet(results)}",
         "",
         "| system | versions | configuration |",
         "|---|---|---|",
@@ -72,6 +73,19 @@ def _head(results: dict[str, Any]) -> str:
         known = ", ".join(f"{key} {value}" for key, value in meta["versions"][name].items())
         lines.append(f"| {title} (`{name}`) | {known} | {results['notes'][name]} |")
     return "\n".join([*lines, ""])
+
+
+def _quiet(results: dict[str, Any]) -> str:
+    """Say how much of the machine was not the benchmark's, where that was looked at."""
+    known = [one for one in results["measurements"] if "stolen_cpus" in one]
+    if not known:
+        return ""
+    others, stolen = (median(one[name] for one in known) for name in ("others_cpus", "stolen_cpus"))
+    kept = sum(map(disturbed, known))
+    return (
+        f" Meanwhile others on this machine used {others:.1f} CPUs and others on the same host {stolen:.1f} (medians); "
+        f"{kept} of {len(known)} measurements lacked more than a tenth of the CPUs."
+    )
 
 
 def _ratios(results: dict[str, Any]) -> str:

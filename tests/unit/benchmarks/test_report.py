@@ -144,7 +144,9 @@ def test_a_round_without_its_cpus_is_left_out_of_a_ratio() -> None:
     found = ratio(ours[2:] + theirs, ("ours", case), ("stub", case))
     assert found is not None
     assert (found.middle, found.disturbed) == (0.04, True)
-    assert "| **no**, CPUs stolen |" in render(run(ours[2:], theirs))
+    text = render(run(ours[2:], theirs))
+    assert "| **no**, CPUs stolen |" in text
+    assert "1 of 1 measurements lacked more than a tenth of the CPUs" in text
 
 
 def test_the_report_has_what_the_runner_costs() -> None:
