@@ -89,10 +89,12 @@ def _cold_start(system: System) -> dict[str, float]:
         events = _events(deployment, _LOAD_S)
         deployment.wait_right("http")
         answered = time.monotonic()
+        cpu_s = trees.use(deployment.process.pid).cpu_s
         return {
             "start to ready": events["ready"]["at"] - events["begun"]["at"],
             "register to first answer": answered - events["ready"]["at"],
             "process start to first answer": answered - start,
+            "CPU time until then": cpu_s,
             "memory, 1 model": _memory(deployment, events),
         }
 
