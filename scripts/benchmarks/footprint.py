@@ -116,6 +116,7 @@ def _several(system: System, copies: int) -> Rows:
     """Serve a small model several times; return the times for it, memory, and CPU while idle."""
     with Deployment(system, _plain(), copies=copies) as deployment:
         events = _events(deployment, _LOAD_S)
+        used = trees.use(deployment.process.pid).cpu_s
         begun = time.monotonic()
         for index in range(copies):
             _ask(deployment, copy_name(_plain().model.name, index))
@@ -129,6 +130,7 @@ def _several(system: System, copies: int) -> Rows:
         taken = events["registered"]["at"] - events["ready"]["at"]
     return [
         (f"registering {copies} models", taken, "s"),
+        (f"CPU time of the start and of registering {copies} models", used, "s"),
         (f"first answers of {copies} models, one after the other", asked, "s"),
         (f"processes, {copies} models", processes, ""),
         (f"memory, {copies} models", memory, "MB"),
