@@ -6,6 +6,8 @@ Who talks to whom (each arrow is one frozen type below)::
     client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
+    worker ── WorkerReadiness, LoadOther, UnloadOther, AskReadiness ──▶ dispatcher
+    worker ◀─ Done, Readiness, Failure ── dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
     proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
@@ -591,6 +593,54 @@ class Verdict(Message, frozen=True):
     wait_s: float = 0.0
 
 
+# ── a Triton Python model in a worker → dispatcher ───────────────────────────────────────────────
+
+
+class WorkerReadiness(Message, frozen=True):
+    """What a model's own `is_ready` says has changed; `why` it is not ready, for people."""
+
+    worker: str
+    ready: bool
+    why: str = ""
+
+
+class LoadOther(Message, frozen=True):
+    """A model wants another one loaded, or loaded anew (pb_utils.load_model). Payload frames: the `files`.
+
+    `config` is JSON, empty for the one in the model's folder. Answered with Done when it is served.
+    """
+
+    worker: str
+    name: str
+    config: str = ""
+    #: "file:VERSION/NAME", as Triton's repository API has it; all that the model's folder is to hold.
+    files: list[str] = []
+
+
+class UnloadOther(Message, frozen=True):
+    """A model wants another one unloaded (pb_utils.unload_model). Answered with Done when that has begun.
+
+    `dependents`: with the models that an ensemble consists of.
+    """
+
+    worker: str
+    name: str
+    dependents: bool = False
+
+
+class AskReadiness(Message, frozen=True):
+    """Ask whether a model is ready, any version of it without one. Answered with Readiness."""
+
+    name: str
+    version: str = ""
+
+
+class Readiness(Message, frozen=True):
+    """Answer to AskReadiness."""
+
+    ready: bool
+
+
 AnyMessage = Union[
     Register,
     Unregister,
@@ -634,6 +684,11 @@ AnyMessage = Union[
     StuckCalls,
     Detach,
     Verdict,
+    WorkerReadiness,
+    LoadOther,
+    UnloadOther,
+    AskReadiness,
+    Readiness,
 ]
 
 _encoder = msgspec.msgpack.Encoder()
