@@ -1,4 +1,4 @@
-"""load_model, unload_model and is_model_ready from a model.py: as in Triton's python backend, and where names are taken."""
+"""load_model, unload_model and is_model_ready from a model.py: as in Triton's python backend, but for registered names."""
 
 from __future__ import annotations
 
