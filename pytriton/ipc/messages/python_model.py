@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Union
 
+import msgspec
+
 from pytriton.ipc.messages.base import Message
 
 
@@ -25,7 +27,7 @@ class LoadOther(Message, frozen=True):
     name: str
     config: str = ""
     #: "file:VERSION/NAME", as Triton's repository API has it; all that the model's folder is to hold.
-    files: list[str] = []
+    files: list[str] = msgspec.field(default_factory=list)
 
 
 class UnloadOther(Message, frozen=True):
