@@ -43,7 +43,7 @@ class InferenceResponse:
     Args:
         output_tensors: those that the client did not ask for are left out
         error: fails this request alone
-        parameters: of the response (str to bool, int or str); tritonserver 2.51 cannot send them
+        parameters: of the response (str to bool, int or str); only the compiled proxy can send them
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 from support.inference import Inference
 from support.model_folders import make_model
 from support.plain_triton import plain_triton
@@ -260,3 +261,22 @@ def test_a_model_loads_others_when_it_starts_and_lets_go_of_them_at_its_end(
     assert ask(daemon.http, "one", "2 + 3") == "5"
     model.unregister()
     assert control(daemon.http, "is_model_ready('one')") == "False"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the Python proxy cannot")
+def test_parameters_of_a_response_reach_the_client(daemon: RunningDaemon, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "with-parameters")
+    code = (folder / "1" / "model.py").read_text()
+    given = {"number": 7, "sure": True, "text": "ja"}
+    code = code.replace("Response([told])", f"Response([told], parameters={given!r})")
+    (folder / "1" / "model.py").write_text(code)
+    daemon.client.register_model(folder)
+    with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
+        tensor = tritonclient.grpc.InferInput("what", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"1"], np.object_))
+        answer = client.infer("with-parameters", [tensor]).get_response()
+    said = {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in answer.parameters.items()
+    }
+    assert {name: said.get(name) for name in given} == given
