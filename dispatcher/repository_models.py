@@ -19,6 +19,7 @@ import structlog
 from pytriton.dispatcher import model_folders, repository
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.folder_spec import specification
+from pytriton.dispatcher.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
@@ -48,6 +49,7 @@ class _Known:
     versions: list[int] = dataclasses.field(default_factory=list)
     registration: Registration | None = None
     config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
+    given: Path | None = None  #: the repository of files that came with the request to load it
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
@@ -71,6 +73,7 @@ class RepositoryModels:
         self._server = server
         self._registry = registry
         self._known: dict[str, _Known] = {}
+        self._given = GivenFiles(models.parent / "given")
         self._begun = False
         repository.remove_links(models)
 
@@ -122,17 +125,26 @@ class RepositoryModels:
 
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
-    async def load(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+    async def load(
+        self,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Load a model, or load it anew: the one that is there serves until then.
 
         Args:
             name: of the model
             config: a configuration to use instead of the one in its folder
+            files: all that its folder is to hold ("file:1/model.onnx"), until it is unloaded or loaded without
 
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
         """
         names = await self._names()
+        given = await self._write(name, files) if files else None
+        if given is not None:
+            names[name] = str(given)
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
@@ -142,6 +154,7 @@ class RepositoryModels:
         known_model = self._of(name)
         async with known_model.lock:
             before = dataclasses.replace(known_model)
+            unneeded = given
             known_model.state = "loading"
             try:
                 await self._load(name, names[name], known_model, config)
@@ -155,6 +168,11 @@ class RepositoryModels:
             except BaseException:
                 known_model.state = before.state
                 raise
+            else:
+                if str(known_model.given) != names[name]:
+                    unneeded, known_model.given = known_model.given, given
+            finally:
+                self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
@@ -182,7 +200,35 @@ class RepositoryModels:
                 raise
             known.state, known.served_by, known.registration = "unloaded", "", None
             known.versions = []
+            self._given.remove(known.given)
+            known.given = None
         _log.info("model of a repository unloaded", model=name)
+
+    def serves(self, name: str) -> bool:
+        """Whether a name is now that of a model loaded from a repository."""
+        known = self._known.get(name)
+        if known is None or not known.served_by:
+            return False
+        return known.registration is None or known.registration in list(self._registry)
+
+    def native_versions(self, name: str) -> list[int] | None:
+        """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
+        known = self._known.get(name)
+        if known is None or known.served_by != NATIVE or known.state not in ("ready", "loading"):
+            return None
+        return known.versions
+
+    async def parts(self, name: str) -> list[str]:
+        """Return the models that an ensemble consists of; none if it is none, or lies in a cloud."""
+        place = (await self._names()).get(name, _CLOUD)
+        if place == _CLOUD:
+            return []
+        try:
+            model = await asyncio.to_thread(model_folders.read_model, Path(place) / name)
+        except UnservableModel:
+            return []  # what is served is another state of its folder
+        steps = model.config.get("ensemble_scheduling", {}).get("step", ())
+        return sorted({step["model_name"] for step in steps})
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models that there are, with what became of them."""
@@ -217,7 +263,20 @@ class RepositoryModels:
                 found.setdefault(name, place)
         for name in await self._cloud_names():
             found.setdefault(name, _CLOUD)
+        for name, known in self._known.items():
+            if known.given is not None:
+                found.setdefault(name, str(known.given))
         return found
+
+    async def _write(self, name: str, files: Mapping[str, bytes]) -> Path:
+        try:
+            return await asyncio.to_thread(self._given.write, name, files)
+        except BadFileName as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"files for model {name}: {error}") from error
+        except OSError as error:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
+            ) from error
 
     async def _cloud_names(self) -> list[str]:
         if not repository.cloud(self._config.model_repository) or not self._server.ready:
@@ -286,13 +345,19 @@ class RepositoryModels:
             raise UnservableModel(
                 f"model {model.name} is served by workers; unload it before tritonserver serves it"
             )
+        link = self._models / model.name
+        former = link.readlink() if known.served_by else None
         repository.link(self._models, model.name, model.folder)
         override = None if config is None else dict(config)
+        if former is not None and former != model.folder:
+            override = repository.marked(override or model.config, str(model.folder))
         try:
             await self._server.load(model.name, override)
         except BaseException:
-            if not known.served_by:
+            if former is None:
                 repository.unlink(self._models, model.name)
+            else:
+                repository.link(self._models, model.name, former)
             raise
         known.served_by, known.config = NATIVE, override
         known.versions = model_folders.served_versions(model.config, list(model.versions))

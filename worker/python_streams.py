@@ -45,6 +45,7 @@ from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
 from pytriton.worker.streams import Outbox
+from pytriton.worker.withdrawals import Withdrawals
 
 #: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
 #: `execute` has returned.
@@ -67,6 +68,7 @@ class PythonStreamLoop(Loop):
         self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._closing = False
+        self._withdrawals = Withdrawals()
 
     def run(self, told_to_end: int) -> None:
         """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
@@ -126,6 +128,14 @@ class PythonStreamLoop(Loop):
             self._drop(lane, error)
             return
         self._send_metrics()
+
+    def _control_messages(self) -> None:
+        self._withdrawals.hear(self._control, len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        for lane in self._withdrawals.due(self._outboxes):
+            self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         super()._drop(lane, error)
@@ -221,6 +231,8 @@ class PythonStreamLoop(Loop):
             self._answered()
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
+            if not self._finished():
+                self._withdraw()
             self.changed.notify_all()
 
 
