@@ -24,7 +24,10 @@ from pytriton.dispatcher.cache import Progress, ServerRuntimeError, publish
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Also warnings are errors where it is tested (tests/unit/test_native.py), not where it is used.
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+#: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way.
+FLAGS = (
+    "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
+)  # fmt: skip
 _LIBRARIES = ("-lm", "-ldl")
 _COMPILERS = ("cc", "gcc", "clang")
 #: A compiler that has not ended by then hangs.
