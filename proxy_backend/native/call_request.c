@@ -114,8 +114,8 @@ bool call_read(Reader *reader, uint32_t fields, CallMessage *call)
     call->timeout_us = get_uint(reader);
     call->stream = get_bool(reader);
     call->chain = set_aside(reader);
-    skip_rest(reader, fields, 13);
-    return fields >= 13 && !reader->malformed && is_right(call);
+    skip_rest(reader, fields, 12);
+    return fields >= 12 && !reader->malformed && is_right(call);
 }
 
 /* ── the request ────────────────────────────────────────────────────────────────────────────────── */
