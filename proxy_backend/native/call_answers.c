@@ -13,7 +13,7 @@ enum { MOST_UNREAD = 8, LONGEST_TEXT = 1 << 15 };
 
 /* Memory that tritonserver has for an output: a slot, or just bytes. */
 typedef struct {
-    Connection *connection;
+    Slots *slots;
     Slot *slot;
     uint8_t *bytes;
 } Piece;
@@ -39,8 +39,8 @@ static TRITONSERVER_Error *allocate(
         *buffer = piece->bytes;
         failure = piece->bytes ? NULL : strdup("out of memory");
     } else if (piece) {
-        piece->connection = call->calls->connection;
-        piece->slot = slot_take(piece->connection, size, &failure);
+        piece->slots = &call->calls->slots;
+        piece->slot = slot_take(piece->slots, size, &failure);
         *buffer = piece->slot ? piece->slot->arena.map : NULL;
     }
     *buffer_userp = piece;
@@ -60,7 +60,7 @@ static TRITONSERVER_Error *release_buffer(
     Piece *piece = buffer_userp;
     (void)allocator, (void)buffer, (void)size, (void)memory_type, (void)memory_type_id;
     if (piece && piece->slot) /* else the answer has it, which has been sent */
-        slot_give_back(piece->connection, piece->slot);
+        slot_give_back(piece->slots, piece->slot);
     if (piece)
         free(piece->bytes);
     free(piece);
@@ -81,7 +81,7 @@ static void free_answer(Call *call, Answer *answer)
     while (answer->slots) {
         Slot *slot = answer->slots;
         answer->slots = slot->next;
-        slot_give_back(call->calls->connection, slot);
+        slot_give_back(&call->calls->slots, slot);
     }
     free(answer);
 }
@@ -153,7 +153,7 @@ void call_drop(Call *call, const char *text, const char *code)
 static Slot *copied_slot(Call *call, const void *bytes, size_t size)
 {
     char *failure = NULL;
-    Slot *slot = slot_take(call->calls->connection, size, &failure);
+    Slot *slot = slot_take(&call->calls->slots, size, &failure);
     if (slot)
         memcpy(slot->arena.map, bytes, size);
     free(failure);
@@ -184,7 +184,7 @@ static bool put_output(
             return false;
         slot->next = answer->slots;
         answer->slots = slot;
-        if (!slot_announce(call->calls->connection, slot))
+        if (!slot_announce(&call->calls->slots, slot))
             return false;
         number = slot->number;
     }

@@ -25,6 +25,7 @@ void calls_unref(Calls *calls)
         return;
     connection_free(calls->connection);
     pthread_mutex_destroy(&calls->lock);
+    pthread_mutex_destroy(&calls->slots.lock);
     buffer_free(&calls->told);
     free(calls->worker);
     free(calls->endpoint);
@@ -277,6 +278,7 @@ static void *read_all(void *argument)
             look_around(calls, now_ns);
     } while (state == HEARD_MESSAGE || state == HEARD_NOTHING);
     forget_all(calls);
+    slots_close(&calls->slots);
     connection_close(calls->connection);
     if (calls->told.size) {
         Buffer none = {0};
@@ -310,6 +312,7 @@ void calls_serve(Proxy *proxy, const char *lane_path)
         return;
     }
     pthread_mutex_init(&calls->lock, NULL);
+    slots_open(&calls->slots, calls->connection);
     calls->endpoint = strdup(proxy->model->endpoint);
     calls->name = texted("%s:calls-%lu", proxy->name, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
     calls->looked_ns = steady_ns();

@@ -3,8 +3,7 @@
 #define PYTRITON_CALLS_H
 
 #include "call_request.h"
-
-#include <pthread.h>
+#include "slots.h"
 
 enum { BUCKETS = 64 };
 
@@ -42,6 +41,7 @@ typedef struct Call {
 typedef struct Calls {
     struct Calls *next; /* the proxy's earlier ones */
     Connection *connection;
+    Slots slots;
     TRITONSERVER_Server *server;
     char *endpoint, *name; /* of the dispatcher; by which it knows this connection */
     pthread_t reader;

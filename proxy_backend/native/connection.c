@@ -16,8 +16,6 @@
 
 /* So many packets that the worker has no room for may wait; then nothing more is heard of it until it reads. */
 enum { MOST_BEHIND = 256, MOST_DESCRIPTORS = 4 };
-/* A slot that has grown larger is not kept. */
-static const uint64_t most_kept = 64 << 20;
 
 /* What waits to be sent. */
 typedef struct Packet {
@@ -34,9 +32,6 @@ struct Connection {
     size_t behind;
     bool closed;
     int64_t announced;
-    pthread_mutex_t placing; /* guards the next two */
-    Slot *slots;
-    bool slots_closed;
     /* Of the thread that receives. */
     Memory *memories;
     size_t memory_count;
@@ -57,7 +52,6 @@ Connection *connection_open(const char *lane_path)
     if (connection == NULL)
         return NULL;
     pthread_mutex_init(&connection->sending, NULL);
-    pthread_mutex_init(&connection->placing, NULL);
     connection->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     connection->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* Nobody waits for a worker's room: it has other proxies to call by. */
@@ -75,7 +69,6 @@ void connection_free(Connection *connection)
     if (connection->wake >= 0)
         close(connection->wake);
     pthread_mutex_destroy(&connection->sending);
-    pthread_mutex_destroy(&connection->placing);
     free(connection);
 }
 
@@ -154,6 +147,24 @@ void connection_send(Connection *connection, const Buffer *message)
     else if (!connection->closed)
         shutdown(connection->fd, SHUT_RDWR); /* the worker would wait for it for ever */
     pthread_mutex_unlock(&connection->sending);
+}
+
+int64_t connection_announce(Connection *connection, int descriptor)
+{
+    Buffer message = {0};
+    pthread_mutex_lock(&connection->sending);
+    int64_t number = ++connection->announced;
+    put_array(&message, 2);
+    put_string(&message, "Memory");
+    put_int(&message, number);
+    if (message.failed)
+        close(descriptor);
+    else
+        send_locked(connection, message.data, message.size, descriptor);
+    bool announced = !message.failed;
+    pthread_mutex_unlock(&connection->sending);
+    buffer_free(&message);
+    return announced ? number : 0;
 }
 
 /* Send what waits, as far as there is room. */
@@ -314,14 +325,6 @@ const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t
     return memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
 }
 
-/* ── memory of this end ─────────────────────────────────────────────────────────────────────────── */
-
-static void free_slot(Slot *slot)
-{
-    arena_close(&slot->arena);
-    free(slot);
-}
-
 void connection_close(Connection *connection)
 {
     pthread_mutex_lock(&connection->sending);
@@ -340,93 +343,4 @@ void connection_close(Connection *connection)
     free(connection->memories);
     connection->memories = NULL;
     connection->memory_count = 0;
-    pthread_mutex_lock(&connection->placing);
-    connection->slots_closed = true;
-    while (connection->slots) {
-        Slot *slot = connection->slots;
-        connection->slots = slot->next;
-        free_slot(slot);
-    }
-    pthread_mutex_unlock(&connection->placing);
-}
-
-/* Take the smallest free slot that is large enough out of the list, or the last one; NULL: there is none. */
-static Slot *free_slot_for(Connection *connection, uint64_t size)
-{
-    Slot **best = NULL;
-    pthread_mutex_lock(&connection->placing);
-    for (Slot **at = &connection->slots; *at; at = &(*at)->next) {
-        uint64_t room = (*at)->arena.size;
-        if (best == NULL || (*best)->arena.size < size || (room >= size && room < (*best)->arena.size))
-            best = at;
-    }
-    Slot *slot = best ? *best : NULL;
-    if (slot)
-        *best = slot->next;
-    pthread_mutex_unlock(&connection->placing);
-    return slot;
-}
-
-Slot *slot_take(Connection *connection, uint64_t size, char **failure)
-{
-    uint64_t offset;
-    Slot *slot = free_slot_for(connection, size);
-    if (slot == NULL) {
-        slot = calloc(1, sizeof *slot);
-        if (slot)
-            slot->arena.fd = -1;
-    }
-    *failure = slot ? arena_allocate(&slot->arena, size, &offset) : strdup("out of memory");
-    if (*failure && slot) {
-        slot_give_back(connection, slot);
-        slot = NULL;
-    }
-    return *failure ? NULL : slot;
-}
-
-bool slot_announce(Connection *connection, Slot *slot)
-{
-    Buffer message = {0};
-    if (slot->number)
-        return true;
-    int descriptor = arena_open_readonly(&slot->arena);
-    if (descriptor < 0)
-        return false;
-    pthread_mutex_lock(&connection->sending);
-    slot->number = ++connection->announced;
-    put_array(&message, 2);
-    put_string(&message, "Memory");
-    put_int(&message, slot->number);
-    if (message.failed)
-        close(descriptor);
-    else
-        send_locked(connection, message.data, message.size, descriptor);
-    bool announced = !message.failed;
-    pthread_mutex_unlock(&connection->sending);
-    buffer_free(&message);
-    return announced;
-}
-
-void slot_give_back(Connection *connection, Slot *slot)
-{
-    int64_t number = slot->number;
-    arena_reset(&slot->arena);
-    pthread_mutex_lock(&connection->placing);
-    bool kept = !connection->slots_closed && slot->arena.map && slot->arena.size <= most_kept;
-    if (kept) {
-        slot->next = connection->slots;
-        connection->slots = slot;
-    }
-    pthread_mutex_unlock(&connection->placing);
-    if (kept)
-        return;
-    free_slot(slot);
-    if (number) {
-        Buffer message = {0};
-        put_array(&message, 2);
-        put_string(&message, "Forget");
-        put_int(&message, number);
-        connection_send(connection, &message);
-        buffer_free(&message);
-    }
 }

@@ -12,13 +12,6 @@ typedef struct Connection Connection;
 /* Longer messages are refused by both ends. */
 enum { MOST_BYTES = 1 << 16 };
 
-/* Memory for one output at a time; the worker knows it by a number. */
-typedef struct Slot {
-    Arena arena;
-    int64_t number; /* 0: the worker does not know it yet */
-    struct Slot *next;
-} Slot;
-
 /* Connect to the worker that listens for lanes at `lane_path`. NULL: it does not listen, or has no room. */
 Connection *connection_open(const char *lane_path);
 /* When nobody uses it any longer; by then it was closed. */
@@ -26,6 +19,8 @@ void connection_free(Connection *connection);
 
 /* Send a message. Never waits: what the worker has no room for goes later. Nothing happens when it is gone. */
 void connection_send(Connection *connection, const Buffer *message);
+/* Pass a descriptor of memory on, which is taken over; returns its number, 0: out of memory. */
+int64_t connection_announce(Connection *connection, int descriptor);
 /* Let the worker send nothing more; what it has sent can still be received. */
 void connection_take_no_more(Connection *connection);
 /* End it, so that the thread that receives, and the worker, see its end. */
@@ -39,13 +34,7 @@ Heard connection_receive(Connection *connection, int timeout_ms, Reader *message
 const char *connection_fault(const Connection *connection);
 /* Bytes of a memory of the worker's, until the next call of a function of this thread's. NULL: it has no such. */
 const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t offset, int64_t size);
-/* By the thread that received: all memory is given back, but for slots in use. */
+/* By the thread that received. */
 void connection_close(Connection *connection);
-
-/* A slot with room for so much, at its beginning. NULL: `failure`, for free(), says why. */
-Slot *slot_take(Connection *connection, uint64_t size, char **failure);
-/* Let the worker know it, unless it does. False: no descriptors are left. */
-bool slot_announce(Connection *connection, Slot *slot);
-void slot_give_back(Connection *connection, Slot *slot);
 
 #endif
