@@ -233,7 +233,7 @@ async def calls_wait(
     daemon: Daemon, peer: Peer, message: messages.CallsWait, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell a proxy which of the calls that have waited for a while can never be answered."""
-    daemon.waiting.tell(message.worker, message.pid, message.models)
+    daemon.waiting.tell(message.worker, message.pid, message.models, message.proxy)
     stuck = daemon.waiting.stuck(message.worker, daemon.registry.workers_of)
     text = ""
     if stuck:

@@ -14,7 +14,10 @@ from pathlib import Path
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Warnings are errors where it is tested (tests/unit/native), not where it is used.
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+#: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way.
+FLAGS = (
+    "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
+)  # fmt: skip
 _LIBRARIES = ("-lm", "-ldl")
 _COMPILERS = ("cc", "gcc", "clang")
 #: A compiler that has not ended by then hangs.

@@ -15,11 +15,11 @@ class Waiting:
     """What the proxies have told."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[str, int], list[str]] = {}
+        self._models: dict[tuple[str, int, str], list[str]] = {}
 
-    def tell(self, worker: str, proxy: int, models: Sequence[str]) -> None:
-        """A worker waits for these models, by calls that the proxy with this process id has made."""
-        self._models[worker, proxy] = list(models)
+    def tell(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
+        """A worker waits for these models, by calls that a proxy has made; `proxy`: which one in its process."""
+        self._models[worker, process, proxy] = list(models)
         self._models = {
             key: waits
             for key, waits in self._models.items()
@@ -29,7 +29,7 @@ class Waiting:
     def stuck(self, worker: str, workers_of: Callable[[str], Sequence[str]]) -> list[str]:
         """Return the models that this worker waits for in vain."""
         waits: dict[str, set[str]] = {}
-        for (name, _), models in self._models.items():
+        for (name, *_), models in self._models.items():
             waits.setdefault(name, set()).update(models)
         workers = {model: workers_of(model) for models in waits.values() for model in models}
         stuck = set(waits)

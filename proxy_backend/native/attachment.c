@@ -55,6 +55,8 @@ char *attach(Proxy *proxy)
             failure = attached(proxy, &reply, &path);
         if (failure == NULL)
             proxy->lane = lane_connect(path); /* a worker may have ended since the dispatcher answered */
+        if (proxy->lane)
+            calls_serve(proxy, path);
         free(lost);
         lost = proxy->worker ? strdup(proxy->worker) : NULL;
         free(path);
@@ -69,6 +71,8 @@ char *attach(Proxy *proxy)
 
 void drop_lane(Proxy *proxy)
 {
+    if (proxy->lane)
+        calls_retire(proxy);
     lane_close(proxy->lane);
     proxy->lane = NULL;
     proxy->waited_on = false;
@@ -78,6 +82,7 @@ void detach(Proxy *proxy)
 {
     Buffer message = {0};
     drop_lane(proxy);
+    calls_end(proxy);
     put_message(&message, "Detach", 2);
     put_text_field(&message, "registration", proxy->model->registration);
     put_text_field(&message, "instance", proxy->name);

@@ -149,6 +149,7 @@ static void free_proxy(Proxy *proxy)
     if (proxy == NULL)
         return;
     drop_lane(proxy);
+    calls_end(proxy);
     control_free(proxy->control);
     buffer_free(&proxy->message);
     buffer_free(&proxy->avoid);

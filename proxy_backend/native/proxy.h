@@ -6,6 +6,7 @@
  *     lane.c        the connection with the worker; memory.c, wire.c: what lies behind it
  *     control.c     the connection with the dispatcher
  *     chain.c       requests that another model has made; json.c: what Triton gives as JSON
+ *     calls.c       calls that the worker makes to other models; with call_request.c, call_chain.c, connection.c
  *
  * It is the compiled twin of the Python modules of proxy_backend, for which Triton's python backend starts a process for each
  * instance, and speaks the same protocols: a worker or the dispatcher cannot tell which one it talks with.
@@ -35,6 +36,7 @@ typedef struct {
     char *name; /* what the dispatcher knows it by */
     Control *control;
     Lane *lane; /* NULL: it has none at the moment */
+    struct Calls *calls; /* that the lane's worker makes, and before it those of earlier ones that still wait */
     char *worker;
     double execution_timeout_s; /* 0: none */
     bool tracing;
@@ -74,8 +76,24 @@ void send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error_Code code, co
 /* How many rows a request has: 1 without a batch axis. */
 uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
 
+/* ── calls.c ──────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Make the calls of the worker that listens for lanes at `lane_path`, until calls_retire. */
+void calls_serve(Proxy *proxy, const char *lane_path);
+/* Make no new calls for the present worker. */
+void calls_retire(Proxy *proxy);
+/* Wait for the calls under way, but not for ever. */
+void calls_end(Proxy *proxy);
+
 /* ── small things ───────────────────────────────────────────────────────────────────────────────── */
 
+/* The names of error codes, by TRITONSERVER_Error_Code. */
+enum { CODE_COUNT = 8 };
+extern const char *const codes[CODE_COUNT];
+/* An error's text for free(), NULL without one; the error is freed. */
+char *text_of(TRITONSERVER_Error *error);
+/* Whether so many strings fill so many bytes exactly. */
+bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count);
 /* Forget an error of tritonserver's; true: there was one. */
 bool failed(TRITONSERVER_Error *error);
 /* By the clock that tritonserver keeps its statistics by, and since 1970. */

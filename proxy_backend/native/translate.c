@@ -25,11 +25,10 @@ static const struct {
     {"INVALID", 0}, {"BOOL", 1}, {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4}, {"UINT64", 8}, {"INT8", 1},
     {"INT16", 2}, {"INT32", 4}, {"INT64", 8}, {"FP16", 2}, {"FP32", 4}, {"FP64", 8}, {"BYTES", 0}, {"BF16", 2}};
 
-static const char *const codes[] = {"UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE",
+const char *const codes[CODE_COUNT] = {"UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE",
     "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};
 
-/* An error's text for free(), NULL without one. */
-static char *text_of(TRITONSERVER_Error *error)
+char *text_of(TRITONSERVER_Error *error)
 {
     if (error == NULL)
         return NULL;
@@ -318,8 +317,7 @@ static bool wrong(Lane *lane, const char *name, const char *what)
     return false;
 }
 
-/* Whether so many strings fill so many bytes exactly. */
-static bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count)
+bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count)
 {
     while (count && size >= 4) {
         uint32_t length;

@@ -222,6 +222,18 @@ int64_t get_int(Reader *reader)
     }
 }
 
+uint64_t get_uint(Reader *reader)
+{
+    if (peek(reader) != 0xcf) {
+        int64_t value = get_int(reader);
+        if (value < 0)
+            fail(reader);
+        return value < 0 ? 0 : (uint64_t)value;
+    }
+    take(reader);
+    return take_number(reader, 8);
+}
+
 double get_double(Reader *reader)
 {
     if (peek(reader) != 0xcb)
@@ -297,4 +309,49 @@ char *text_copy(Text text)
         copy[text.size] = 0;
     }
     return copy;
+}
+
+/* The length of the character that begins here, 0: there is none (RFC 3629). */
+static size_t character(const uint8_t *at, size_t left)
+{
+    if (at[0] < 0x80)
+        return 1;
+    size_t size = at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : at[0] >= 0xe0 && at[0] < 0xf0 ? 3
+        : at[0] >= 0xf0 && at[0] < 0xf5         ? 4
+                                                : 0;
+    if (size == 0 || size > left)
+        return 0;
+    for (size_t i = 1; i < size; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    bool overlong = (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90);
+    bool none = (at[0] == 0xed && at[1] >= 0xa0) || (at[0] == 0xf4 && at[1] >= 0x90); /* surrogates, beyond the last */
+    return overlong || none ? 0 : size;
+}
+
+bool is_utf8(Text text)
+{
+    for (size_t i = 0; i < text.size;) {
+        size_t size = character((const uint8_t *)text.start + i, text.size - i);
+        if (size == 0)
+            return false;
+        i += size;
+    }
+    return true;
+}
+
+void put_clean(Buffer *buffer, const char *text, size_t most)
+{
+    Buffer clean = {0};
+    size_t left = strlen(text);
+    while (left && clean.size + 4 <= most) {
+        size_t size = character((const uint8_t *)text, left);
+        buffer_put(&clean, size ? text : "?", size ? size : 1);
+        size = size ? size : 1;
+        text += size;
+        left -= size;
+    }
+    buffer->failed |= clean.failed;
+    put_text(buffer, (const char *)clean.data, clean.failed ? 0 : clean.size);
+    buffer_free(&clean);
 }

@@ -42,6 +42,7 @@ void put_bool(Buffer *buffer, bool value);
 uint32_t get_array(Reader *reader);
 Text get_text(Reader *reader);
 int64_t get_int(Reader *reader);
+uint64_t get_uint(Reader *reader);
 double get_double(Reader *reader);
 bool get_bool(Reader *reader);
 /* Whether nil comes next; it is taken away then. */
@@ -57,5 +58,8 @@ void skip_rest(Reader *reader, uint32_t count, uint32_t taken);
 bool text_is(Text text, const char *what);
 /* A copy that ends with NUL, for free(). NULL without memory, and where the text itself has a NUL. */
 char *text_copy(Text text);
+bool is_utf8(Text text);
+/* Put text that may be anything: what is no UTF-8 becomes a question mark, and no more than so many bytes of it. */
+void put_clean(Buffer *buffer, const char *text, size_t most);
 
 #endif

@@ -71,11 +71,15 @@ class MayCall(Message, frozen=True):
 
 
 class CallsWait(Message, frozen=True):
-    """A worker's calls to `models`, made by the proxy `pid`, have waited for a while. Answered with StuckCalls."""
+    """A worker's calls to `models`, made by the proxy `pid`, have waited for a while. Answered with StuckCalls.
+
+    `proxy` tells the proxies apart that run in one process: tritonserver's.
+    """
 
     pid: int
     worker: str
     models: list[str]
+    proxy: str = ""
 
 
 class StuckCalls(Message, frozen=True):

@@ -49,6 +49,16 @@ def test_a_worker_that_waits_no_longer_frees_the_others() -> None:
     assert waiting.stuck("b1", WORKERS.__getitem__) == []
 
 
+def test_proxies_of_one_process_tell_for_themselves() -> None:
+    waiting = Waiting()
+    waiting.tell("a1", ME, ["b"], "one")
+    waiting.tell("a1", ME, [], "another")
+    waiting.tell("b1", ME, ["a"], "third")
+    assert waiting.stuck("a1", WORKERS.__getitem__) == ["b"]
+    waiting.tell("a1", ME, [], "one")
+    assert waiting.stuck("b1", WORKERS.__getitem__) == []
+
+
 def test_what_a_proxy_has_told_ends_with_it() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

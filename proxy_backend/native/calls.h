@@ -1,0 +1,77 @@
+/* Calls under way: what calls.c, which hears the worker, and call_answers.c, which hears tritonserver, have in common. */
+#ifndef PYTRITON_CALLS_H
+#define PYTRITON_CALLS_H
+
+#include "call_request.h"
+#include "slots.h"
+
+enum { BUCKETS = 64 };
+
+/* An answer that the worker has not read. */
+typedef struct Answer {
+    struct Answer *next;
+    Slot *slots; /* its outputs lie there */
+    bool final;
+} Answer;
+
+/* What tritonserver has answered, and the worker has no room for. */
+typedef struct Queued {
+    struct Queued *next;
+    TRITONSERVER_InferenceResponse *response; /* may be NULL */
+    bool final;
+} Queued;
+
+/* A call under way. `refs`: one each of the table of calls, tritonserver's request, and its responses. */
+typedef struct Call {
+    struct Calls *calls;
+    struct Call *next; /* of its bucket */
+    int64_t id;
+    char *model;
+    bool stream, occupied; /* `occupied`: the worker can do nothing else meanwhile */
+    bool ended;            /* nothing more is sent */
+    unsigned refs, unread;
+    uint64_t begun_ns;
+    Answer *kept, **last_kept;
+    Queued *queue, **last_queued;
+    TRITONSERVER_InferenceRequest *request;
+    uint8_t *inputs;
+} Call;
+
+/* The calls of one worker. `refs`: one each of the proxy, the reader, and each call. */
+typedef struct Calls {
+    struct Calls *next; /* the proxy's earlier ones */
+    Connection *connection;
+    Slots slots;
+    TRITONSERVER_Server *server;
+    char *endpoint, *name; /* of the dispatcher; by which it knows this connection */
+    pthread_t reader;
+    unsigned refs;
+    pthread_mutex_t lock; /* guards the next ones, and what is in calls */
+    bool retired, heard_of;
+    Call *table[BUCKETS];
+    size_t count;
+    /* Of the reader. */
+    char *worker;
+    Buffer told; /* models that the dispatcher knows the worker to wait for: strings of MessagePack */
+    uint64_t looked_ns, told_ns;
+} Calls;
+
+void calls_unref(Calls *calls);
+void call_unref(Call *call);
+
+/* ── call_answers.c ─────────────────────────────────────────────────────────────────────────────── */
+
+/* Give a request to tritonserver; its answers go to the worker. Not with the lock held. */
+CallError call_start(Call *call);
+
+/* With the lock held: */
+/* End a call: with an error, or where `text` is NULL without one; what still comes is thrown away. */
+void call_end(Call *call, const char *text, const char *code);
+/* The same, and tell tritonserver that nobody waits for it. */
+void call_drop(Call *call, const char *text, const char *code);
+/* The worker has read the oldest answer. False: it had none. `final`: it was the last one. */
+bool call_read_one(Call *call, bool *final);
+/* The worker is gone. */
+void call_forget(Call *call);
+
+#endif
