@@ -369,13 +369,19 @@ static bool get_tensor(Lane *lane, Reader *reader, Tensor *tensor)
     return true;
 }
 
-static bool is_requested(TRITONBACKEND_Request *request, const char *output)
+static bool is_requested(const Receiver *to, const char *output)
 {
-    uint32_t count = 0;
+    uint32_t count = to->requested_count;
     const char *name;
-    failed(TRITONBACKEND_RequestOutputCount(request, &count));
+    if (to->request == NULL) {
+        for (uint32_t i = 0; i < count; i++)
+            if (strcmp(to->requested[i], output) == 0)
+                return true;
+        return count == 0;
+    }
+    failed(TRITONBACKEND_RequestOutputCount(to->request, &count));
     for (uint32_t i = 0; i < count; i++)
-        if (!failed(TRITONBACKEND_RequestOutputName(request, i, &name)) && strcmp(name, output) == 0)
+        if (!failed(TRITONBACKEND_RequestOutputName(to->request, i, &name)) && strcmp(name, output) == 0)
             return true;
     return count == 0;
 }
@@ -433,7 +439,7 @@ static TRITONSERVER_Error_Code code_named(Text name)
 /* Of ResponseDetails. */
 typedef struct {
     Text code, parameters;
-    bool reschedule;
+    bool final, empty, reschedule;
 } Details;
 
 static void get_details(Reader *reader, Details *details)
@@ -443,22 +449,21 @@ static void get_details(Reader *reader, Details *details)
     uint32_t fields = get_array(reader);
     details->code = get_text(reader);
     details->parameters = get_text(reader);
-    get_bool(reader); /* final, and empty: of models that answer many times */
-    get_bool(reader);
+    details->final = get_bool(reader);
+    details->empty = get_bool(reader);
     details->reschedule = get_bool(reader);
     skip_rest(reader, fields, 5);
 }
 
 /* Read the outputs into a response. */
 static bool get_outputs(
-    Lane *lane, Reader *answer, TRITONBACKEND_Request *request, TRITONBACKEND_Response *response,
-    TRITONSERVER_Error **error)
+    Lane *lane, Reader *answer, const Receiver *to, TRITONBACKEND_Response *response, TRITONSERVER_Error **error)
 {
     uint32_t count = get_array(answer);
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
         bool right = get_tensor(lane, answer, &tensor);
-        if (right && *error == NULL && is_requested(request, tensor.name))
+        if (right && *error == NULL && is_requested(to, tensor.name))
             *error = fill(response, &tensor);
         free(tensor.name);
         if (!right)
@@ -467,30 +472,49 @@ static bool get_outputs(
     return !answer->malformed || wrong(lane, NULL, "is described in a malformed way");
 }
 
-bool pass_response(Proxy *proxy, TRITONBACKEND_Request *request, Reader *answer, bool *is_failed, bool *reschedule)
+static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Response **response)
+{
+    return to->request ? TRITONBACKEND_ResponseNew(response, to->request)
+                       : TRITONBACKEND_ResponseNewFromFactory(response, to->factory);
+}
+
+/* Send what get_outputs has filled, or an error instead of it; takes both over. */
+static void send_response(
+    TRITONBACKEND_Response *response, const Details *details, TRITONSERVER_Error *error, bool final)
+{
+    set_parameters(response, details->parameters);
+    failed(TRITONBACKEND_ResponseSend(response, final ? RESPONSE_FINAL : 0, error));
+    failed(error);
+}
+
+bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome)
 {
     Lane *lane = proxy->lane;
     TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, request);
+    TRITONSERVER_Error *error = new_response(to, &response);
+    *outcome = (Outcome){.final = to->request != NULL};
     if (error) { /* then tritonserver cannot be answered at all */
         log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
         skip(answer, 0);
-        *is_failed = true;
+        *outcome = (Outcome){.failed = true, .final = true};
         return true;
     }
-    Details details = {{"", 0}, {"", 0}, false};
+    Details details = {.code = {"", 0}, .parameters = {"", 0}};
     uint32_t fields = get_array(answer);
-    bool right = get_outputs(lane, answer, request, response, &error), has_text = !get_nil(answer);
+    bool right = get_outputs(lane, answer, to, response, &error), has_text = !get_nil(answer);
     Text text = has_text ? get_text(answer) : (Text){"", 0};
     get_details(answer, &details);
     skip_rest(answer, fields, 3);
     if (answer->malformed && right)
         right = wrong(lane, NULL, "came in a malformed response");
-    *reschedule = right && details.reschedule;
-    if (!right || *reschedule) {
+    outcome->reschedule = right && details.reschedule;
+    outcome->final |= details.final;
+    if (!right || outcome->reschedule || details.empty) {
         failed(TRITONBACKEND_ResponseDelete(response));
         failed(error);
+        if (right && details.empty && details.final && to->factory)
+            failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
         return right;
     }
     if (has_text) {
@@ -499,17 +523,15 @@ bool pass_response(Proxy *proxy, TRITONBACKEND_Request *request, Reader *answer,
         error = TRITONSERVER_ErrorNew(code_named(details.code), copy ? copy : "");
         free(copy);
     }
-    *is_failed = error != NULL;
-    set_parameters(response, details.parameters);
-    failed(TRITONBACKEND_ResponseSend(response, RESPONSE_FINAL, error));
-    failed(error);
+    outcome->failed = error != NULL;
+    send_response(response, &details, error, outcome->final);
     return true;
 }
 
-void send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error_Code code, const char *text)
+void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text)
 {
     TRITONBACKEND_Response *response;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, request);
+    TRITONSERVER_Error *error = new_response(to, &response);
     if (error) {
         log_error("a request cannot be answered: %s", TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
