@@ -296,9 +296,12 @@ static bool pass_on(Execution *batch, Reader *answer)
     for (; batch->answered < batch->count; batch->answered++) {
         Receiver to = {.request = batch->requests[batch->answered]};
         Outcome outcome;
-        if (!pass_response(proxy, &to, answer, &outcome))
+        bool right = pass_response(proxy, &to, answer, &outcome);
+        if (right || outcome.final)
+            release(batch, batch->answered, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
+        batch->answered += !right && outcome.final;
+        if (!right)
             return false;
-        release(batch, batch->answered, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
     }
     skip_rest(answer, fields, 3);
     return true;

@@ -90,7 +90,7 @@ typedef struct {
 } Outcome;
 
 /* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
- * how, and nothing was sent. */
+ * how; that has been sent as the last response if `outcome->final` says so, else nothing was. */
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
 /* Answer with an error, which is the last response. */
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);

@@ -143,13 +143,14 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             continue;
         if (stream->to.factory == NULL)
             return fault(streams->lane, "the worker answered a request that it had ended", (Text){"", 0});
-        if (!pass_response(streams->proxy, &stream->to, message, &outcome))
-            return LANE_FAULT;
+        bool right = pass_response(streams->proxy, &stream->to, message, &outcome);
         if (outcome.failed)
             stream_set_failed(stream);
         if (outcome.final)
             stream_close(stream);
-        else
+        if (!right)
+            return LANE_FAULT;
+        if (!outcome.final)
             state = look_for(streams, flight, i);
     }
     if (message->malformed)

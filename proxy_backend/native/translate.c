@@ -436,9 +436,10 @@ static TRITONSERVER_Error_Code code_named(Text name)
     return ERROR_INTERNAL;
 }
 
-/* Of ResponseDetails. */
+/* What a response says besides its outputs: ResponseRef and ResponseDetails. */
 typedef struct {
-    Text code, parameters;
+    bool has_error;
+    Text error, code, parameters;
     bool final, empty, reschedule;
 } Details;
 
@@ -453,6 +454,20 @@ static void get_details(Reader *reader, Details *details)
     details->empty = get_bool(reader);
     details->reschedule = get_bool(reader);
     skip_rest(reader, fields, 5);
+}
+
+/* Read all of a response but its outputs, which `outputs` is left in front of. */
+static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Details *details)
+{
+    uint32_t fields = get_array(answer);
+    *outputs = *answer;
+    skip(answer, 0);
+    details->has_error = !get_nil(answer);
+    if (details->has_error)
+        details->error = get_text(answer);
+    get_details(answer, details);
+    skip_rest(answer, fields, 3);
+    return !answer->malformed || wrong(lane, NULL, "came in a malformed response");
 }
 
 /* Read the outputs into a response. */
@@ -478,54 +493,55 @@ static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Respon
                        : TRITONBACKEND_ResponseNewFromFactory(response, to->factory);
 }
 
-/* Send what get_outputs has filled, or an error instead of it; takes both over. */
-static void send_response(
-    TRITONBACKEND_Response *response, const Details *details, TRITONSERVER_Error *error, bool final)
+/* What to send with a response: NULL, or the error instead of its outputs. */
+static TRITONSERVER_Error *fill_response(
+    Proxy *proxy, const Receiver *to, const Details *details, Reader outputs, TRITONBACKEND_Response *response,
+    bool *right)
 {
-    set_parameters(response, details->parameters);
-    failed(TRITONBACKEND_ResponseSend(response, final ? RESPONSE_FINAL : 0, error));
+    TRITONSERVER_Error *error = NULL;
+    *right = get_outputs(proxy->lane, &outputs, to, response, &error);
+    if (*right && !details->has_error)
+        return error;
     failed(error);
+    char *text = *right ? text_copy(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    error = TRITONSERVER_ErrorNew(*right ? code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
+    free(text);
+    return error;
 }
 
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome)
 {
-    Lane *lane = proxy->lane;
+    Details details = {.error = {"", 0}, .code = {"", 0}, .parameters = {"", 0}};
+    Reader outputs;
+    *outcome = (Outcome){0};
+    if (!get_all_but_outputs(proxy->lane, answer, &outputs, &details))
+        return false;
+    outcome->reschedule = details.reschedule;
+    if (details.reschedule)
+        return true;
+    outcome->final = to->request || details.final;
+    if (details.empty && to->factory) {
+        if (details.final)
+            failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
+        return true;
+    }
+    /* What is made has to be sent: tritonserver keeps a place for it, and all that comes later waits behind it. */
     TRITONBACKEND_Response *response = NULL;
     TRITONSERVER_Error *error = new_response(to, &response);
-    *outcome = (Outcome){.final = to->request != NULL};
     if (error) { /* then tritonserver cannot be answered at all */
         log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
-        skip(answer, 0);
-        *outcome = (Outcome){.failed = true, .final = true};
+        outcome->failed = outcome->final = true;
         return true;
     }
-    Details details = {.code = {"", 0}, .parameters = {"", 0}};
-    uint32_t fields = get_array(answer);
-    bool right = get_outputs(lane, answer, to, response, &error), has_text = !get_nil(answer);
-    Text text = has_text ? get_text(answer) : (Text){"", 0};
-    get_details(answer, &details);
-    skip_rest(answer, fields, 3);
-    if (answer->malformed && right)
-        right = wrong(lane, NULL, "came in a malformed response");
-    outcome->reschedule = right && details.reschedule;
-    outcome->final |= details.final;
-    if (!right || outcome->reschedule || details.empty) {
-        failed(TRITONBACKEND_ResponseDelete(response));
-        failed(error);
-        if (right && details.empty && details.final && to->factory)
-            failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
-        return right;
-    }
-    if (has_text) {
-        failed(error);
-        char *copy = text_copy(text);
-        error = TRITONSERVER_ErrorNew(code_named(details.code), copy ? copy : "");
-        free(copy);
-    }
+    bool right;
+    error = fill_response(proxy, to, &details, outputs, response, &right);
     outcome->failed = error != NULL;
-    send_response(response, &details, error, outcome->final);
-    return true;
+    outcome->final |= !right;
+    set_parameters(response, details.parameters);
+    failed(TRITONBACKEND_ResponseSend(response, outcome->final ? RESPONSE_FINAL : 0, error));
+    failed(error);
+    return right;
 }
 
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text)
