@@ -166,24 +166,27 @@ def test_a_client_that_goes_away_does_not_touch_its_batch_mates(
         asked[1].result()
 
 
-def test_a_proxy_that_is_killed(daemon: RunningDaemon, inference: Inference) -> None:
+def test_a_proxy_that_is_killed() -> None:
     """Triton would leave it dead; another one is started, the worker stays; nobody waits for a farewell."""
-    model = daemon.client.register(
-        lambda requests: [{"y": request["x"]} for request in requests],
-        "model",
-        X,
-        Y,
-        progress=False,
-    )
-    worker = model.instances[0].pid
-    for _ in range(2):
+    with RunningDaemon.start(proxy="python") as daemon:
+        inference = Inference("grpc", daemon.grpc)
+        model = daemon.client.register(
+            lambda requests: [{"y": request["x"]} for request in requests],
+            "model",
+            X,
+            Y,
+            progress=False,
+        )
+        worker = model.instances[0].pid
+        for _ in range(2):
+            _stub(daemon).kill()
+            eventually(lambda: _error_of(inference) is None, "another proxy has been started")
+        assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
+        assert len(_regions(daemon)) == 1
         _stub(daemon).kill()
-        eventually(lambda: _error_of(inference) is None, "another proxy has been started")
-    assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
-    assert len(_regions(daemon)) == 1
-    _stub(daemon).kill()
-    model.unregister()
-    assert "batches still run after the grace period" not in daemon.said()
+        model.unregister()
+        assert "batches still run after the grace period" not in daemon.said()
+        inference.close()
 
 
 def _regions(daemon: RunningDaemon) -> list[str]:
