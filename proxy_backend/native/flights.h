@@ -36,6 +36,7 @@ struct Streams {
     int64_t under_way, room;
     bool reading; /* there is, or was, a reader: it is to be joined */
     bool ending;
+    bool alone; /* tritonserver knows the instance no more: the reader ends the proxy */
     pthread_t reader;
     /* The reader's own. */
     Lane *lane;

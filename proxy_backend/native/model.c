@@ -74,7 +74,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(
 
 static void free_model(Model *model)
 {
-    if (model == NULL)
+    if (model == NULL || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL))
         return;
     free(model->name);
     free(model->endpoint);
@@ -114,6 +114,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
     if (model == NULL)
         return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
     model->model = handle;
+    model->holders = 1;
     TRITONSERVER_Error *error = TRITONBACKEND_ModelName(handle, &name);
     if (error == NULL)
         error = TRITONBACKEND_ModelVersion(handle, &version);
@@ -151,14 +152,20 @@ static void free_proxy(Proxy *proxy)
 {
     if (proxy == NULL)
         return;
-    streams_free(proxy->streams);
     drop_lane(proxy);
     control_free(proxy->control);
     buffer_free(&proxy->message);
     buffer_free(&proxy->avoid);
     free(proxy->worker);
     free(proxy->name);
+    free_model(proxy->model);
     free(proxy);
+}
+
+void end_proxy(Proxy *proxy)
+{
+    detach(proxy);
+    free_proxy(proxy);
 }
 
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
@@ -178,6 +185,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
         error = TRITONBACKEND_ModelInstanceName(instance, &name);
     if (error == NULL) {
         proxy->model = state;
+        __atomic_add_fetch(&proxy->model->holders, 1, __ATOMIC_RELAXED);
         /* Triton may have two of one name for a moment: when it changes their number, or one replaces another. */
         proxy->name = texted("%s:native-%lu", name, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
@@ -192,7 +200,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
     }
     if (error == NULL)
         error = TRITONBACKEND_ModelInstanceSetState(instance, proxy);
-    if (error)
+    if (error && (proxy->streams == NULL || streams_end(proxy->streams)))
         free_proxy(proxy);
     return error;
 }
@@ -202,12 +210,8 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_M
     void *state = NULL;
     TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
     Proxy *proxy = state;
-    if (error == NULL && proxy) {
-        streams_free(proxy->streams); /* its thread uses the lane */
-        proxy->streams = NULL;
-        detach(proxy);
-    }
-    free_proxy(proxy);
+    if (error == NULL && proxy && (proxy->streams == NULL || streams_end(proxy->streams)))
+        end_proxy(proxy);
     return error;
 }
 

@@ -21,6 +21,7 @@
 /* A model as it was loaded: one of its versions. */
 typedef struct {
     TRITONBACKEND_Model *model;
+    int holders; /* tritonserver, and the proxies */
     char *name;
     char *endpoint;     /* of the dispatcher's control socket */
     char *registration; /* which registration this is */
@@ -35,7 +36,7 @@ typedef struct Streams Streams;
 /* An instance of a model. One thread of tritonserver uses it at a time. */
 typedef struct {
     TRITONBACKEND_ModelInstance *instance;
-    const Model *model;
+    Model *model;
     Streams *streams; /* NULL: batches are answered once, while tritonserver waits */
     char *name; /* what the dispatcher knows it by */
     Control *control;
@@ -96,6 +97,11 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
 /* How many rows a request has: 1 without a batch axis. */
 uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
+
+/* ── model.c ────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Say that a proxy ends, and free it. */
+void end_proxy(Proxy *proxy);
 
 /* ── small things ───────────────────────────────────────────────────────────────────────────────── */
 

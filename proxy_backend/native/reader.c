@@ -188,6 +188,8 @@ static LaneState done(Streams *streams, Flight *flight, const char *text)
     flight->begun = true;
     take_off(streams, flight);
     bool idle = streams->flights == NULL;
+    if (idle && streams->alone)
+        lane_hang_up(streams->lane);
     pthread_mutex_unlock(&streams->lock);
     flight_let_go(flight);
     if (idle && streams->ticking) {
@@ -264,7 +266,7 @@ static void lost(Streams *streams, LaneState state)
         some_begun |= flight->begun;
     if (state == LANE_FAULT)
         text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
-    else if (streams->ending)
+    else if (streams->ending && !streams->alone)
         text = texted("model %s: it is unloaded", proxy->model->name);
     else if (some_begun)
         text = judge_final_loss(proxy);
@@ -311,5 +313,13 @@ void *read_lane(void *argument)
             break;
     }
     lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state);
+    pthread_mutex_lock(&streams->lock);
+    bool alone = streams->alone;
+    pthread_mutex_unlock(&streams->lock);
+    if (alone) {
+        Proxy *proxy = streams->proxy;
+        streams_free(streams);
+        end_proxy(proxy);
+    }
     return NULL;
 }

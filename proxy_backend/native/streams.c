@@ -160,17 +160,28 @@ void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t 
     free(text);
 }
 
-void streams_free(Streams *streams)
+bool streams_end(Streams *streams)
 {
-    if (streams == NULL)
-        return;
     pthread_mutex_lock(&streams->lock);
+    bool alone = streams->flights != NULL;
     streams->ending = true;
-    if (streams->proxy->lane)
+    streams->alone = alone;
+    if (alone)
+        pthread_detach(streams->reader);
+    else if (streams->proxy->lane)
         lane_hang_up(streams->proxy->lane);
     pthread_mutex_unlock(&streams->lock);
+    if (alone) /* `streams` may be gone already */
+        return false;
     if (streams->reading)
         pthread_join(streams->reader, NULL);
+    streams_free(streams);
+    return true;
+}
+
+void streams_free(Streams *streams)
+{
+    streams->proxy->streams = NULL;
     metrics_free(&streams->metrics);
     pthread_cond_destroy(&streams->changed);
     pthread_mutex_destroy(&streams->lock);

@@ -11,7 +11,9 @@ Streams *streams_new(Proxy *proxy);
 char *streams_attach(Streams *streams);
 /* Hand a batch to a worker; returns when it has begun, or has been answered with an error. The requests are released. */
 void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count);
-/* Let the lane go, and all that is under way on it. */
+/* Let the lane go. False: answers are still under way (tritonserver ends an instance without waiting for them when it gets
+ * along with fewer); the proxy ends by itself when they have been given. */
+bool streams_end(Streams *streams);
 void streams_free(Streams *streams);
 
 #endif
