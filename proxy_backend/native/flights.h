@@ -20,6 +20,7 @@ typedef struct Flight {
     int64_t id;
     int holders, losses;
     bool under_way, begun, returned;
+    uint64_t sent_ns;    /* 0: not yet */
     uint64_t overdue_ns; /* 0: never */
     char *failure;       /* of a lost lane: what to answer */
     uint32_t count;

@@ -91,6 +91,7 @@ static LaneState send_batch(
         return LANE_FAULT;
     flight->id = (int64_t)proxy->batch;
     LaneState state = lane_send(proxy->lane, &proxy->message);
+    flight->sent_ns = steady_ns();
     if (state == LANE_OK)
         add(streams, flight); /* the reader needs the lock to find it */
     else if (state == LANE_FAULT)
@@ -126,16 +127,17 @@ static void release(
     Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
 {
     Proxy *proxy = streams->proxy;
+    uint64_t sent_ns = flight && flight->sent_ns ? flight->sent_ns : begun_ns;
     uint64_t now_ns = steady_ns(), rows = 0;
     for (uint32_t i = 0; i < count; i++)
         rows += rows_of(proxy->model, requests[i]);
     failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        proxy->instance, rows, begun_ns, begun_ns, now_ns, now_ns));
+        proxy->instance, rows, begun_ns, sent_ns, now_ns, now_ns));
     for (uint32_t i = 0; i < count; i++) {
         bool right = flight && !stream_has_failed(&flight->streams[i]);
         bool again = flight && flight->streams[i].reschedule;
         failed(TRITONBACKEND_ModelInstanceReportStatistics(
-            proxy->instance, requests[i], right, begun_ns, begun_ns, now_ns, now_ns));
+            proxy->instance, requests[i], right, begun_ns, sent_ns, now_ns, now_ns));
         failed(TRITONBACKEND_RequestRelease(requests[i], again ? RELEASE_RESCHEDULE : RELEASE_ALL));
     }
 }
