@@ -135,6 +135,5 @@ def triton_config(
 
 
 def can_be_native(spec: messages.ModelSpec) -> bool:
-    """Whether the compiled proxy can serve a model: not one that may answer a request many times, or at any time."""
-    decoupled = spec.config.get("model_transaction_policy", {}).get("decoupled", False)
-    return not decoupled and (spec.python_model is None or not spec.python_model.streams)
+    """Whether the compiled proxy can serve a model."""
+    return True

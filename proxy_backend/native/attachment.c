@@ -102,7 +102,7 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
     return failure;
 }
 
-char *judge_loss(Proxy *proxy, int losses)
+static char *judge(Proxy *proxy, int losses, bool final)
 {
     Buffer question = {0}, reply = {0};
     char *action;
@@ -110,7 +110,7 @@ char *judge_loss(Proxy *proxy, int losses)
     put_text_field(&question, "registration", proxy->model->registration);
     put_text_field(&question, "worker", proxy->worker);
     put_int_field(&question, "losses", losses);
-    put_bool_field(&question, "final", false);
+    put_bool_field(&question, "final", final);
     char *text = verdict(proxy, &question, &reply, &action);
     free(action);
     buffer_free(&question);
@@ -118,21 +118,29 @@ char *judge_loss(Proxy *proxy, int losses)
     return text;
 }
 
-char *judge_overdue(Proxy *proxy, bool *retry)
+char *judge_loss(Proxy *proxy, int losses)
+{
+    return judge(proxy, losses, false);
+}
+
+char *judge_final_loss(Proxy *proxy)
+{
+    return judge(proxy, 1, true);
+}
+
+char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry)
 {
     Buffer question = {0}, reply = {0};
     char *action;
-    Reader wait_s;
+    Reader value;
     put_message(&question, "BatchOverdue", 3);
     put_text_field(&question, "registration", proxy->model->registration);
     put_text_field(&question, "worker", proxy->worker);
-    put_bool_field(&question, "taken", lane_all_read(proxy->lane));
+    put_bool_field(&question, "taken", taken);
     char *text = verdict(proxy, &question, &reply, &action);
     *retry = text == NULL && strcmp(action, "wait") != 0;
-    if (text == NULL && !*retry) {
-        lane_set_patience(proxy->lane, reply_find(&reply, "wait_s", &wait_s) ? get_double(&wait_s) : 0);
-        proxy->waited_on = true;
-    }
+    if (text == NULL && !*retry)
+        *wait_s = reply_find(&reply, "wait_s", &value) ? get_double(&value) : 0;
     free(action);
     buffer_free(&question);
     buffer_free(&reply);

@@ -3,6 +3,7 @@
 #include "proxy.h"
 
 #include "json.h"
+#include "streams.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -73,7 +74,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(
 
 static void free_model(Model *model)
 {
-    if (model == NULL)
+    if (model == NULL || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL))
         return;
     free(model->name);
     free(model->endpoint);
@@ -96,6 +97,8 @@ static void read_config(Model *model, Json config, uint64_t version)
     model->registration = parameter(config, REGISTRATION_PARAMETER);
     model->batching = rows.start && !json_is(rows, "0");
     model->details = python_model != NULL;
+    model->streams = json_is(json_find(json_find(config, "model_transaction_policy"), "decoupled"), "true") ||
+        (python_model && strcmp(python_model, "streams") == 0);
     model->version = versions ? texted("%lu", version) : NULL;
     free(python_model);
     free(versions);
@@ -111,6 +114,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
     if (model == NULL)
         return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
     model->model = handle;
+    model->holders = 1;
     TRITONSERVER_Error *error = TRITONBACKEND_ModelName(handle, &name);
     if (error == NULL)
         error = TRITONBACKEND_ModelVersion(handle, &version);
@@ -155,7 +159,14 @@ static void free_proxy(Proxy *proxy)
     buffer_free(&proxy->avoid);
     free(proxy->worker);
     free(proxy->name);
+    free_model(proxy->model);
     free(proxy);
+}
+
+void end_proxy(Proxy *proxy)
+{
+    detach(proxy);
+    free_proxy(proxy);
 }
 
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
@@ -175,11 +186,14 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
         error = TRITONBACKEND_ModelInstanceName(instance, &name);
     if (error == NULL) {
         proxy->model = state;
+        __atomic_add_fetch(&proxy->model->holders, 1, __ATOMIC_RELAXED);
         /* Triton may have two of one name for a moment: when it changes their number, or one replaces another. */
         proxy->name = texted("%s:native-%lu", name, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
+        if (proxy->model->streams)
+            proxy->streams = streams_new(proxy);
         char *failure = proxy->control && proxy->name
-            ? attach(proxy)
+            ? proxy->model->streams ? streams_attach(proxy->streams) : attach(proxy)
             : texted("model %s: no dispatcher listens at %s", proxy->model->name, proxy->model->endpoint);
         if (failure)
             error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, failure);
@@ -187,18 +201,18 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
     }
     if (error == NULL)
         error = TRITONBACKEND_ModelInstanceSetState(instance, proxy);
-    if (error)
+    if (error && (proxy->streams == NULL || streams_end(proxy->streams)))
         free_proxy(proxy);
     return error;
 }
 
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *instance)
 {
-    void *proxy = NULL;
-    TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &proxy);
-    if (error == NULL && proxy)
-        detach(proxy);
-    free_proxy(proxy);
+    void *state = NULL;
+    TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
+    Proxy *proxy = state;
+    if (error == NULL && proxy && (proxy->streams == NULL || streams_end(proxy->streams)))
+        end_proxy(proxy);
     return error;
 }
 
@@ -229,7 +243,7 @@ static void fail_rest(Execution *batch, TRITONSERVER_Error_Code code, const char
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
     batch->answered_ns = steady_ns();
     for (; batch->answered < batch->count; batch->answered++) {
-        send_error(batch->requests[batch->answered], code, text);
+        send_error(&(Receiver){.request = batch->requests[batch->answered]}, code, text);
         release(batch, batch->answered, false, RELEASE_ALL);
     }
 }
@@ -285,10 +299,14 @@ static bool pass_on(Execution *batch, Reader *answer)
     }
     report_batch(batch);
     for (; batch->answered < batch->count; batch->answered++) {
-        bool is_failed = false, again = false;
-        if (!pass_response(proxy, batch->requests[batch->answered], answer, &is_failed, &again))
+        Receiver to = {.request = batch->requests[batch->answered]};
+        Outcome outcome;
+        bool right = pass_response(proxy, &to, answer, &outcome);
+        if (right || outcome.final)
+            release(batch, batch->answered, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
+        batch->answered += !right && outcome.final;
+        if (!right)
             return false;
-        release(batch, batch->answered, !is_failed, again ? RELEASE_RESCHEDULE : RELEASE_ALL);
     }
     skip_rest(answer, fields, 3);
     return true;
@@ -304,9 +322,12 @@ static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **
         state = lane_receive(proxy->lane, answer);
         if (state != LANE_SILENT)
             break;
-        *given_up = judge_overdue(proxy, again);
+        double wait_s = 0;
+        *given_up = judge_overdue(proxy, lane_all_read(proxy->lane), &wait_s, again);
         if (*given_up || *again)
             return LANE_SILENT;
+        lane_set_patience(proxy->lane, wait_s);
+        proxy->waited_on = true;
         state = LANE_OK;
     }
     if (state == LANE_OK && proxy->waited_on) {
@@ -351,10 +372,15 @@ static bool served(Execution *batch)
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request **requests, uint32_t count)
 {
-    void *proxy = NULL;
-    TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &proxy);
+    void *state = NULL;
+    TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
     if (error) /* then the requests are tritonserver's to answer */
         return error;
+    Proxy *proxy = state;
+    if (proxy->streams) {
+        streams_begin(proxy->streams, requests, count);
+        return NULL;
+    }
     Execution batch = {.proxy = proxy, .requests = requests, .count = count, .begun_ns = steady_ns()};
     while (!served(&batch))
         ;

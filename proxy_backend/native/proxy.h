@@ -1,6 +1,7 @@
 /* What runs inside of tritonserver: a proxy for each instance of a model, and what its instances have in common.
  *
  *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
+ *     streams.c     batches that may be answered many times, or at any time; metrics.c: what such a model counts
  *     translate.c   requests and responses, between Triton's form and the lane's
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
  *     lane.c        the connection with the worker; memory.c, wire.c: what lies behind it
@@ -21,18 +22,23 @@
 /* A model as it was loaded: one of its versions. */
 typedef struct {
     TRITONBACKEND_Model *model;
+    int holders; /* tritonserver, and the proxies */
     char *name;
     char *endpoint;     /* of the dispatcher's control socket */
     char *registration; /* which registration this is */
     char *version;      /* what requests tell the worker, of a model with several; else NULL */
     bool batching;      /* requests have a batch axis */
+    bool streams;       /* it may answer many times, or at any time */
     bool details;       /* a Triton Python model: requests carry what only such a one asks for */
 } Model;
+
+typedef struct Streams Streams;
 
 /* An instance of a model. One thread of tritonserver uses it at a time. */
 typedef struct {
     TRITONBACKEND_ModelInstance *instance;
-    const Model *model;
+    Model *model;
+    Streams *streams; /* NULL: batches are answered once, while tritonserver waits */
     char *name; /* what the dispatcher knows it by */
     Control *control;
     Lane *lane; /* NULL: it has none at the moment */
@@ -59,8 +65,11 @@ void drop_lane(Proxy *proxy);
 void detach(Proxy *proxy);
 /* What to answer to the batch of a worker that was lost; NULL: try another one. */
 char *judge_loss(Proxy *proxy, int losses);
-/* The batch has taken too long. NULL: wait on, the lane's patience is set, or if `retry`, try another worker. */
-char *judge_overdue(Proxy *proxy, bool *retry);
+/* What to answer to a batch of a lost worker that cannot be tried again. */
+char *judge_final_loss(Proxy *proxy);
+/* The batch has taken too long; `taken`: the worker has read it. NULL: wait on for so long, or if `retry`, try another
+ * worker. */
+char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
 
 /* ── translate.c ────────────────────────────────────────────────────────────────────────────────── */
 
@@ -68,11 +77,26 @@ char *judge_overdue(Proxy *proxy, bool *retry);
  * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
 char *put_batch(
     Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
-/* Read one response and send it. False: the worker broke the protocol, `lane->fault` says how, and nothing was sent.
- * `reschedule`: there is none, tritonserver shall queue the request again. */
-bool pass_response(Proxy *proxy, TRITONBACKEND_Request *request, Reader *answer, bool *failed, bool *reschedule);
-/* Answer a request with an error. */
-void send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error_Code code, const char *text);
+/* To whom responses go: a request, or what is left of it when it has been released. */
+typedef struct {
+    TRITONBACKEND_Request *request; /* NULL: the others say it */
+    TRITONBACKEND_ResponseFactory *factory;
+    char **requested; /* the outputs that the client wants; none: all */
+    uint32_t requested_count;
+} Receiver;
+
+/* What became of a response. */
+typedef struct {
+    bool failed;     /* it was an error */
+    bool final;      /* no more may be sent */
+    bool reschedule; /* there is none, tritonserver shall queue the request again */
+} Outcome;
+
+/* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
+ * how; that has been sent as the last response if `outcome->final` says so, else nothing was. */
+bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
+/* Answer with an error, which is the last response. */
+void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
 /* How many rows a request has: 1 without a batch axis. */
 uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
 
@@ -84,6 +108,11 @@ void calls_serve(Proxy *proxy, const char *lane_path);
 void calls_retire(Proxy *proxy);
 /* Wait for the calls under way, but not for ever. */
 void calls_end(Proxy *proxy);
+
+/* ── model.c ────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Say that a proxy ends, and free it. */
+void end_proxy(Proxy *proxy);
 
 /* ── small things ───────────────────────────────────────────────────────────────────────────────── */
 

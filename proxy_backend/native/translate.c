@@ -367,13 +367,19 @@ static bool get_tensor(Lane *lane, Reader *reader, Tensor *tensor)
     return true;
 }
 
-static bool is_requested(TRITONBACKEND_Request *request, const char *output)
+static bool is_requested(const Receiver *to, const char *output)
 {
-    uint32_t count = 0;
+    uint32_t count = to->requested_count;
     const char *name;
-    failed(TRITONBACKEND_RequestOutputCount(request, &count));
+    if (to->request == NULL) {
+        for (uint32_t i = 0; i < count; i++)
+            if (strcmp(to->requested[i], output) == 0)
+                return true;
+        return count == 0;
+    }
+    failed(TRITONBACKEND_RequestOutputCount(to->request, &count));
     for (uint32_t i = 0; i < count; i++)
-        if (!failed(TRITONBACKEND_RequestOutputName(request, i, &name)) && strcmp(name, output) == 0)
+        if (!failed(TRITONBACKEND_RequestOutputName(to->request, i, &name)) && strcmp(name, output) == 0)
             return true;
     return count == 0;
 }
@@ -428,10 +434,11 @@ static TRITONSERVER_Error_Code code_named(Text name)
     return ERROR_INTERNAL;
 }
 
-/* Of ResponseDetails. */
+/* What a response says besides its outputs: ResponseRef and ResponseDetails. */
 typedef struct {
-    Text code, parameters;
-    bool reschedule;
+    bool has_error;
+    Text error, code, parameters;
+    bool final, empty, reschedule;
 } Details;
 
 static void get_details(Reader *reader, Details *details)
@@ -441,22 +448,35 @@ static void get_details(Reader *reader, Details *details)
     uint32_t fields = get_array(reader);
     details->code = get_text(reader);
     details->parameters = get_text(reader);
-    get_bool(reader); /* final, and empty: of models that answer many times */
-    get_bool(reader);
+    details->final = get_bool(reader);
+    details->empty = get_bool(reader);
     details->reschedule = get_bool(reader);
     skip_rest(reader, fields, 5);
 }
 
+/* Read all of a response but its outputs, which `outputs` is left in front of. */
+static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Details *details)
+{
+    uint32_t fields = get_array(answer);
+    *outputs = *answer;
+    skip(answer, 0);
+    details->has_error = !get_nil(answer);
+    if (details->has_error)
+        details->error = get_text(answer);
+    get_details(answer, details);
+    skip_rest(answer, fields, 3);
+    return !answer->malformed || wrong(lane, NULL, "came in a malformed response");
+}
+
 /* Read the outputs into a response. */
 static bool get_outputs(
-    Lane *lane, Reader *answer, TRITONBACKEND_Request *request, TRITONBACKEND_Response *response,
-    TRITONSERVER_Error **error)
+    Lane *lane, Reader *answer, const Receiver *to, TRITONBACKEND_Response *response, TRITONSERVER_Error **error)
 {
     uint32_t count = get_array(answer);
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
         bool right = get_tensor(lane, answer, &tensor);
-        if (right && *error == NULL && is_requested(request, tensor.name))
+        if (right && *error == NULL && is_requested(to, tensor.name))
             *error = fill(response, &tensor);
         free(tensor.name);
         if (!right)
@@ -465,49 +485,67 @@ static bool get_outputs(
     return !answer->malformed || wrong(lane, NULL, "is described in a malformed way");
 }
 
-bool pass_response(Proxy *proxy, TRITONBACKEND_Request *request, Reader *answer, bool *is_failed, bool *reschedule)
+static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Response **response)
 {
-    Lane *lane = proxy->lane;
+    return to->request ? TRITONBACKEND_ResponseNew(response, to->request)
+                       : TRITONBACKEND_ResponseNewFromFactory(response, to->factory);
+}
+
+/* What to send with a response: NULL, or the error instead of its outputs. */
+static TRITONSERVER_Error *fill_response(
+    Proxy *proxy, const Receiver *to, const Details *details, Reader outputs, TRITONBACKEND_Response *response,
+    bool *right)
+{
+    TRITONSERVER_Error *error = NULL;
+    *right = get_outputs(proxy->lane, &outputs, to, response, &error);
+    if (*right && !details->has_error)
+        return error;
+    failed(error);
+    char *text = *right ? text_copy(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    error = TRITONSERVER_ErrorNew(*right ? code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
+    free(text);
+    return error;
+}
+
+bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome)
+{
+    Details details = {.error = {"", 0}, .code = {"", 0}, .parameters = {"", 0}};
+    Reader outputs;
+    *outcome = (Outcome){0};
+    if (!get_all_but_outputs(proxy->lane, answer, &outputs, &details))
+        return false;
+    outcome->reschedule = details.reschedule;
+    if (details.reschedule)
+        return true;
+    outcome->final = to->request || details.final;
+    if (details.empty && to->factory) {
+        if (details.final)
+            failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
+        return true;
+    }
+    /* What is made has to be sent: tritonserver keeps a place for it, and all that comes later waits behind it. */
     TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, request);
+    TRITONSERVER_Error *error = new_response(to, &response);
     if (error) { /* then tritonserver cannot be answered at all */
         log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
-        skip(answer, 0);
-        *is_failed = true;
+        outcome->failed = outcome->final = true;
         return true;
     }
-    Details details = {{"", 0}, {"", 0}, false};
-    uint32_t fields = get_array(answer);
-    bool right = get_outputs(lane, answer, request, response, &error), has_text = !get_nil(answer);
-    Text text = has_text ? get_text(answer) : (Text){"", 0};
-    get_details(answer, &details);
-    skip_rest(answer, fields, 3);
-    if (answer->malformed && right)
-        right = wrong(lane, NULL, "came in a malformed response");
-    *reschedule = right && details.reschedule;
-    if (!right || *reschedule) {
-        failed(TRITONBACKEND_ResponseDelete(response));
-        failed(error);
-        return right;
-    }
-    if (has_text) {
-        failed(error);
-        char *copy = text_copy(text);
-        error = TRITONSERVER_ErrorNew(code_named(details.code), copy ? copy : "");
-        free(copy);
-    }
-    *is_failed = error != NULL;
+    bool right;
+    error = fill_response(proxy, to, &details, outputs, response, &right);
+    outcome->failed = error != NULL;
+    outcome->final |= !right;
     set_parameters(response, details.parameters);
-    failed(TRITONBACKEND_ResponseSend(response, RESPONSE_FINAL, error));
+    failed(TRITONBACKEND_ResponseSend(response, outcome->final ? RESPONSE_FINAL : 0, error));
     failed(error);
-    return true;
+    return right;
 }
 
-void send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error_Code code, const char *text)
+void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text)
 {
     TRITONBACKEND_Response *response;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, request);
+    TRITONSERVER_Error *error = new_response(to, &response);
     if (error) {
         log_error("a request cannot be answered: %s", TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);

@@ -15,6 +15,10 @@ typedef struct TRITONSERVER_Error TRITONSERVER_Error;
 typedef struct TRITONSERVER_Message TRITONSERVER_Message;
 typedef struct TRITONSERVER_Server TRITONSERVER_Server;
 typedef struct TRITONSERVER_InferenceTrace TRITONSERVER_InferenceTrace;
+typedef struct TRITONSERVER_Parameter TRITONSERVER_Parameter;
+typedef struct TRITONSERVER_MetricFamily TRITONSERVER_MetricFamily;
+typedef struct TRITONSERVER_Metric TRITONSERVER_Metric;
+typedef struct TRITONSERVER_MetricArgs TRITONSERVER_MetricArgs;
 typedef struct TRITONBACKEND_Backend TRITONBACKEND_Backend;
 typedef struct TRITONBACKEND_BackendAttribute TRITONBACKEND_BackendAttribute;
 typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
@@ -41,6 +45,7 @@ enum { TYPE_INVALID, TYPE_BYTES = 13, TYPE_COUNT = 15 };
 enum { MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU };
 enum { PARAMETER_STRING, PARAMETER_INT, PARAMETER_BOOL, PARAMETER_BYTES, PARAMETER_DOUBLE };
 enum { LOG_INFO, LOG_WARN, LOG_ERROR, LOG_VERBOSE };
+enum { KIND_COUNTER, KIND_GAUGE, KIND_HISTOGRAM, KIND_COUNT };
 enum { RELEASE_ALL = 1, RELEASE_RESCHEDULE = 2 };
 enum { RESPONSE_FINAL = 1 };
 
@@ -55,6 +60,27 @@ TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
 TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message);
 TRITONSERVER_Error *TRITONSERVER_InferenceTraceContext(
     TRITONSERVER_InferenceTrace *trace, const char **context);
+
+TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, const void *value);
+void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter);
+TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(
+    TRITONSERVER_MetricFamily **family, int kind, const char *name, const char *description);
+/* Not while metrics of it are left. */
+TRITONSERVER_Error *TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily *family);
+TRITONSERVER_Error *TRITONSERVER_MetricNew(
+    TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family, const TRITONSERVER_Parameter **labels,
+    uint64_t label_count);
+TRITONSERVER_Error *TRITONSERVER_MetricNewWithArgs(
+    TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family, const TRITONSERVER_Parameter **labels,
+    uint64_t label_count, const TRITONSERVER_MetricArgs *arguments);
+TRITONSERVER_Error *TRITONSERVER_MetricDelete(TRITONSERVER_Metric *metric);
+TRITONSERVER_Error *TRITONSERVER_MetricArgsNew(TRITONSERVER_MetricArgs **arguments);
+TRITONSERVER_Error *TRITONSERVER_MetricArgsSetHistogram(
+    TRITONSERVER_MetricArgs *arguments, const double *buckets, uint64_t count);
+TRITONSERVER_Error *TRITONSERVER_MetricArgsDelete(TRITONSERVER_MetricArgs *arguments);
+TRITONSERVER_Error *TRITONSERVER_MetricIncrement(TRITONSERVER_Metric *metric, double value);
+TRITONSERVER_Error *TRITONSERVER_MetricSet(TRITONSERVER_Metric *metric, double value);
+TRITONSERVER_Error *TRITONSERVER_MetricObserve(TRITONSERVER_Metric *metric, double value);
 
 TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor);
 TRITONSERVER_Error *TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(

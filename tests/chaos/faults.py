@@ -92,9 +92,10 @@ def leak_memory(ground: Ground, chance: random.Random) -> None:
 
 
 def kill_proxy(ground: Ground, chance: random.Random) -> None:
-    """A stub of tritonserver, whose batches are lost."""
+    """A stub of tritonserver, whose batches are lost; compiled proxies have none."""
     stubs = [child for child in ground.daemon.children() if "stub" in child.name()]
-    _kill([chance.choice(stubs).pid])
+    if stubs:
+        _kill([chance.choice(stubs).pid])
 
 
 def vanish(ground: Ground, chance: random.Random) -> None:

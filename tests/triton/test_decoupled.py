@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -292,6 +293,31 @@ def test_a_stream_is_finished_before_its_model_goes(
             assert len(list(answers)) == 49
             # Before the client gives up its stream, and long before the grace period is over.
             gone.result(timeout=20)
+
+
+def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -> None:
+    def infer(requests: Any) -> Iterator[list[Any]]:
+        for i in range(50):
+            time.sleep(0.02)
+            yield [{"y": np.full_like(request["n"], i)} for request in requests]
+
+    def ask(started: threading.Barrier) -> list[int]:
+        with Streaming(daemon.grpc, model.name, {"n": _number(3, batching=False)}) as stream:
+            answers = iter(stream)
+            first = next(answers)
+            started.wait(timeout=60)
+            return [answer["y"].item() for answer in [first, *answers]]
+
+    # The Python proxy's streams may stay open for ever then: Triton ends its process.
+    with RunningDaemon.start(proxy="native") as daemon, ThreadPoolExecutor(3) as threads:
+        config = ModelConfig(decoupled=True, batching=False)
+        model = daemon.client.register(infer, "m", N, Y, config, instances=3, progress=False)
+        started = threading.Barrier(4)
+        asked = [threads.submit(ask, started) for _ in range(3)]
+        started.wait(timeout=60)
+        model.scale(1)
+        assert [one.result() for one in asked] == [list(range(50))] * 3
+        eventually(lambda: len(model.instances) == 1, "the others have ended")
 
 
 def test_unrecoverable_in_a_generator_stops_the_daemon() -> None:

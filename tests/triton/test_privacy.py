@@ -34,6 +34,13 @@ def _open_umask() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.fixture
+def fresh_daemon() -> Iterator[RunningDaemon]:
+    """A daemon whose proxies share memory that has names."""
+    with RunningDaemon.start(proxy="python") as running:
+        yield running
+
+
 def _mode(path: Path) -> int:
     return stat.S_IMODE(os.lstat(path).st_mode)
 

@@ -119,8 +119,8 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
         return _slow(Path("/"), 0)
 
     _register(fresh_daemon, factory, factory=True, instances=2)
-    # tritonserver, 2 stubs, 2 workers and what they have started
-    assert len(fresh_daemon.children()) >= 7
+    # tritonserver, 2 workers and what they have started
+    assert len(fresh_daemon.children()) >= 5
     server = fresh_daemon.client.status().server.pid
     family = fresh_daemon.children()
     fresh_daemon.process.kill()

@@ -1,0 +1,88 @@
+#define _GNU_SOURCE
+#include "flights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void stream_set_failed(Stream *stream)
+{
+    __atomic_store_n(&stream->failed, true, __ATOMIC_RELAXED);
+}
+
+bool stream_has_failed(const Stream *stream)
+{
+    return __atomic_load_n(&stream->failed, __ATOMIC_RELAXED);
+}
+
+void stream_close(Stream *stream)
+{
+    if (stream->to.factory)
+        failed(TRITONBACKEND_ResponseFactoryDelete(stream->to.factory));
+    stream->to.factory = NULL;
+}
+
+void flight_let_go(Flight *flight)
+{
+    if (__atomic_sub_fetch(&flight->holders, 1, __ATOMIC_ACQ_REL))
+        return;
+    for (uint32_t i = 0; i < flight->count; i++) {
+        Receiver *to = &flight->streams[i].to;
+        stream_close(&flight->streams[i]);
+        for (uint32_t k = 0; k < to->requested_count; k++)
+            free(to->requested[k]);
+        free(to->requested);
+    }
+    free(flight->failure);
+    free(flight);
+}
+
+/* Remember of a request what its answers need. */
+static bool remember(Receiver *to, TRITONBACKEND_Request *request)
+{
+    uint32_t count = 0;
+    if (failed(TRITONBACKEND_ResponseFactoryNew(&to->factory, request))) {
+        to->factory = NULL;
+        return false;
+    }
+    failed(TRITONBACKEND_RequestOutputCount(request, &count));
+    to->requested = calloc(count + 1, sizeof *to->requested);
+    for (uint32_t i = 0; i < count && to->requested; i++) {
+        const char *name;
+        char *copy = failed(TRITONBACKEND_RequestOutputName(request, i, &name)) ? NULL : strdup(name);
+        if (copy == NULL)
+            return false;
+        to->requested[to->requested_count++] = copy;
+    }
+    return to->requested != NULL;
+}
+
+Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count)
+{
+    Flight *flight = calloc(1, sizeof *flight + count * sizeof *flight->streams);
+    if (flight == NULL)
+        return NULL;
+    flight->holders = 1;
+    flight->count = count;
+    for (uint32_t i = 0; i < count; i++)
+        if (!remember(&flight->streams[i].to, requests[i])) {
+            flight_let_go(flight);
+            return NULL;
+        }
+    return flight;
+}
+
+void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text)
+{
+    for (uint32_t i = 0; i < flight->count; i++) {
+        Stream *stream = &flight->streams[i];
+        if (stream->to.factory == NULL)
+            continue;
+        if (text) {
+            stream_set_failed(stream);
+            send_error(&stream->to, code, text);
+        } else {
+            failed(TRITONBACKEND_ResponseFactorySendFlags(stream->to.factory, RESPONSE_FINAL));
+        }
+        stream_close(stream);
+    }
+}

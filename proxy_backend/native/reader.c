@@ -1,0 +1,325 @@
+/* The thread of a lane: it passes answers on as they come, and looks around while a batch is under way. */
+#define _GNU_SOURCE
+#include "flights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Between two looks at who is still there. */
+static const uint64_t tick_ns = 250000000;
+/* Parts that are given back to the worker at once. */
+enum { CREDIT = 8 };
+
+/* With the lock held; whoever calls holds it now. */
+static void take_off(Streams *streams, Flight *flight)
+{
+    Flight **link = &streams->flights;
+    while (*link != flight)
+        link = &(*link)->next;
+    *link = flight->next;
+    flight->under_way = false;
+    streams->under_way--;
+    pthread_cond_broadcast(&streams->changed);
+}
+
+static Flight *find(Streams *streams, int64_t id)
+{
+    pthread_mutex_lock(&streams->lock);
+    Flight *flight = streams->flights;
+    while (flight && flight->id != id)
+        flight = flight->next;
+    pthread_mutex_unlock(&streams->lock);
+    return flight; /* it stays: none but the reader takes a batch off that was sent */
+}
+
+static LaneState fault(Lane *lane, const char *what, Text tag)
+{
+    snprintf(lane->fault, sizeof lane->fault, "%s: %.*s", what, (int)(tag.size < 40 ? tag.size : 40), tag.start);
+    return LANE_FAULT;
+}
+
+/* A worker that does not hear it any more may have answered before it went: that is what counts. */
+static LaneState tell(Streams *streams, const Buffer *message)
+{
+    pthread_mutex_lock(&streams->lock);
+    LaneState state = lane_send(streams->lane, message);
+    pthread_mutex_unlock(&streams->lock);
+    return state == LANE_UNREAD ? LANE_OK : state;
+}
+
+static LaneState give_credit(Streams *streams)
+{
+    Buffer message = {0};
+    put_array(&message, 2);
+    put_string(&message, "Credit");
+    put_int(&message, streams->uncredited);
+    LaneState state = tell(streams, &message);
+    buffer_free(&message);
+    streams->uncredited = 0;
+    return state;
+}
+
+static LaneState take_credit(Streams *streams)
+{
+    return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
+}
+
+/* Tell the worker if the client of a request has gone. */
+static LaneState look_for(Streams *streams, Flight *flight, uint32_t index)
+{
+    Stream *stream = &flight->streams[index];
+    bool gone = false;
+    if (stream->to.factory == NULL || stream->cancelled ||
+        failed(TRITONBACKEND_ResponseFactoryIsCancelled(stream->to.factory, &gone)) || !gone)
+        return LANE_OK;
+    Buffer message = {0};
+    stream->cancelled = true;
+    put_array(&message, 3);
+    put_string(&message, "Cancel");
+    put_int(&message, flight->id);
+    put_int(&message, index);
+    LaneState state = tell(streams, &message);
+    buffer_free(&message);
+    return state;
+}
+
+static void judge_flight(Streams *streams, Flight *flight, uint64_t now_ns)
+{
+    double wait_s = 0;
+    bool retry = false;
+    char *text = judge_overdue(streams->proxy, true, &wait_s, &retry);
+    /* Not to be waited for: the worker is about to be ended, and the lane with it. */
+    flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    free(text);
+}
+
+/* Tell the worker whose clients have gone, and see whether a batch has taken too long. */
+static LaneState look_around(Streams *streams)
+{
+    LaneState state = LANE_OK;
+    uint64_t now_ns = streams->looked_ns = steady_ns();
+    pthread_mutex_lock(&streams->lock);
+    Flight *flight = streams->flights; /* new ones come before it, and none but this thread takes one off that began */
+    pthread_mutex_unlock(&streams->lock);
+    while (flight && state == LANE_OK) {
+        pthread_mutex_lock(&streams->lock);
+        bool begun = flight->begun;
+        Flight *next = flight->next;
+        pthread_mutex_unlock(&streams->lock);
+        for (uint32_t i = 0; begun && i < flight->count && state == LANE_OK; i++)
+            state = look_for(streams, flight, i);
+        if (begun && flight->overdue_ns && now_ns > flight->overdue_ns)
+            judge_flight(streams, flight, now_ns);
+        flight = next;
+    }
+    return state;
+}
+
+static LaneState has_begun(Streams *streams, Flight *flight)
+{
+    double limit_s = streams->proxy->execution_timeout_s;
+    if (limit_s > 0)
+        flight->overdue_ns = steady_ns() + (uint64_t)(limit_s * 1e9);
+    if (!streams->ticking)
+        lane_set_patience(streams->lane, (double)tick_ns / 1e9);
+    streams->ticking = true;
+    pthread_mutex_lock(&streams->lock);
+    flight->begun = true;
+    pthread_cond_broadcast(&streams->changed);
+    pthread_mutex_unlock(&streams->lock);
+    return LANE_OK;
+}
+
+static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
+{
+    LaneState state = LANE_OK;
+    if (get_array(message) != flight->count)
+        return fault(streams->lane, "the worker gave another number of responses than of requests", (Text){"", 0});
+    for (uint32_t i = 0; i < flight->count && state == LANE_OK; i++) {
+        Stream *stream = &flight->streams[i];
+        Outcome outcome;
+        if (get_nil(message))
+            continue;
+        if (stream->to.factory == NULL)
+            return fault(streams->lane, "the worker answered a request that it had ended", (Text){"", 0});
+        bool right = pass_response(streams->proxy, &stream->to, message, &outcome);
+        if (outcome.failed)
+            stream_set_failed(stream);
+        if (outcome.final)
+            stream_close(stream);
+        if (!right)
+            return LANE_FAULT;
+        if (!outcome.final)
+            state = look_for(streams, flight, i);
+    }
+    if (message->malformed)
+        return fault(streams->lane, "malformed message", (Text){"BatchPart", 9});
+    if (state == LANE_OK)
+        state = take_credit(streams);
+    if (state == LANE_OK && steady_ns() - streams->looked_ns > tick_ns)
+        state = look_around(streams);
+    return state;
+}
+
+static LaneState has_returned(Streams *streams, Flight *flight, Reader *message, uint32_t fields)
+{
+    uint32_t count = fields > 2 ? get_array(message) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t index = get_int(message);
+        if (message->malformed || index < 0 || index >= (int64_t)flight->count)
+            return fault(streams->lane, "the worker has queued a request again that there is not", (Text){"", 0});
+        stream_close(&flight->streams[index]);
+        flight->streams[index].reschedule = true;
+    }
+    pthread_mutex_lock(&streams->lock);
+    flight->begun = flight->returned = true;
+    pthread_cond_broadcast(&streams->changed);
+    pthread_mutex_unlock(&streams->lock);
+    return LANE_OK;
+}
+
+/* `text`: what the batch failed with. */
+static LaneState done(Streams *streams, Flight *flight, const char *text)
+{
+    flight_end(flight, ERROR_INTERNAL, text);
+    LaneState state = streams->uncredited ? give_credit(streams) : LANE_OK;
+    pthread_mutex_lock(&streams->lock);
+    flight->begun = true;
+    take_off(streams, flight);
+    bool idle = streams->flights == NULL;
+    if (idle && streams->alone)
+        lane_hang_up(streams->lane);
+    pthread_mutex_unlock(&streams->lock);
+    flight_let_go(flight);
+    if (idle && streams->ticking) {
+        lane_set_patience(streams->lane, 0);
+        streams->ticking = false;
+    }
+    return state;
+}
+
+static LaneState failed_with(Streams *streams, Flight *flight, Reader *message)
+{
+    Text given = get_text(message);
+    if (message->malformed)
+        return fault(streams->lane, "malformed message", (Text){"BatchFailed", 11});
+    char *text = text_copy(given);
+    LaneState state = done(streams, flight, text ? text : "");
+    free(text);
+    return state;
+}
+
+static LaneState heard(Streams *streams, Reader *message)
+{
+    uint32_t fields = get_array(message);
+    Text tag = get_text(message);
+    if (text_is(tag, "Metrics")) {
+        metrics_apply(&streams->metrics, message);
+        return message->malformed ? fault(streams->lane, "malformed message", tag) : take_credit(streams);
+    }
+    int64_t number = get_int(message);
+    if (message->malformed)
+        return fault(streams->lane, "malformed message", tag);
+    if (text_is(tag, "Room")) {
+        pthread_mutex_lock(&streams->lock);
+        streams->room = number;
+        pthread_cond_broadcast(&streams->changed);
+        pthread_mutex_unlock(&streams->lock);
+        return LANE_OK;
+    }
+    Flight *flight = find(streams, number);
+    if (flight == NULL)
+        return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
+    if (text_is(tag, "BatchBegun"))
+        return has_begun(streams, flight);
+    if (text_is(tag, "BatchPart") && flight->begun) /* else it would be tried again with an answer given */
+        return pass_part(streams, flight, message);
+    if (text_is(tag, "BatchReturned") && flight->begun)
+        return has_returned(streams, flight, message, fields);
+    if (text_is(tag, "BatchDone"))
+        return done(streams, flight, NULL);
+    if (text_is(tag, "BatchFailed"))
+        return failed_with(streams, flight, message);
+    return fault(streams->lane, "the worker said something that is not for a proxy", tag);
+}
+
+/* What to answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
+static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
+{
+    if (flight->begun)
+        return strdup(text);
+    if (unread)
+        return NULL;
+    flight->losses++;
+    return text && !others ? strdup(text) : judge_loss(streams->proxy, flight->losses);
+}
+
+/* The lane has ended: answer what had begun, and let what had not be sent again, if it may. */
+static void lost(Streams *streams, LaneState state)
+{
+    Proxy *proxy = streams->proxy;
+    pthread_mutex_lock(&streams->lock);
+    char *text = NULL;
+    bool some_begun = false;
+    for (Flight *flight = streams->flights; flight; flight = flight->next)
+        some_begun |= flight->begun;
+    if (state == LANE_FAULT)
+        text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
+    else if (streams->ending && !streams->alone)
+        text = texted("model %s: it is unloaded", proxy->model->name);
+    else if (some_begun)
+        text = judge_final_loss(proxy);
+    if (text == NULL && some_begun)
+        text = texted("model %s: its worker is lost", proxy->model->name);
+    Flight *all = streams->flights;
+    for (Flight *flight = all; flight; flight = flight->next) {
+        flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
+        flight->begun |= flight->failure != NULL; /* as far as execute is concerned */
+        flight->under_way = false;
+    }
+    drop_lane(proxy);
+    streams->flights = NULL;
+    streams->under_way = streams->room = 0;
+    pthread_cond_broadcast(&streams->changed);
+    pthread_mutex_unlock(&streams->lock);
+    while (all) {
+        Flight *flight = all;
+        all = flight->next;
+        if (flight->failure)
+            flight_end(flight, ERROR_UNAVAILABLE, flight->failure);
+        flight_let_go(flight);
+    }
+    free(text);
+}
+
+void *read_lane(void *argument)
+{
+    Streams *streams = argument;
+    bool unread = false;
+    LaneState state;
+    for (;;) {
+        Reader message;
+        state = lane_receive(streams->lane, &message);
+        if (state == LANE_UNREAD && !unread) { /* said once, and before what it has sent (unix_stream_recvmsg) */
+            unread = true;
+            continue;
+        }
+        if (state == LANE_SILENT)
+            state = look_around(streams);
+        else if (state == LANE_OK)
+            state = heard(streams, &message);
+        if (state != LANE_OK)
+            break;
+    }
+    lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state);
+    pthread_mutex_lock(&streams->lock);
+    bool alone = streams->alone;
+    pthread_mutex_unlock(&streams->lock);
+    if (alone) {
+        Proxy *proxy = streams->proxy;
+        streams_free(streams);
+        end_proxy(proxy);
+    }
+    return NULL;
+}

@@ -1,0 +1,191 @@
+/* Batches that are answered many times, or at any time, while tritonserver goes on:
+ *
+ *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch and waits until it has begun
+ *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread for each lane (reader.c) passes answers on
+ *
+ * A client that has gone shows when a response factory is asked: with each answer, and four times a second while a batch
+ * is under way. What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
+ * fails; one that had not begun goes to the next worker.
+ */
+#define _GNU_SOURCE
+#include "flights.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+Streams *streams_new(Proxy *proxy)
+{
+    Streams *streams = calloc(1, sizeof *streams);
+    if (streams == NULL)
+        return NULL;
+    streams->proxy = proxy;
+    streams->until_returned = proxy->model->details;
+    pthread_mutex_init(&streams->lock, NULL);
+    pthread_cond_init(&streams->changed, NULL);
+    return streams;
+}
+
+/* With the lock held. */
+static void add(Streams *streams, Flight *flight)
+{
+    flight->holders++;
+    flight->under_way = true;
+    flight->next = streams->flights;
+    streams->flights = flight;
+    streams->under_way++;
+}
+
+/* With the lock held. */
+static char *start_reader(Streams *streams)
+{
+    sigset_t all, before;
+    streams->lane = streams->proxy->lane;
+    streams->room = streams->uncredited = 0;
+    streams->ticking = false;
+    lane_set_patience(streams->lane, 0);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are tritonserver's business */
+    streams->reading = pthread_create(&streams->reader, NULL, read_lane, streams) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (streams->reading)
+        return NULL;
+    drop_lane(streams->proxy);
+    return texted("model %s: no thread can be started", streams->proxy->model->name);
+}
+
+/* With the lock held. */
+static char *get_lane(Streams *streams)
+{
+    if (streams->proxy->lane)
+        return NULL;
+    if (streams->reading) /* it does not need the lock any more: it has let the lane go */
+        pthread_join(streams->reader, NULL);
+    streams->reading = false;
+    char *failure = attach(streams->proxy);
+    return failure ? failure : start_reader(streams);
+}
+
+char *streams_attach(Streams *streams)
+{
+    if (streams == NULL)
+        return texted("out of memory");
+    pthread_mutex_lock(&streams->lock);
+    char *failure = get_lane(streams);
+    pthread_mutex_unlock(&streams->lock);
+    return failure;
+}
+
+/* Put a batch on the lane. With the lock held; `text`: why that cannot be done. */
+static LaneState send_batch(
+    Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
+{
+    Proxy *proxy = streams->proxy;
+    bool circular = false;
+    *text = put_batch(proxy, requests, flight->count, &circular);
+    if (*text == NULL && circular) {
+        proxy->avoid.size = proxy->avoided = 0; /* the lane stays: other batches are under way on it */
+        *text = texted("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
+            "and more instances, or break the circle of calls", proxy->model->name);
+    }
+    if (*text)
+        return LANE_FAULT;
+    flight->id = (int64_t)proxy->batch;
+    LaneState state = lane_send(proxy->lane, &proxy->message);
+    flight->sent_ns = steady_ns();
+    if (state == LANE_OK)
+        add(streams, flight); /* the reader needs the lock to find it */
+    else if (state == LANE_FAULT)
+        *text = texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    return state;
+}
+
+/* Send a batch when there is room and wait until it has begun. False: the lane was lost before. `text`: why nobody
+ * begins it. */
+static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
+{
+    Proxy *proxy = streams->proxy;
+    pthread_mutex_lock(&streams->lock);
+    *text = get_lane(streams);
+    while (*text == NULL && proxy->lane && streams->under_way >= streams->room)
+        pthread_cond_wait(&streams->changed, &streams->lock);
+    if (*text == NULL && proxy->lane) {
+        LaneState state = send_batch(streams, flight, requests, text);
+        if (state == LANE_OK)
+            while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
+                pthread_cond_wait(&streams->changed, &streams->lock);
+        else if (*text == NULL) /* the reader sees its end, too, and lets it go */
+            while (proxy->lane)
+                pthread_cond_wait(&streams->changed, &streams->lock);
+    }
+    bool is_begun = flight->begun;
+    pthread_mutex_unlock(&streams->lock);
+    return is_begun || *text;
+}
+
+/* Give the requests back to tritonserver. */
+static void release(
+    Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
+{
+    Proxy *proxy = streams->proxy;
+    uint64_t sent_ns = flight && flight->sent_ns ? flight->sent_ns : begun_ns;
+    uint64_t now_ns = steady_ns(), rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows += rows_of(proxy->model, requests[i]);
+    failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(
+        proxy->instance, rows, begun_ns, sent_ns, now_ns, now_ns));
+    for (uint32_t i = 0; i < count; i++) {
+        bool right = flight && !stream_has_failed(&flight->streams[i]);
+        bool again = flight && flight->streams[i].reschedule;
+        failed(TRITONBACKEND_ModelInstanceReportStatistics(
+            proxy->instance, requests[i], right, begun_ns, sent_ns, now_ns, now_ns));
+        failed(TRITONBACKEND_RequestRelease(requests[i], again ? RELEASE_RESCHEDULE : RELEASE_ALL));
+    }
+}
+
+void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    uint64_t begun_ns = steady_ns();
+    char *text = NULL;
+    Flight *flight = flight_new(requests, count);
+    if (flight == NULL) {
+        for (uint32_t i = 0; i < count; i++)
+            send_error(&(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, "out of memory");
+        release(streams, NULL, requests, count, begun_ns);
+        return;
+    }
+    while (!begun(streams, flight, requests, &text))
+        ;
+    if (text)
+        flight_end(flight, ERROR_UNAVAILABLE, text);
+    release(streams, flight, requests, count, begun_ns);
+    flight_let_go(flight);
+    free(text);
+}
+
+bool streams_end(Streams *streams)
+{
+    pthread_mutex_lock(&streams->lock);
+    bool alone = streams->flights != NULL;
+    streams->ending = true;
+    streams->alone = alone;
+    if (alone)
+        pthread_detach(streams->reader);
+    else if (streams->proxy->lane)
+        lane_hang_up(streams->proxy->lane);
+    pthread_mutex_unlock(&streams->lock);
+    if (alone) /* `streams` may be gone already */
+        return false;
+    if (streams->reading)
+        pthread_join(streams->reader, NULL);
+    streams_free(streams);
+    return true;
+}
+
+void streams_free(Streams *streams)
+{
+    streams->proxy->streams = NULL;
+    metrics_free(&streams->metrics);
+    pthread_cond_destroy(&streams->changed);
+    pthread_mutex_destroy(&streams->lock);
+    free(streams);
+}
