@@ -128,12 +128,7 @@ def triton_config(
     return {
         **spec.config,
         "name": spec.name,
-        "backend": NATIVE_BACKEND if native and can_be_native(spec) else BACKEND,
+        "backend": NATIVE_BACKEND if native else BACKEND,
         "instance_group": [{**given[0], "kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
         "parameters": parameters,
     }
-
-
-def can_be_native(spec: messages.ModelSpec) -> bool:
-    """Whether the compiled proxy can serve a model."""
-    return True
