@@ -10,6 +10,7 @@
 /* One request of a batch. */
 typedef struct {
     Receiver to; /* without a factory: its last answer has been sent */
+    uint64_t gone_ns; /* when its client was first seen to have gone; 0: it has not */
     bool cancelled, reschedule;
     bool failed; /* also read by the other thread, without the lock */
 } Stream;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Between two looks at who is still there. */
-static const uint64_t tick_ns = 250000000;
+static const uint64_t tick_ns = 125000000;
 /* Parts that are given back to the worker at once. */
 enum { CREDIT = 8 };
 
@@ -65,13 +65,17 @@ static LaneState take_credit(Streams *streams)
     return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
 }
 
-/* Tell the worker if the client of a request has gone. */
-static LaneState look_for(Streams *streams, Flight *flight, uint32_t index)
+/* Tell the worker if the client of a request has gone: not at once, for tritonserver's gRPC part (2.51) may use what it has
+ * freed where a request ends in the moment in which it is cancelled. */
+static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
 {
     Stream *stream = &flight->streams[index];
     bool gone = false;
     if (stream->to.factory == NULL || stream->cancelled ||
         failed(TRITONBACKEND_ResponseFactoryIsCancelled(stream->to.factory, &gone)) || !gone)
+        return LANE_OK;
+    stream->gone_ns = stream->gone_ns ? stream->gone_ns : now_ns;
+    if (now_ns - stream->gone_ns < tick_ns)
         return LANE_OK;
     Buffer message = {0};
     stream->cancelled = true;
@@ -108,7 +112,7 @@ static LaneState look_around(Streams *streams)
         Flight *next = flight->next;
         pthread_mutex_unlock(&streams->lock);
         for (uint32_t i = 0; begun && i < flight->count && state == LANE_OK; i++)
-            state = look_for(streams, flight, i);
+            state = look_for(streams, flight, i, now_ns);
         if (begun && flight->overdue_ns && now_ns > flight->overdue_ns)
             judge_flight(streams, flight, now_ns);
         flight = next;
@@ -133,10 +137,9 @@ static LaneState has_begun(Streams *streams, Flight *flight)
 
 static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
 {
-    LaneState state = LANE_OK;
     if (get_array(message) != flight->count)
         return fault(streams->lane, "the worker gave another number of responses than of requests", (Text){"", 0});
-    for (uint32_t i = 0; i < flight->count && state == LANE_OK; i++) {
+    for (uint32_t i = 0; i < flight->count; i++) {
         Stream *stream = &flight->streams[i];
         Outcome outcome;
         if (get_nil(message))
@@ -150,13 +153,10 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             stream_close(stream);
         if (!right)
             return LANE_FAULT;
-        if (!outcome.final)
-            state = look_for(streams, flight, i);
     }
     if (message->malformed)
         return fault(streams->lane, "malformed message", (Text){"BatchPart", 9});
-    if (state == LANE_OK)
-        state = take_credit(streams);
+    LaneState state = take_credit(streams);
     if (state == LANE_OK && steady_ns() - streams->looked_ns > tick_ns)
         state = look_around(streams);
     return state;

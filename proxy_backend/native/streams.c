@@ -3,9 +3,9 @@
  *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch and waits until it has begun
  *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread for each lane (reader.c) passes answers on
  *
- * A client that has gone shows when a response factory is asked: with each answer, and four times a second while a batch
- * is under way. What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
- * fails; one that had not begun goes to the next worker.
+ * A client that has gone shows when a response factory is asked, some times a second while a batch is under way. What has
+ * been answered in part cannot be tried again, so a batch whose worker is lost after it began fails; one that had not
+ * begun goes to the next worker.
  */
 #define _GNU_SOURCE
 #include "flights.h"
