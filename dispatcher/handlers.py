@@ -186,7 +186,9 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, message.pid)
-    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
+    attached = await registration.pool.route(
+        message.instance, message.lost, message.avoid, message.version
+    )
     return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 

@@ -312,6 +312,7 @@ class Registration:
         return messages.ModelInfo(
             name=name,
             version=self.spec.version,
+            versions=self.spec.versions,
             state="unready" if self._server_lost and self.ready else self._machine.state.value,
             instances=self.pool.infos(),
             url=f"{http_url}/v2/models/{name}" if http_url else "",

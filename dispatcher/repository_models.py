@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import structlog
 
 from pytriton.dispatcher import model_folders, repository
 from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.folder_spec import specification
+from pytriton.dispatcher.folder_spec import Workshop, specification
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.repository_places import CLOUD, Places
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -31,8 +33,6 @@ _log = structlog.get_logger(__name__)
 #: Models that are loaded at once at the start; each may take all cores while it loads.
 _AT_ONCE = 4
 NATIVE, WORKERS = "tritonserver", "workers"
-#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
-_CLOUD = "cloud"
 #: States of tritonserver's for a model that it does not serve (any more).
 _GONE = ("", "UNAVAILABLE")
 _LOOK_S = 0.05
@@ -48,6 +48,8 @@ class _Known:
     versions: list[int] = dataclasses.field(default_factory=list)
     registration: Registration | None = None
     config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
+    steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
+    loaded_at: float = 0.0
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
@@ -67,9 +69,10 @@ class RepositoryModels:
         self._config = config
         self._models = models
         self._backends = backends
-        self._library = library
+        self._workshop = Workshop(library, config.model_python, config.install_packages)
         self._server = server
         self._registry = registry
+        self._places = Places(config.model_repository, models, server, registry)
         self._known: dict[str, _Known] = {}
         self._begun = False
         repository.remove_links(models)
@@ -78,7 +81,7 @@ class RepositoryModels:
 
     async def start(self) -> None:
         """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
-        names = await self._names()
+        names = await self._places.names()
         wanted = list(names)
         if self._config.model_control_mode == "explicit":
             wanted = list(self._config.load_model)
@@ -87,18 +90,24 @@ class RepositoryModels:
             self._of(name).state = "loading"
         self._begun = True
         slots = asyncio.Semaphore(_AT_ONCE)
+        ensembles = await self._places.ensembles(names)
 
         async def load(name: str) -> None:
             async with slots:
                 await self._try_to_load(name)
 
-        await asyncio.gather(*(load(name) for name in wanted))
+        await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
+        for name in wanted:
+            if name in ensembles and not self._of(name).served_by:  # as another one's step
+                await self._try_to_load(name)
         if self._config.model_control_mode == "poll":
             await self._poll()
 
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
-        for name, known in self._known.items():
+        # An ensemble's steps were loaded before it, so they were known before.
+        natives = sorted(self._known.items(), key=lambda one: one[1].loaded_at)
+        for name, known in natives:
             if known.served_by == NATIVE and known.state == "ready":
                 async with known.lock:
                     await self._try(name, known, self._server.load(name, known.config))
@@ -122,17 +131,22 @@ class RepositoryModels:
 
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
-    async def load(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+    async def load(
+        self, name: str, config: Mapping[str, Any] | None = None, above: Sequence[str] = ()
+    ) -> None:
         """Load a model, or load it anew: the one that is there serves until then.
+
+        Steps of an ensemble that are not served yet are loaded first, as tritonserver does with its own.
 
         Args:
             name: of the model
             config: a configuration to use instead of the one in its folder
+            above: the ensembles whose step it is
 
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
         """
-        names = await self._names()
+        names = await self._places.names()
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
@@ -144,7 +158,7 @@ class RepositoryModels:
             before = dataclasses.replace(known_model)
             known_model.state = "loading"
             try:
-                await self._load(name, names[name], known_model, config)
+                await self._load(name, names[name], known_model, config, above)
             except (RemoteFailure, UnservableModel) as error:
                 serving = before.served_by != ""
                 known_model.state = "ready" if serving else "failed"
@@ -156,6 +170,7 @@ class RepositoryModels:
                 known_model.state = before.state
                 raise
             known_model.state, known_model.reason = "ready", ""
+            known_model.loaded_at = time.time()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
     async def unload(self, name: str) -> None:
@@ -186,7 +201,7 @@ class RepositoryModels:
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models that there are, with what became of them."""
-        names = await self._names()
+        names = await self._places.names()
         loading = not self._begun
         return [
             messages.RepositoryModel(
@@ -200,35 +215,33 @@ class RepositoryModels:
             for name in sorted({*names, *self._known})
         ]
 
+    def infos(self, http_url: str) -> list[messages.ModelInfo]:
+        """Return what status shows of the models that tritonserver serves itself."""
+        return [
+            messages.ModelInfo(
+                name=name,
+                version=max(known.versions, default=0),
+                state=self._state(known),
+                instances=[],
+                url=f"{http_url}/v2/models/{name}" if http_url else "",
+                registered_at=known.loaded_at,
+                served_by=NATIVE,
+                versions=known.versions if len(known.versions) > 1 else [],
+            )
+            for name, known in self._known.items()
+            if known.served_by == NATIVE
+        ]
+
+    def _state(self, known: _Known) -> str:
+        """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
+        if known.state != "ready":
+            return known.state
+        ready = {one.spec.name for one in self._registry if one.ready}
+        ready |= {name for name, one in self._known.items() if one.served_by == NATIVE}
+        up = self._server.ready and ready.issuperset(known.steps)
+        return "ready" if up else "unready"
+
     # ── how ──────────────────────────────────────────────────────────────────────────────────────
-
-    async def _names(self) -> dict[str, str]:
-        """Return name -> repository; the first repository that has a name counts."""
-        found: dict[str, str] = {}
-        for place in self._config.model_repository:
-            if "://" in place:
-                continue
-            try:
-                names = await asyncio.to_thread(model_folders.model_names, Path(place))
-            except UnservableModel as error:
-                _log.error("a model repository is passed over", reason=str(error))
-                continue
-            for name in names:
-                found.setdefault(name, place)
-        for name in await self._cloud_names():
-            found.setdefault(name, _CLOUD)
-        return found
-
-    async def _cloud_names(self) -> list[str]:
-        if not repository.cloud(self._config.model_repository) or not self._server.ready:
-            return []
-        ours = {registration.spec.name for registration in self._registry}
-        try:
-            names = list(await self._server.repository_states())
-        except RemoteFailure as failure:
-            _log.error("a model repository is passed over", reason=failure.text)
-            return []
-        return [name for name in names if name not in ours and not (self._models / name).exists()]
 
     def _of(self, name: str) -> _Known:
         return self._known.setdefault(name, _Known())
@@ -252,25 +265,31 @@ class RepositoryModels:
             _log.error("tritonserver refused", model=name, reason=failure.text)
 
     async def _load(
-        self, name: str, place: str, known: _Known, config: Mapping[str, Any] | None
+        self,
+        name: str,
+        place: str,
+        known: _Known,
+        config: Mapping[str, Any] | None,
+        above: Sequence[str],
     ) -> None:
         self._refuse_registered(name, known)
-        if place == _CLOUD:
+        if place == CLOUD:
             await self._server.load(name, None if config is None else dict(config))
             known.served_by, known.config = NATIVE, None if config is None else dict(config)
             return
-        model = await asyncio.to_thread(model_folders.read_model, Path(place) / name)
+        model = await self._places.read(name, place)
         if config is not None:
             model = model.with_config(json.loads(json.dumps(config)))
-        form = model_folders.route(model, self._backends)
+        form = model_folders.route(model, self._backends, self._config.native_model)
         if form is None:
+            await self._load_steps(model, above)
             await self._load_native(model, known, config)
             return
         if known.served_by == NATIVE:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
-        spec, payload = await specification(model, form, self._config.model_python, self._library)
+        spec, payload = await specification(model, form, self._workshop, config)
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
@@ -278,6 +297,28 @@ class RepositoryModels:
             keep=False,
         )
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+
+    async def _load_steps(self, model: FoundModel, above: Sequence[str]) -> None:
+        """Load the steps of an ensemble that nobody serves; of those that no repository has, tritonserver tells.
+
+        Raises:
+            UnservableModel: one cannot be loaded.
+        """
+        steps = model_folders.steps_of(model.config)
+        if not steps:
+            return
+        above = [*above, model.name]
+        ours = {registration.spec.name for registration in self._registry}
+        there = await self._places.names()
+        for step in dict.fromkeys(steps):
+            if step in above or step in ours or step not in there or self._of(step).served_by:
+                continue
+            try:
+                await self.load(step, above=above)
+            except RemoteFailure as failure:
+                raise UnservableModel(
+                    f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
+                ) from failure
 
     async def _load_native(
         self, model: FoundModel, known: _Known, config: Mapping[str, Any] | None
@@ -295,6 +336,7 @@ class RepositoryModels:
                 repository.unlink(self._models, model.name)
             raise
         known.served_by, known.config = NATIVE, override
+        known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
     def _refuse_registered(self, name: str, known: _Known) -> None:
@@ -314,26 +356,22 @@ class RepositoryModels:
 
     async def _poll(self) -> None:
         """Load what has appeared or changed, unload what is gone, again and again."""
-        seen = await self._snapshots()
+        seen = await self._places.snapshots()
         while True:
             await asyncio.sleep(
                 self._config.repository_poll_s
             )  # files send no news over all file systems
-            now = await self._snapshots()
-            for name in now:
-                if now[name] != seen.get(name):
-                    await self._try_to_load(name)
+            now = await self._places.snapshots()
+            changed = [name for name in now if now[name] != seen.get(name)]
+            ensembles = (
+                await self._places.ensembles(await self._places.names()) if changed else set()
+            )
+            for name in sorted(changed, key=lambda name: name in ensembles):
+                await self._try_to_load(name)
             for name in seen.keys() - now.keys():
                 if self._of(name).served_by:
                     await self._try(name, self._of(name), self.unload(name))
             seen = now
-
-    async def _snapshots(self) -> dict[str, Any]:
-        return {
-            name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
-            for name, place in (await self._names()).items()
-            if place != _CLOUD
-        }
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

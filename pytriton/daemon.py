@@ -155,7 +155,8 @@ class Model:
         while True:
             status = self._client.status()
             self._info = self._client.model_info(self.name, status.models)
-            states = [instance.state for instance in self._info.instances]
+            native = self._info.served_by == "tritonserver"  # no instances of ours to look at
+            states = [self._info.state] if native else self._states()
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
             changing += [self._info.state] if self._info.state == "restoring" else []
             up = status.server.state == self._info.state == "ready"
@@ -169,6 +170,9 @@ class Model:
                     f"{status.server.state}, the model is {self._info.state}; {self._story()}"
                 )
             time.sleep(0.05)  # the daemon sends no news of its own accord
+
+    def _states(self) -> list[str]:
+        return [instance.state for instance in self._info.instances]
 
     def _story(self) -> str:
         instances = ", ".join(
@@ -357,18 +361,21 @@ class DaemonClient:
         requirements: Sequence[str] | None = None,
         progress: bool | Report | None = None,
         **options: Any,
-    ) -> Model:
+    ) -> Any:
         """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
+
+        Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
 
         `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
         docs/model-py.md tells how, and what differs from Triton's own python backend.
 
         Args:
-            model: a model's folder in a model repository, on the daemon's machine, or a class with the
-                methods of `TritonPythonModel`
+            model: a model's folder in a model repository, on the daemon's machine; or a class with the
+                methods of `TritonPythonModel`; or a repository, the folder of such folders
             model_name: the configuration's, or the folder's or class's own
             config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
-            version: which of the numbered folders to serve (what the version policy chooses)
+            version: which of the numbered folders to serve (those that the version policy chooses: each has
+                workers of its own)
             requirements: packages such as "torch>=2": the workers get an environment with them, made
                 once and kept
             progress: as for `register`
@@ -387,7 +394,14 @@ class DaemonClient:
             >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
         """
         from pytriton.python_models import prepare_model
+        from pytriton.repositories import is_repository
 
+        if is_repository(model):
+            own = {"model_name": model_name, "config": config, "version": version}
+            given = {**options, **{key: value for key, value in own.items() if value is not None}}
+            return self.register_repository(
+                str(model), requirements=requirements, progress=progress, **given
+            )
         given = {**options, "model_version": version}
         with reporter(progress, model_name or str(model)) as report:
             message, payloads = prepare_model(
@@ -397,8 +411,47 @@ class DaemonClient:
             answer = self._ask(message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
+    def register_repository(
+        self,
+        folder: StrPath,
+        *,
+        requirements: Sequence[str] | None = None,
+        progress: bool | Report | None = None,
+        **options: Any,
+    ) -> list[Model]:
+        """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
+
+        All or nothing: when one fails, those before it are unregistered, or what they have replaced is put back.
+        A repository with models of other kinds is a matter of the daemon's setting `model_repository`.
+
+        Args:
+            folder: of the models' folders, on the daemon's machine
+            requirements: as for `register_model`, for all of them
+            progress: as for `register`
+            options: as for `register_model`, for all of them
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such repository, a model in it is no
+                Python model, or a model or an argument is wrong. Nothing was registered.
+            RegistrationError: one failed; says which, and what became of the others.
+
+        Example:
+            >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP
+        """
+        from pytriton.repositories import register_all, repository_of
+
+        repository = repository_of(folder, options, requirements)
+        with reporter(progress, repository.folder.name) as report:
+
+            def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:
+                name = message.spec.name
+                answer = self._ask(message, messages.Registered, payloads, report, model=name)
+                return Model(self, answer.model)
+
+            return register_all(repository, self, serve, report)
+
     def models(self) -> list[Model]:
-        """Return the models that are served, in the order of registration."""
+        """Return the models that are served: those that are registered, in order, then those of tritonserver's own."""
         answer = self._ask(messages.ListModels(), messages.Models)
         return [Model(self, info) for info in answer.models]
 

@@ -83,6 +83,9 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
+#: Triton Python models, which have a way of their own into workers (dispatcher/folder_spec.py).
+PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
+
 
 def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
     """Return the backend that serves a model; "" when nothing tells.

@@ -24,7 +24,7 @@ from typing import Any, Literal, Optional, Union
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -150,7 +150,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     warmups: list[Warmup] = []
     #: What is served is a Triton Python model and no inference callable.
     python_model: Optional[PythonModel] = None
-    #: All versions that are served, when there are several; each request says which one it is for.
+    #: All versions that are served, when there are several. Of a Python model each has workers of its own;
+    #: of any other, each request says which one it is for.
     versions: list[int] = []
 
 
@@ -289,6 +290,8 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     busy_s: Optional[float] = None
     #: The newest ends, oldest first.
     ends: list[WorkerEnd] = []
+    #: What it serves, where each version of a model has workers of its own.
+    version: Optional[int] = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -309,6 +312,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     error: Optional[str] = None
     #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
     isolation: str = "process"
+    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours.
+    served_by: str = "workers"
+    #: All versions that are served, when there are several.
+    versions: list[int] = []
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -508,6 +515,8 @@ class Attach(Message, frozen=True):
     lost: Optional[str] = None
     #: Workers that wait for the very batch that is to be served.
     avoid: list[str] = []
+    #: Of the model; matters where each version has workers of its own.
+    version: int = 0
     protocol: int = PROTOCOL
 
 
