@@ -144,6 +144,14 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.path()),
         ),
     ] = None
+    proxy: Annotated[
+        str,
+        Option(
+            "What stands for models inside of tritonserver: `native` is compiled once with a C compiler and "
+            "faster, `python` needs none; `auto` is the first where it can be had.",
+            values.choice("auto", "native", "python"),
+        ),
+    ] = "auto"
     cache_dir: Annotated[
         Optional[str],
         Option(

@@ -218,13 +218,15 @@ class Daemon:
         self._notifier.ready(self._service_state().text)
         return answer
 
-    def check_proxy(self, pid: int) -> None:
-        """See that a process is one of tritonserver's: nobody else needs a lane.
+    def check_proxy(self, pid: int) -> bool:
+        """See that a process is one of tritonserver's, nobody else needs a lane; return whether it is that itself.
 
         Raises:
             RemoteFailure: it is not.
         """
         server = self._server.info().pid
+        if server is not None and pid == server:
+            return True
         try:
             ancestors = [parent.pid for parent in psutil.Process(pid).parents()]
         except (psutil.Error, ValueError, OverflowError):
@@ -233,6 +235,7 @@ class Daemon:
             raise RemoteFailure(
                 ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
             )
+        return False
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""

@@ -184,8 +184,8 @@ async def attach(
     """Tell a proxy which worker serves it."""
     _check_protocol(message.protocol, "the proxy")
     registration = daemon.registry.by_key(message.registration)
-    daemon.check_proxy(message.pid)
-    registration.proxies.seen(message.instance, message.pid)
+    native = daemon.check_proxy(message.pid)
+    registration.proxies.seen(message.instance, None if native else message.pid)
     attached = await registration.pool.route(
         message.instance, message.lost, message.avoid, message.version
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytriton.dispatcher.repository import BACKEND, NATIVE_BACKEND
 from pytriton.formats import pbtxt, table
 
 #: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
@@ -208,6 +209,8 @@ def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
 
 def _backend_list(backends: Path) -> str:
     names = sorted(
-        one.name for one in backends.iterdir() if one.is_dir() and one.name != "pytriton"
+        one.name
+        for one in backends.iterdir()
+        if one.is_dir() and one.name not in (BACKEND, NATIVE_BACKEND)
     )
     return f"it has {', '.join(names) or 'none'}"

@@ -16,10 +16,11 @@ _SHM = Path("/dev/shm")
 
 
 class _Proxy(NamedTuple):
-    """One process: its pid, a pidfd of it, and its region in /dev/shm."""
+    """One process: its pid, a pidfd of it, and its region in /dev/shm. A compiled proxy has none of all that: it ends
+    with tritonserver, in which it runs, or says that it ends."""
 
-    pid: int
-    pidfd: int
+    pid: int | None
+    pidfd: int | None
     region: Path | None
 
 
@@ -46,14 +47,17 @@ class Proxies:
         self._gone = gone
         self._watched: dict[str, _Proxy] = {}
 
-    def seen(self, proxy: str, pid: int) -> None:
-        """A proxy asks for a worker.
+    def seen(self, proxy: str, pid: int | None) -> None:
+        """A proxy asks for a worker; `pid` is None for a compiled one.
 
         Raises:
             RemoteFailure: there is no such process, or it is attached under another name.
         """
         known = self._watched.get(proxy)
         if known is not None and known.pid == pid:
+            return
+        if pid is None:
+            self._watched[proxy] = _Proxy(None, None, None)
             return
         if any(other.pid == pid for other in self._watched.values()):
             raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is another proxy than {proxy}")
@@ -68,7 +72,7 @@ class Proxies:
     def forget(self, proxy: str) -> None:
         """It has said that it ends."""
         known = self._watched.pop(proxy, None)
-        if known is not None:
+        if known is not None and known.pidfd is not None:
             asyncio.get_running_loop().remove_reader(known.pidfd)
             os.close(known.pidfd)
 
@@ -76,10 +80,19 @@ class Proxies:
         """Return those that are attached."""
         return set(self._watched)
 
-    def end(self, proxies: set[str]) -> None:
-        """Kill those of `proxies` that are still attached: tritonserver has given them up."""
+    def end(self, proxies: set[str]) -> set[str]:
+        """Kill those of `proxies` that are still attached: tritonserver has given them up.
+
+        Returns the compiled ones, which nobody can kill: whoever calls lets them go.
+        """
+        compiled = set()
         for proxy in proxies & self.names():
-            os.kill(self._watched[proxy].pid, signal.SIGKILL)
+            pid = self._watched[proxy].pid
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                compiled.add(proxy)
+        return compiled
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -50,6 +50,8 @@ class Registration:
         policy: RestartPolicy,
         endpoint: str,
         registrant: Registrant | None = None,
+        *,
+        native: bool = False,
     ) -> None:
         self.key = key
         self.spec = entry.spec
@@ -58,6 +60,7 @@ class Registration:
         self.pool = Pool(entry.spec, start_worker, policy)
         self.proxies = Proxies(self._proxy_ended)
         self._endpoint = endpoint
+        self._native = native
         self._payloads = entry.payloads
         self._machine = StateMachine(ModelState.STARTING)
         self._registered_at = entry.registered_at
@@ -72,7 +75,9 @@ class Registration:
     @property
     def triton_config(self) -> dict[str, Any]:
         """The configuration that Triton loads the model with."""
-        return repository.triton_config(self.spec, self._endpoint, self.key, self._mended)
+        return repository.triton_config(
+            self.spec, self._endpoint, self.key, self._mended, native=self._native
+        )
 
     def entry(self) -> Entry:
         """Return what is kept of it, as it is now."""
@@ -171,7 +176,7 @@ class Registration:
                 grace_s=grace_s,
                 proxies=self.pool.proxies,
             )
-        self.proxies.end(self.proxies.names())
+        self._end_proxies(self.proxies.names())
         self.proxies.clear()
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s))
@@ -215,6 +220,10 @@ class Registration:
         self.proxies.clear()
         self.pool.forget_proxies()
         self._detached.set()
+
+    def _end_proxies(self, proxies: set[str]) -> None:
+        for proxy in self.proxies.end(proxies):
+            self.detach(proxy)
 
     def _proxy_ended(self, proxy: str) -> None:
         """A proxy ended without a word: Triton does not start it again, so the model is loaded anew."""
@@ -274,7 +283,7 @@ class Registration:
     async def _until_gone(self, former: set[str], grace_s: float) -> None:
         """Wait until proxies have ended; those that have not after a while are killed."""
         await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
-        self.proxies.end(former)
+        self._end_proxies(former)
 
     async def _in_triton(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         try:

@@ -383,7 +383,13 @@ class Registry:
             return self._spawn(registration, instance)
 
         registration = Registration(
-            key, entry, start_worker, self._policy, self._rundir.control_endpoint, registrant
+            key,
+            entry,
+            start_worker,
+            self._policy,
+            self._rundir.control_endpoint,
+            registrant,
+            native=self._server.has_native_proxy,
         )
         self._by_key[key] = registration
         return registration

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytriton.dispatcher import native_proxy
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 BACKEND = "pytriton"
+#: The compiled proxy: it serves what is answered once.
+NATIVE_BACKEND = native_proxy.NATIVE_BACKEND
 #: Parameters that the proxy reads; see proxy_backend/model.py.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
@@ -90,14 +93,19 @@ def cloud(places: Sequence[str]) -> list[str]:
 
 
 def triton_config(
-    spec: messages.ModelSpec, endpoint: str, registration: str, mended: int = 0
+    spec: messages.ModelSpec,
+    endpoint: str,
+    registration: str,
+    mended: int = 0,
+    *,
+    native: bool = False,
 ) -> dict[str, Any]:
     """Return the configuration to load a model with: the user's, plus what makes it ours.
 
     `lanes` proxy instances per worker, on the CPU: devices are the workers' business; a rate limiter
     or host policy that the user gave them stays. Triton keeps the
     instances that it has when nothing but their number differs, so a model whose proxies have to be
-    started anew is loaded with another number in `mended`.
+    started anew is loaded with another number in `mended`. `native`: tritonserver has the compiled proxy.
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
@@ -113,7 +121,13 @@ def triton_config(
     return {
         **spec.config,
         "name": spec.name,
-        "backend": BACKEND,
+        "backend": NATIVE_BACKEND if native and can_be_native(spec) else BACKEND,
         "instance_group": [{**given[0], "kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
         "parameters": parameters,
     }
+
+
+def can_be_native(spec: messages.ModelSpec) -> bool:
+    """Whether the compiled proxy can serve a model: not one that may answer a request many times, or at any time."""
+    decoupled = spec.config.get("model_transaction_policy", {}).get("decoupled", False)
+    return not decoupled and (spec.python_model is None or not spec.python_model.streams)

@@ -53,6 +53,7 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
                 tritonserver=_path(config.tritonserver),
                 proxy_python=_path(config.proxy_python),
                 cache_dir=_path(config.cache_dir),
+                proxy=config.proxy,
             )
             with notifier.slow_start():
                 runtime = find_or_install_server(choice, lambda line: _log.info(line))

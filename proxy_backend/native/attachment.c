@@ -1,0 +1,136 @@
+/* Where a proxy gets its lane from, and what to do when that fails: the questions of proxy_backend/attachment.py. */
+#define _GNU_SOURCE
+#include "proxy.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of pytriton/ipc/messages.py: the dispatcher refuses a proxy of another version. */
+enum { PROTOCOL = 4 };
+
+static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
+{
+    put_message(question, "Attach", 7);
+    put_text_field(question, "registration", proxy->model->registration);
+    put_text_field(question, "instance", proxy->name);
+    put_int_field(question, "pid", getpid());
+    put_text_field(question, "lost", lost);
+    put_string(question, "avoid");
+    put_array(question, proxy->avoided);
+    buffer_put(question, proxy->avoid.data, proxy->avoid.size);
+    put_int_field(question, "version", (int64_t)proxy->model->number);
+    put_int_field(question, "protocol", PROTOCOL);
+    proxy->avoid.size = 0;
+    proxy->avoided = 0;
+}
+
+/* Take what the dispatcher said. */
+static char *attached(Proxy *proxy, const Buffer *reply, char **path)
+{
+    Reader value;
+    *path = reply_text(reply, "lane_path");
+    char *worker = reply_text(reply, "worker");
+    if (*path == NULL || worker == NULL) {
+        free(*path);
+        free(worker);
+        return texted("model %s: the dispatcher named no worker", proxy->model->name);
+    }
+    free(proxy->worker);
+    proxy->worker = worker;
+    proxy->execution_timeout_s = reply_find(reply, "execution_timeout_s", &value) ? get_double(&value) : 0;
+    proxy->tracing = reply_find(reply, "tracing", &value) && get_bool(&value);
+    return NULL;
+}
+
+char *attach(Proxy *proxy)
+{
+    char *lost = NULL, *failure = NULL;
+    while (proxy->lane == NULL && failure == NULL) {
+        Buffer question = {0}, reply = {0};
+        char *path = NULL;
+        put_attach(&question, proxy, lost);
+        /* No time-out: it answers as soon as a worker is there, or it has given up on one. */
+        failure = control_ask(proxy->control, &question, &reply, -1);
+        if (failure == NULL)
+            failure = attached(proxy, &reply, &path);
+        if (failure == NULL)
+            proxy->lane = lane_connect(path); /* a worker may have ended since the dispatcher answered */
+        free(lost);
+        lost = proxy->worker ? strdup(proxy->worker) : NULL;
+        free(path);
+        buffer_free(&question);
+        buffer_free(&reply);
+    }
+    free(lost);
+    if (proxy->lane)
+        lane_set_patience(proxy->lane, proxy->execution_timeout_s);
+    return failure;
+}
+
+void drop_lane(Proxy *proxy)
+{
+    lane_close(proxy->lane);
+    proxy->lane = NULL;
+    proxy->waited_on = false;
+}
+
+void detach(Proxy *proxy)
+{
+    Buffer message = {0};
+    drop_lane(proxy);
+    put_message(&message, "Detach", 2);
+    put_text_field(&message, "registration", proxy->model->registration);
+    put_text_field(&message, "instance", proxy->name);
+    control_tell(proxy->control, &message);
+    buffer_free(&message);
+}
+
+/* The text of a verdict that is about an end; NULL: it says something else, which is in `action`. */
+static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char **action)
+{
+    char *failure = control_ask(proxy->control, question, reply, -1);
+    *action = failure ? NULL : reply_text(reply, "action");
+    if (failure == NULL && *action == NULL)
+        failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
+    if (failure == NULL && strcmp(*action, "fail") == 0)
+        failure = reply_text(reply, "text");
+    return failure;
+}
+
+char *judge_loss(Proxy *proxy, int losses)
+{
+    Buffer question = {0}, reply = {0};
+    char *action;
+    put_message(&question, "LaneLost", 4);
+    put_text_field(&question, "registration", proxy->model->registration);
+    put_text_field(&question, "worker", proxy->worker);
+    put_int_field(&question, "losses", losses);
+    put_bool_field(&question, "final", false);
+    char *text = verdict(proxy, &question, &reply, &action);
+    free(action);
+    buffer_free(&question);
+    buffer_free(&reply);
+    return text;
+}
+
+char *judge_overdue(Proxy *proxy, bool *retry)
+{
+    Buffer question = {0}, reply = {0};
+    char *action;
+    Reader wait_s;
+    put_message(&question, "BatchOverdue", 3);
+    put_text_field(&question, "registration", proxy->model->registration);
+    put_text_field(&question, "worker", proxy->worker);
+    put_bool_field(&question, "taken", lane_all_read(proxy->lane));
+    char *text = verdict(proxy, &question, &reply, &action);
+    *retry = text == NULL && strcmp(action, "wait") != 0;
+    if (text == NULL && !*retry) {
+        lane_set_patience(proxy->lane, reply_find(&reply, "wait_s", &wait_s) ? get_double(&wait_s) : 0);
+        proxy->waited_on = true;
+    }
+    free(action);
+    buffer_free(&question);
+    buffer_free(&reply);
+    return text;
+}

@@ -1,0 +1,254 @@
+#define _GNU_SOURCE
+#include "lane.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <linux/sockios.h>
+#include <unistd.h>
+
+enum { SENDING = MSG_NOSIGNAL | MSG_DONTWAIT };
+
+static LaneState fault(Lane *lane, const char *what)
+{
+    snprintf(lane->fault, sizeof lane->fault, "%s", what);
+    return LANE_FAULT;
+}
+
+Lane *lane_connect(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    Lane *lane = strlen(path) < sizeof address.sun_path ? calloc(1, sizeof *lane) : NULL;
+    if (lane == NULL)
+        return NULL;
+    strcpy(address.sun_path, path);
+    lane->arena.fd = -1;
+    lane->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (lane->fd < 0 || connect(lane->fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        lane_close(lane);
+        return NULL;
+    }
+    return lane;
+}
+
+void lane_set_patience(Lane *lane, double seconds)
+{
+    struct timeval patience = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)(fmod(seconds, 1) * 1e6)};
+    if (seconds > 0 && patience.tv_sec == 0 && patience.tv_usec == 0)
+        patience.tv_usec = 1; /* 0 would be for ever */
+    setsockopt(lane->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+bool lane_all_read(const Lane *lane)
+{
+    int left = 0;
+    return ioctl(lane->fd, SIOCOUTQ, &left) == 0 && left == 0; /* unix(7) */
+}
+
+static LaneState send_packet(Lane *lane, const void *data, size_t size, int descriptor)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights = {0};
+    struct iovec part = {.iov_base = (void *)data, .iov_len = size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+        message.msg_control = &rights;
+        message.msg_controllen = sizeof rights.room;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    ssize_t sent;
+    do
+        sent = descriptor < 0 ? send(lane->fd, data, size, SENDING) : sendmsg(lane->fd, &message, SENDING);
+    while (sent < 0 && errno == EINTR);
+    if (sent >= 0)
+        return LANE_OK;
+    /* There is room for all that may be under way, unless the worker has stopped to read: nobody shall wait for it. */
+    return errno == EAGAIN ? fault(lane, "the worker does not read what it is sent") : LANE_UNREAD;
+}
+
+static LaneState announce_arena(Lane *lane)
+{
+    static const uint8_t announcement[] = "\x92\xa8" "Announce"; /* and the number, 0 */
+    int fd = arena_open_readonly(&lane->arena);
+    if (fd < 0)
+        return fault(lane, "the lane's memory cannot be passed on: no descriptors are left");
+    LaneState state = send_packet(lane, announcement, sizeof announcement, -1);
+    if (state == LANE_OK)
+        state = send_packet(lane, "", 1, fd);
+    close(fd);
+    lane->arena_announced = state == LANE_OK;
+    return state;
+}
+
+LaneState lane_send(Lane *lane, const Buffer *message)
+{
+    Buffer spilled = {0};
+    const Buffer *sent = message;
+    if (message->failed)
+        return fault(lane, "out of memory");
+    if (message->size > INLINE_BYTES) {
+        uint64_t offset = 0;
+        char *failure = arena_allocate(&lane->arena, message->size, &offset);
+        if (failure) {
+            fault(lane, failure);
+            free(failure);
+            return LANE_FAULT;
+        }
+        memcpy(lane->arena.map + offset, message->data, message->size);
+        put_array(&spilled, 3);
+        put_string(&spilled, "Spilled");
+        put_uint(&spilled, offset);
+        put_uint(&spilled, message->size);
+        sent = &spilled;
+    }
+    LaneState state = LANE_OK;
+    if (!lane->arena_announced && lane->arena.size)
+        state = announce_arena(lane);
+    if (state == LANE_OK)
+        state = sent->failed ? fault(lane, "out of memory") : send_packet(lane, sent->data, sent->size, -1);
+    buffer_free(&spilled);
+    return state;
+}
+
+static Memory *find(Lane *lane, int64_t number)
+{
+    for (size_t i = 0; i < lane->memory_count; i++)
+        if (lane->memories[i].number == number)
+            return &lane->memories[i];
+    return NULL;
+}
+
+/* The packet behind an announcement. */
+static LaneState receive_descriptor(Lane *lane)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights;
+    char byte;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
+    ssize_t size;
+    do
+        size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC);
+    while (size < 0 && errno == EINTR);
+    if (size < 0)
+        return errno == EAGAIN ? LANE_SILENT : LANE_UNREAD;
+    if (size == 0)
+        return LANE_CLOSED;
+    int fd = -1;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header))
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && fd < 0 &&
+            header->cmsg_len == CMSG_LEN(sizeof(int)))
+            memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    if (fd < 0)
+        return fault(lane, "something else than a descriptor came behind an announcement");
+    Memory *memories = message.msg_flags & MSG_CTRUNC || find(lane, lane->announced_number)
+        ? NULL
+        : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
+    if (memories == NULL) {
+        close(fd);
+        return fault(lane, "a memory was announced twice or with several descriptors");
+    }
+    lane->memories = memories;
+    memories[lane->memory_count].number = lane->announced_number;
+    if (!mapped_take(&memories[lane->memory_count].memory, fd))
+        return fault(lane, "the worker passed memory that it could shrink under us");
+    lane->memory_count++;
+    lane->announced = false;
+    return LANE_OK;
+}
+
+/* See whether a message is about memory: LANE_SILENT, then: it has been dealt with. */
+static LaneState look_into(Lane *lane, Reader *message, bool inlined)
+{
+    Reader reader = *message;
+    uint32_t count = get_array(&reader);
+    Text tag = get_text(&reader);
+    if (reader.malformed)
+        return fault(lane, "the worker sent something else than a message");
+    if (text_is(tag, "Announce") && inlined) {
+        lane->announced_number = get_int(&reader);
+        lane->announced = count == 2 && !reader.malformed;
+        return lane->announced ? LANE_SILENT : fault(lane, "malformed announcement");
+    }
+    if (text_is(tag, "Spilled") || text_is(tag, "Announce")) {
+        int64_t offset = get_int(&reader), size = get_int(&reader);
+        if (!inlined || reader.malformed || size <= 0)
+            return fault(lane, "malformed message about a message");
+        const uint8_t *start = lane_memory(lane, ARENA_NUMBER, offset, size);
+        if (start == NULL)
+            return LANE_FAULT;
+        *message = (Reader){start, start + size, false};
+        return look_into(lane, message, false);
+    }
+    return LANE_OK;
+}
+
+LaneState lane_receive(Lane *lane, Reader *message)
+{
+    for (;;) {
+        if (lane->announced) {
+            LaneState state = receive_descriptor(lane);
+            if (state != LANE_OK)
+                return state;
+        }
+        ssize_t size;
+        do
+            size = recv(lane->fd, lane->packet, sizeof lane->packet, 0);
+        while (size < 0 && errno == EINTR);
+        if (size < 0)
+            return errno == EAGAIN ? LANE_SILENT : LANE_UNREAD;
+        if (size == 0)
+            return LANE_CLOSED;
+        if (size > INLINE_BYTES)
+            return fault(lane, "a lane message was longer than the protocol allows");
+        *message = (Reader){lane->packet, lane->packet + size, false};
+        LaneState state = look_into(lane, message, true);
+        if (state != LANE_SILENT)
+            return state;
+    }
+}
+
+const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size)
+{
+    Memory *memory = find(lane, number);
+    const uint8_t *bytes = memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
+    if (bytes == NULL)
+        snprintf(lane->fault, sizeof lane->fault,
+            memory ? "the worker points at bytes %ld to %ld+%ld of a memory that is smaller"
+                   : "the worker refers to memory %ld, which it never announced (%ld, %ld)",
+            memory ? (long)offset : (long)number, (long)offset, (long)size);
+    return bytes;
+}
+
+void lane_hang_up(Lane *lane)
+{
+    shutdown(lane->fd, SHUT_RDWR);
+}
+
+void lane_close(Lane *lane)
+{
+    if (lane == NULL)
+        return;
+    if (lane->fd >= 0)
+        close(lane->fd);
+    arena_close(&lane->arena);
+    for (size_t i = 0; i < lane->memory_count; i++)
+        mapped_close(&lane->memories[i].memory);
+    free(lane->memories);
+    free(lane);
+}

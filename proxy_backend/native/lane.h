@@ -1,0 +1,52 @@
+/* This end of a lane: the connection with one worker. The protocol is that of pytriton/ipc/lane.py. */
+#ifndef PYTRITON_LANE_H
+#define PYTRITON_LANE_H
+
+#include "memory.h"
+#include "wire.h"
+
+/* Longer messages lie in the sender's arena. */
+enum { INLINE_BYTES = 1 << 16, ARENA_NUMBER = 0 };
+
+typedef struct {
+    int64_t number;
+    Mapped memory;
+} Memory;
+
+typedef struct {
+    int fd;
+    Arena arena;
+    bool arena_announced;
+    Memory *memories;
+    size_t memory_count;
+    bool announced; /* the next packet has the descriptor of memory `announced_number` */
+    int64_t announced_number;
+    char fault[160]; /* what the worker did wrong, or why there is no memory */
+    uint8_t packet[INLINE_BYTES + 1]; /* one more than there may be, so that what was cut off is seen */
+} Lane;
+
+typedef enum {
+    LANE_OK,
+    LANE_CLOSED, /* the worker is gone after it had read the last message */
+    LANE_UNREAD, /* the worker is gone, and had not */
+    LANE_SILENT, /* nothing came within the time that lane_set_patience allows */
+    LANE_FAULT,  /* see `fault` */
+} LaneState;
+
+/* NULL: nobody listens there, or there is no memory. */
+Lane *lane_connect(const char *path);
+/* Seconds; 0: for ever. */
+void lane_set_patience(Lane *lane, double seconds);
+/* Whether the worker has read all that was sent to it. */
+bool lane_all_read(const Lane *lane);
+/* Send a message; one that is too long goes into the arena. The arena's descriptor goes first where the worker lacks it. */
+LaneState lane_send(Lane *lane, const Buffer *message);
+/* Receive the next message that is not about memory. It stays valid until the next call. */
+LaneState lane_receive(Lane *lane, Reader *message);
+/* Bytes of a memory that the worker has announced, NULL with `fault`. They stay until the next lane_receive. */
+const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size);
+/* End the connection, so that a thread that receives on it sees its end. */
+void lane_hang_up(Lane *lane);
+void lane_close(Lane *lane);
+
+#endif

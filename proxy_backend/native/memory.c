@@ -1,0 +1,190 @@
+#define _GNU_SOURCE
+#include "memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ALIGNMENT = 64, SMALLEST = 1 << 16 };
+static const uint64_t doubled_up_to = 1 << 26;
+
+/* The number behind `key` in a file of lines "key number"; without a key, the number that it begins with. */
+static bool number_in(const char *path, const char *key, uint64_t *number)
+{
+    FILE *file = fopen(path, "re");
+    char line[256];
+    bool found = false;
+    if (file == NULL)
+        return false;
+    while (!found && fgets(line, sizeof line, file)) {
+        size_t size = strlen(key);
+        if (strncmp(line, key, size) == 0)
+            found = sscanf(line + size, " %lu", number) == 1;
+    }
+    fclose(file);
+    return found;
+}
+
+/* What the memory limits (version 2) of this process's control group, and of those above it, leave. */
+static uint64_t left_to_control_groups(uint64_t most)
+{
+    char group[PATH_MAX] = "", path[PATH_MAX + 64], line[PATH_MAX];
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "0::", 3) == 0)
+            snprintf(group, sizeof group, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    if (file)
+        fclose(file);
+    for (;;) {
+        uint64_t limit, used, cached = 0;
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+        bool limited = number_in(path, "", &limit);
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
+        if (limited && number_in(path, "", &used)) {
+            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
+            number_in(path, "inactive_file ", &cached); /* given up under pressure */
+            uint64_t left = limit + cached > used ? limit + cached - used : 0;
+            most = left < most ? left : most;
+        }
+        char *last = strrchr(group, '/');
+        if (last == NULL)
+            return most;
+        *last = 0;
+    }
+}
+
+/* How much can be taken before the kernel kills processes: no allocation of a memfd fails where memory ends. */
+static uint64_t available_memory(void)
+{
+    uint64_t kib = 0;
+    if (!number_in("/proc/meminfo", "MemAvailable:", &kib))
+        return UINT64_MAX;
+    return left_to_control_groups(kib * 1024);
+}
+
+static char *no_memory(uint64_t size, const char *why)
+{
+    char *text = NULL;
+    if (asprintf(&text, "cannot get %lu bytes of shared memory: %s", size, why) < 0)
+        return strdup("cannot get shared memory");
+    return text;
+}
+
+static char *grow(Arena *arena, uint64_t needed)
+{
+    uint64_t size = SMALLEST, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    while (size < needed && size < doubled_up_to)
+        size *= 2;
+    if (size < needed)
+        size = (needed + page - 1) / page * page;
+    uint64_t available = available_memory();
+    if (size - arena->size > available) {
+        char text[128];
+        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine",
+            arena->size, available);
+        return no_memory(size, text);
+    }
+    if (arena->map == NULL) {
+        arena->fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (arena->fd < 0 || fcntl(arena->fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+            return no_memory(size, strerror(errno));
+    }
+    /* Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy. */
+    int failed = posix_fallocate(arena->fd, (off_t)arena->size, (off_t)(size - arena->size));
+    if (failed)
+        return no_memory(size, strerror(failed));
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, 0);
+    if (map == MAP_FAILED)
+        return no_memory(size, strerror(errno));
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    arena->map = map;
+    arena->size = size;
+    return NULL;
+}
+
+static uint64_t aligned(uint64_t offset)
+{
+    return (offset + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+char *arena_reserve(Arena *arena, uint64_t size)
+{
+    uint64_t end = aligned(arena->used) + size;
+    return end > arena->size ? grow(arena, end) : NULL;
+}
+
+char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
+{
+    char *failure = arena_reserve(arena, size);
+    if (failure)
+        return failure;
+    *offset = aligned(arena->used);
+    arena->used = *offset + size;
+    return NULL;
+}
+
+void arena_reset(Arena *arena)
+{
+    arena->used = 0;
+}
+
+int arena_open_readonly(const Arena *arena)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", arena->fd);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void arena_close(Arena *arena)
+{
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    if (arena->fd >= 0)
+        close(arena->fd);
+    *arena = (Arena){.fd = -1};
+}
+
+bool mapped_take(Mapped *mapped, int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    *mapped = (Mapped){.fd = fd};
+    if (seals >= 0 && seals & F_SEAL_SHRINK)
+        return true;
+    mapped_close(mapped);
+    return false;
+}
+
+const uint8_t *mapped_bytes(Mapped *mapped, int64_t offset, int64_t size)
+{
+    if (offset < 0 || size < 0 || offset > INT64_MAX - size)
+        return NULL;
+    if ((uint64_t)(offset + size) > mapped->size || mapped->map == NULL) {
+        struct stat file;
+        if (fstat(mapped->fd, &file) != 0 || file.st_size == 0 || offset + size > file.st_size)
+            return NULL;
+        void *map = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_SHARED, mapped->fd, 0);
+        if (map == MAP_FAILED)
+            return NULL;
+        if (mapped->map)
+            munmap((void *)mapped->map, mapped->size);
+        mapped->map = map;
+        mapped->size = (uint64_t)file.st_size;
+    }
+    return mapped->map + offset;
+}
+
+void mapped_close(Mapped *mapped)
+{
+    if (mapped->map)
+        munmap((void *)mapped->map, mapped->size);
+    if (mapped->fd >= 0)
+        close(mapped->fd);
+    *mapped = (Mapped){.fd = -1};
+}

@@ -1,0 +1,89 @@
+/* What runs inside of tritonserver: a proxy for each instance of a model, and what its instances have in common.
+ *
+ *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
+ *     translate.c   requests and responses, between Triton's form and the lane's
+ *     attachment.c  which worker serves this proxy: the dispatcher is asked
+ *     lane.c        the connection with the worker; memory.c, wire.c: what lies behind it
+ *     control.c     the connection with the dispatcher
+ *     chain.c       requests that another model has made; json.c: what Triton gives as JSON
+ *
+ * It is the compiled twin of the Python modules of proxy_backend, for which Triton's python backend starts a process for each
+ * instance, and speaks the same protocols: a worker or the dispatcher cannot tell which one it talks with.
+ */
+#ifndef PYTRITON_PROXY_H
+#define PYTRITON_PROXY_H
+
+#include "control.h"
+#include "lane.h"
+#include "triton.h"
+
+/* A model as it was loaded: one of its versions. */
+typedef struct {
+    TRITONBACKEND_Model *model;
+    char *name;
+    char *endpoint;     /* of the dispatcher's control socket */
+    char *registration; /* which registration this is */
+    uint64_t number;    /* of this version */
+    char *version;      /* what requests tell the worker, of a model with several; else NULL */
+    bool batching;      /* requests have a batch axis */
+    bool details;       /* a Triton Python model: requests carry what only such a one asks for */
+} Model;
+
+/* An instance of a model. One thread of tritonserver uses it at a time. */
+typedef struct {
+    TRITONBACKEND_ModelInstance *instance;
+    const Model *model;
+    char *name; /* what the dispatcher knows it by */
+    Control *control;
+    Lane *lane; /* NULL: it has none at the moment */
+    char *worker;
+    double execution_timeout_s; /* 0: none */
+    bool tracing;
+    bool waited_on; /* the lane's patience is what the dispatcher said, not the model's */
+    uint64_t batch;
+    Buffer message;   /* kept for the next batch */
+    Buffer avoid;     /* workers that wait for the batch at hand: strings of MessagePack */
+    uint32_t avoided; /* how many they are */
+} Proxy;
+
+/* ── attachment.c ─────────────────────────────────────────────────────────────────────────────────
+ * Texts are for the client, and for free().
+ */
+
+/* Get a lane, unless there is one. Returns NULL, or why no worker will come any more. */
+char *attach(Proxy *proxy);
+/* Let the lane go. */
+void drop_lane(Proxy *proxy);
+/* Say that this proxy ends. */
+void detach(Proxy *proxy);
+/* What to answer to the batch of a worker that was lost; NULL: try another one. */
+char *judge_loss(Proxy *proxy, int losses);
+/* The batch has taken too long. NULL: wait on, the lane's patience is set, or if `retry`, try another worker. */
+char *judge_overdue(Proxy *proxy, bool *retry);
+
+/* ── translate.c ────────────────────────────────────────────────────────────────────────────────── */
+
+/* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
+ * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
+char *put_batch(
+    Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
+/* Read one response and send it. False: the worker broke the protocol, `lane->fault` says how, and nothing was sent.
+ * `reschedule`: there is none, tritonserver shall queue the request again. */
+bool pass_response(Proxy *proxy, TRITONBACKEND_Request *request, Reader *answer, bool *failed, bool *reschedule);
+/* Answer a request with an error. */
+void send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error_Code code, const char *text);
+/* How many rows a request has: 1 without a batch axis. */
+uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
+
+/* ── small things ───────────────────────────────────────────────────────────────────────────────── */
+
+/* Forget an error of tritonserver's; true: there was one. */
+bool failed(TRITONSERVER_Error *error);
+/* By the clock that tritonserver keeps its statistics by, and since 1970. */
+uint64_t steady_ns(void);
+uint64_t epoch_ns(void);
+void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* printf into a text for free(); never NULL but without memory. */
+char *texted(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
