@@ -31,6 +31,8 @@ _NOT_FOR_TRITON = (
 )
 #: In a model's folder: the packages that it needs; heeded when the setting install_packages is on.
 REQUIREMENTS = "requirements.txt"
+#: Of the worker's: see pytriton/environments.py.
+_PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 #: A framework may take long to import, a model to load, an environment to be made.
 _LIMIT_S = 600.0
 
@@ -88,6 +90,7 @@ async def _of_python(
         "config": None if config is None else dict(config),
         "python": workshop.interpreter,
         "requirements": requirements_of(model) if workshop.install else None,
+        "install": workshop.install,
     }
     answer = await _ask_workshop(model, question, workshop, "reading its configuration")
     return msgspec.convert(answer["spec"], messages.ModelSpec), pack(Header((3, 9), True), b"")
@@ -96,14 +99,11 @@ async def _of_python(
 async def _of_file(
     model: FoundModel, form: table.Format, workshop: Workshop
 ) -> tuple[messages.ModelSpec, bytes]:
-    interpreter = workshop.interpreter
-    if workshop.install:
-        interpreter = await _equipped(model, form, workshop)
+    place = await _place(model, form, workshop)
     files = files_of(model, form)
     config = dict(model.config)
     if not complete.is_complete(config):
-        newest = str(files[max(files)])
-        config = await _completed(model, form, newest, interpreter, workshop.library)
+        config = await _completed(model, form, str(files[max(files)]), place, workshop.library)
     config["name"] = model.name
     instances, devices = instance_groups(config)
     recipe = Recipe(
@@ -118,7 +118,7 @@ async def _of_file(
         name=model.name,
         version=max(files),
         config=_for_triton(config, sorted(files)),
-        world=messages.World(interpreter, [], str(model.folder), framework_environment()),
+        world=messages.World(place.python, [], str(model.folder), place.environment()),
         instances=instances,
         devices=devices,
         factory=True,
@@ -129,17 +129,42 @@ async def _of_file(
     return spec, recipe.payload()
 
 
-async def _equipped(model: FoundModel, form: table.Format, workshop: Workshop) -> str:
-    """Return an interpreter that has what a model needs: the given one, or that of an environment made of it."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a model's file is loaded: an interpreter, and a folder with what it lacks of a worker's needs."""
+
+    python: str
+    packages: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that a worker gets."""
+        lacking = {_PACKAGES_VARIABLE: self.packages} if self.packages else {}
+        return {**framework_environment(), **lacking}
+
+
+async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _Place:
+    """Return the workers' interpreter, or where that may be made, an environment of it with what the model needs.
+
+    Raises:
+        UnservableModel: a package is missing, or cannot be installed.
+    """
+    if workshop.python is None and not workshop.install:
+        return _Place(
+            workshop.interpreter
+        )  # that has what a worker needs; a loader tells what else is missing
     question = {
         "task": "environment",
         "python": workshop.interpreter,
         "modules": dict(form.packages),
-        "requirements": requirements_of(model),
+        "requirements": requirements_of(model) if workshop.install else None,
+        "install": workshop.install,
     }
-    task = f"making an environment with {', '.join(form.packages.values())}"
+    task = f"looking for {', '.join(form.packages.values())}"
     answer = await _ask_workshop(model, question, workshop, task)
-    return str(answer["python"])
+    if answer["lacking"]:
+        text = table.missing(form, workshop.interpreter, answer["lacking"])
+        raise UnservableModel(f"model {model.name}: {text}")
+    return _Place(answer["python"], answer["packages"])
 
 
 async def _ask_workshop(
@@ -198,7 +223,7 @@ def _for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any
 
 
 async def _completed(
-    model: FoundModel, form: table.Format, path: str, python: str, library: Path
+    model: FoundModel, form: table.Format, path: str, place: _Place, library: Path
 ) -> dict[str, Any]:
     """Ask the file itself."""
     question = {
@@ -211,7 +236,13 @@ async def _completed(
         "pytriton.formats.probe", f"looking into {path} to complete its configuration", _LIMIT_S
     )
     answer = await ask(
-        program, question, model=model.name, folder=model.folder, python=python, library=library
+        program,
+        question,
+        model=model.name,
+        folder=model.folder,
+        python=place.python,
+        library=library,
+        packages=place.packages,
     )
     completed: dict[str, Any] = answer["config"]
     return completed

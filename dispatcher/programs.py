@@ -52,6 +52,7 @@ async def ask(
     folder: Path,
     python: str,
     library: Path,
+    packages: str = "",
 ) -> dict[str, Any]:
     """Run a program in the model's folder; return its answer.
 
@@ -62,11 +63,13 @@ async def ask(
         folder: of that model
         python: the interpreter to run it
         library: the folder that holds this version of `pytriton`
+        packages: folder with what the interpreter lacks
 
     Raises:
         UnservableModel: it cannot be run, takes too long, or its answer is an error.
     """
-    code = f"import sys; sys.path[0] = {str(library)!r}; from {program.module} import main; main()"
+    paths = f"sys.path[0] = {str(library)!r}; sys.path += {[packages] if packages else []!r}"
+    code = f"import sys; {paths}; from {program.module} import main; main()"
     try:
         process = await asyncio.create_subprocess_exec(
             *bound_to_us([python, "-c", code]),

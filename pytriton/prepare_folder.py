@@ -4,10 +4,11 @@ Standard input: a JSON object with `task` and what that takes. Standard output, 
 the answer, or with `error`, a sentence. What takes long is told on standard error. The tasks:
 
 `python`: a Triton Python model. `folder`, `name`, `config` (null: the folder's), `python` of its workers,
-`requirements` (null: none). Answer: `spec`, a `messages.ModelSpec`.
+`requirements` (null: none), `install` (an environment may be made). Answer: `spec`, a `messages.ModelSpec`.
 
-`environment`: `python`, `modules` (import name -> pip's name) and `requirements` (null: none). Answer: `python`, an
-interpreter that has all of these: the given one, or that of an environment made of it.
+`environment`: `python`, `modules` (import name -> pip's name), `requirements` and `install`. Answer: `lacking`, modules
+that are not there and may not be installed; `python`, an interpreter with all the others: the given one, or that of an
+environment made of it; `packages`, a folder with what that lacks of a worker's needs ("": nothing).
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
     folder = Path(question["folder"])
     config: dict[str, Any] | None = question["config"]
     own_environment = python_models.names_environment(config, folder)
+    requirements = question["requirements"]
+    if question["install"] and not own_environment and not requirements:
+        requirements = environments.lacking(question["python"], ["numpy"]) or None
     message, _ = python_models.prepare_model(
         folder,
         question["name"],
         config,
-        question["requirements"],
+        requirements,
         {"python": None if own_environment else question["python"], "cwd": folder},
         _report,
     )
@@ -52,10 +56,13 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
 def _environment(question: dict[str, Any]) -> dict[str, Any]:
     python, modules = question["python"], question["modules"]
     requirements = question["requirements"] or []
-    if requirements or environments.lacking(python, list(modules)):
-        wanted = [*modules.values(), *requirements]
-        python = environments.with_requirements(wanted, python, _say)
-    return {"python": python}
+    lacking = environments.lacking(python, list(modules))
+    if question["install"] and (requirements or lacking):
+        python = environments.with_requirements([*modules.values(), *requirements], python, _say)
+    elif lacking:
+        return {"lacking": lacking}
+    packages = environments.worker_packages(python, _say)
+    return {"lacking": [], "python": python, "packages": packages or ""}
 
 
 def _report(progress: messages.Progress) -> None:

@@ -140,4 +140,7 @@ def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> 
 def missing(form: Format, python: str, lacking: Iterable[str]) -> str:
     """Return the sentence about packages that an interpreter lacks, with the line that installs them."""
     packages = " ".join(form.packages.get(module, module) for module in lacking)
-    return f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}"
+    return (
+        f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}\n"
+        "(or switch the daemon's setting install_packages on)"
+    )
