@@ -153,6 +153,17 @@ def why_native(model: FoundModel, native: Sequence[str]) -> str | None:
     return None
 
 
+def not_given_by_workers(model: FoundModel) -> str | None:
+    """Return what a Python model asks for and workers do not give, in words; None: nothing."""
+    forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
+    if str(forced.get("string_value", "")).lower() == "no":
+        return (
+            "it takes inputs in memory of a GPU (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers give them in memory "
+            f"of the CPU; tritonserver's own python backend serves it with native_model = [{model.name!r}]"
+        )
+    return None
+
+
 def steps_of(config: Mapping[str, Any]) -> list[str]:
     """Return the models that an ensemble is made of; none if it is no ensemble."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())

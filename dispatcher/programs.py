@@ -68,7 +68,8 @@ async def ask(
     Raises:
         UnservableModel: it cannot be run, takes too long, or its answer is an error.
     """
-    paths = f"sys.path[0] = {str(library)!r}; sys.path += {[packages] if packages else []!r}"
+    more = [packages] if packages else []
+    paths = f"sys.path[0] = {str(library)!r}; sys.path += {more!r}"
     code = f"import sys; {paths}; from {program.module} import main; main()"
     try:
         process = await asyncio.create_subprocess_exec(

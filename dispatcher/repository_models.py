@@ -289,6 +289,9 @@ class RepositoryModels:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
+        lacking = model_folders.not_given_by_workers(model)
+        if lacking:
+            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
         spec, payload = await specification(model, form, self._workshop, config)
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
