@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import importlib.util
 import itertools
 import os
 import signal
@@ -22,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from pathlib import Path
 
 import psutil
 import structlog
@@ -33,6 +31,7 @@ from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.keys import KeyStoreError, key_store
+from pytriton.dispatcher.library import lay_out_library
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
@@ -40,10 +39,8 @@ from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.reload import reread
 from pytriton.dispatcher.repository_models import RepositoryModels
-from pytriton.dispatcher.server_runtime import (
-    ServerRuntime,
-    lay_out_backends,
-)
+from pytriton.dispatcher.server_runtime import ServerRuntime, lay_out_backends
+from pytriton.dispatcher.server_start import start_server
 from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tenants import Tenants
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
@@ -62,10 +59,6 @@ _log = structlog.get_logger(__name__)
 #: start.
 _SERVER_RESTARTS = 5
 _SERVER_HEALTHY_S = 60.0
-#: A port that we chose ourselves may be taken by somebody before tritonserver listens on it.
-_PORT_ATTEMPTS = 5
-#: How often the runtime directory's lock is tried for, and the pause between.
-_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 OnReady = Callable[[messages.Status], None]
 
@@ -108,7 +101,7 @@ class Daemon:
             max_payload_size=config.max_payload_size,
             keys=key_store(config),
         )
-        self._library = _lay_out_library(rundir)
+        self._library = lay_out_library(rundir)
         self.repository_models = RepositoryModels(
             config,
             models=rundir.models,
@@ -134,21 +127,17 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
-        if self._config.control_tcp is not None:
-            try:
-                self._control_tcp = self._control.listen_tcp(self._config.control_tcp)
-            except (KeyStoreError, zmq.ZMQError) as error:
-                _log.error("cannot listen", control_tcp=self._config.control_tcp, reason=str(error))
-                await self._control.close()
-                in_use = getattr(error, "errno", None) == errno.EADDRINUSE
-                return ExitCode.PORT_IN_USE if in_use else ExitCode.USAGE
+        refused = self._listen_tcp()
+        if refused is not None:
+            await self._control.close()
+            return refused
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
         self._vital.append(serving)
         telling = asyncio.create_task(self._notifier.keep(self._service_state))
         try:
-            await self._start_server()
+            await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
             _log.error("tritonserver did not start", reason=str(error))
             self._exit_code = (
@@ -156,25 +145,7 @@ class Daemon:
             )
             self._why_stopped = str(error)
         else:
-            self._state = "ready"
-            if on_ready is not None:
-                on_ready(self.status())
-            watching = asyncio.create_task(self._watch_server())
-            self._vital.append(watching)
-            restoring = asyncio.create_task(self._restore_when_up())
-            loading = asyncio.create_task(self._load_repositories())
-            self._notifier.ready(self._service_state().text)
-            await self._stop.wait()
-            self._state = "stopping"
-            self._notifier.stopping(self._service_state().text)
-            watching.cancel()
-            restoring.cancel()
-            loading.cancel()
-            await asyncio.wait([loading])
-            await self.repository_models.stop()
-            forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
-            await self.registry.stop()
-            forgetting.cancel()
+            await self._serve_until_stopped(on_ready)
         await self._server.stop()
         serving.cancel()
         await self._control.close()
@@ -183,6 +154,41 @@ class Daemon:
         last_end.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
+
+    def _listen_tcp(self) -> ExitCode | None:
+        """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""
+        address = self._config.control_tcp
+        if address is None:
+            return None
+        try:
+            self._control_tcp = self._control.listen_tcp(address)
+        except (KeyStoreError, zmq.ZMQError) as error:
+            _log.error("cannot listen", control_tcp=address, reason=str(error))
+            in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+            return ExitCode.PORT_IN_USE if in_use else ExitCode.USAGE
+        return None
+
+    async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
+        """From the moment tritonserver is up until no model is served any more."""
+        self._state = "ready"
+        if on_ready is not None:
+            on_ready(self.status())
+        watching = asyncio.create_task(self._watch_server())
+        self._vital.append(watching)
+        restoring = asyncio.create_task(self._restore_when_up())
+        loading = asyncio.create_task(self._load_repositories())
+        self._notifier.ready(self._service_state().text)
+        await self._stop.wait()
+        self._state = "stopping"
+        self._notifier.stopping(self._service_state().text)
+        watching.cancel()
+        restoring.cancel()
+        loading.cancel()
+        await asyncio.wait([loading])
+        await self.repository_models.stop()
+        forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
+        await self.registry.stop()
+        forgetting.cancel()
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
@@ -322,21 +328,6 @@ class Daemon:
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
-    async def _start_server(self) -> None:
-        """Start tritonserver; with ports that we chose ourselves, try others when one was snatched away."""
-        chosen = 0 in (self._config.http_port, self._config.grpc_port, self._config.metrics_port)
-        for attempt in itertools.count(1):
-            self._server.choose_ports()
-            try:
-                await self._server.start()
-                return
-            except ServerStartError as error:
-                await self._server.stop()
-                taken = "in use" in str(error) or "unavailable" in str(error)
-                if not (chosen and taken) or attempt == _PORT_ATTEMPTS:
-                    raise
-                _log.info("a free port was taken meanwhile, trying others")
-
     async def _watch_server(self) -> None:
         """Start tritonserver again whenever it ends by itself; workers keep their models meanwhile."""
         failures = 0
@@ -411,16 +402,3 @@ class Daemon:
             worker_pid=worker.pid,
         )
         return worker
-
-
-def _lay_out_library(rundir: RuntimeDir) -> Path:
-    """Make the folder that workers put first on sys.path: it holds `pytriton` and nothing else."""
-    library = rundir.path / "lib"
-    library.mkdir(mode=0o700, exist_ok=True)
-    link = library / "pytriton"
-    link.unlink(missing_ok=True)
-    spec = importlib.util.find_spec("pytriton")
-    assert spec is not None  # this module is part of it
-    assert spec.submodule_search_locations
-    link.symlink_to(Path(next(iter(spec.submodule_search_locations))).absolute())
-    return library

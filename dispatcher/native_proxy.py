@@ -1,4 +1,4 @@
-"""The compiled proxy: a backend that tritonserver loads, built once per machine from the C sources in proxy_backend/native.
+"""The compiled proxy: a backend that tritonserver loads, built once per machine from the C sources of the proxy.
 
 A model whose proxy is compiled has no process of its own inside Triton, and its batches make one way less
 between processes. It needs nothing but a C compiler, once; a machine without one, or with a tritonserver that

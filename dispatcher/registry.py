@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 
 import structlog
 
@@ -15,13 +13,15 @@ from pytriton.dispatcher import repository
 from pytriton.dispatcher.admission import check
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.keeper import RestartPolicy
+from pytriton.dispatcher.kept_models import KeptModels, finish
 from pytriton.dispatcher.logs import close_model_log
+from pytriton.dispatcher.orphans import Orphans
 from pytriton.dispatcher.pool import ReportProgress
 from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.reservations import Reservations
 from pytriton.dispatcher.restoring import Restoring
-from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
+from pytriton.dispatcher.store import Entry, Store, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.dispatcher.worker import Worker
@@ -50,7 +50,7 @@ class Registry:
         self._rundir = rundir
         self._server = server
         self._spawn = spawn
-        self._store = store
+        self._kept = KeptModels(store)
         self.restoring = Restoring(store.read())
         self._policy = _policy(config)
         self._serial = itertools.count(1)
@@ -59,7 +59,7 @@ class Registry:
         self._reservations = Reservations()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
-        self._aside: set[asyncio.Task[None]] = set()
+        self._orphans = Orphans(self._end_orphan)
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
@@ -177,8 +177,7 @@ class Registry:
         """
         former = self.by_name(name)
         self._check_open(name)
-        with _as_failure():
-            previous = await asyncio.to_thread(self._store.previous, name)
+        previous = await self._kept.previous(name)
         if self.by_name(name) is not former:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
@@ -216,8 +215,7 @@ class Registry:
             await self._take_down(name, "it was unregistered")
         elif not self.restoring.forget(name):
             self.by_name(name)  # says which there are
-        with _as_failure():
-            await asyncio.to_thread(self._store.remove, name)
+        await self._kept.remove(name)
         _log.info("model unregistered", model=name)
 
     async def end(self, registration: Registration) -> None:
@@ -251,9 +249,8 @@ class Registry:
         with self._reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
             if registration.registrant is None:
-                unfinished = await self._write(registration.entry())
-                with _as_failure():
-                    unfinished.finish(keep_previous=False)
+                unfinished = await self._kept.write(registration.entry())
+                finish(unfinished, keep_previous=False)
         _log.info("model scaled", model=name, instances=instances)
         return registration
 
@@ -296,7 +293,7 @@ class Registry:
             self._registering.add(task)
             try:
                 # Before anything is started: what cannot be kept is not served.
-                unfinished = await self._write(entry) if keep else None
+                unfinished = await self._kept.write(entry) if keep else None
                 try:
                     registration = await self._serve(
                         self._new(entry, registrant), former, report, unfinished
@@ -329,11 +326,9 @@ class Registry:
                 grace_s=self._config.grace_period_s,
             )
             if unfinished is not None:
-                with _as_failure():
-                    unfinished.finish(keep_previous=True)
+                finish(unfinished, keep_previous=True)
             elif registration.registrant is not None:
-                with _as_failure():  # what it replaces does not come back
-                    await asyncio.to_thread(self._store.remove, name)
+                await self._kept.remove(name)  # what it replaces does not come back
         except BaseException:
             registration.begin_stop()
             with self._reservations.giving_up(name):
@@ -341,40 +336,17 @@ class Registry:
             raise
         self._by_name[name] = registration
         if registration.registrant is not None:
-            registration.registrant.ended.add_done_callback(partial(self._orphaned, registration))
+            self._orphans.expect(registration, registration.registrant)
         if former is not None:
             former.begin_stop()
             await uninterrupted(self._retire(former, "it was replaced"))
         return registration
 
-    async def _write(self, entry: Entry) -> Unfinished:
-        with _as_failure():
-            return await asyncio.to_thread(
-                self._store.write, entry.spec, entry.payloads, entry.registered_at
-            )
-
-    def _orphaned(self, registration: Registration, ended: asyncio.Future[None]) -> None:
-        """A registrant has ended: what ran in its threads goes, too."""
-        if ended.cancelled():
-            return
-        task = asyncio.get_running_loop().create_task(self._bury(registration))
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
-
-    async def _bury(self, registration: Registration) -> None:
+    async def _end_orphan(self, registration: Registration) -> None:
         name = registration.spec.name
-        assert registration.registrant is not None  # it has ended
-        pid = registration.registrant.pid
-        _log.error("the process that ran a model in its threads has ended", model=name, pid=pid)
-        await registration.pool.give_up(
-            f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
-        )
         await self._reservations.until_free(name)
         if self._by_name.get(name) is registration:
-            try:
-                await self.unregister(name)
-            except RemoteFailure as failure:
-                _log.error("model was not unregistered in order", model=name, reason=failure.text)
+            await self.unregister(name)
 
     def _new(self, entry: Entry, registrant: Registrant | None) -> Registration:
         key = f"{entry.spec.name}#{next(self._serial)}"
@@ -437,15 +409,6 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
     )
-
-
-@contextmanager
-def _as_failure() -> Iterator[None]:
-    """What the store cannot do is told to who asked for it."""
-    try:
-        yield
-    except StoreError as error:
-        raise RemoteFailure(ErrorKind.UNAVAILABLE, str(error)) from error
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

@@ -20,48 +20,37 @@ Example::
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton._clash import clashing_distribution
-from pytriton.connection import Connection, MessageT, exception_of, expected
+from pytriton.connection import Connection
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
     PyTritonDaemonError,
 )
 from pytriton.ipc import messages
-from pytriton.ipc.access import access_headers
-from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
+from pytriton.python_registering import PythonRegistering
 from pytriton.remote import RemoteConnection
+from pytriton.served_model import Model
 
 if TYPE_CHECKING:
     from pytriton.hosting import Host
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
-    from pytriton.python_models import ConfigSource, ModelSource
     from pytriton.registration import Device, Target
     from pytriton.world import Env, StrPath
 
 __all__ = ["DaemonClient", "Model", "connect"]
 
-#: States of an instance that do not become "ready" any more.
-_AT_AN_END = ("failed", "stopping", "stopped")
 #: After a model was unregistered, its threads have nothing to do but to end.
 _THREADS_END_S = 5.0
-_REGISTERING = (
-    messages.Register,
-    messages.Scale,
-    messages.Rollback,
-    messages.LoadFromRepository,
-)
 
 
 def connect(
@@ -98,141 +87,11 @@ def connect(
     return client
 
 
-class Model:
-    """A model that the daemon serves, by its name; its facts are asked for when they are read."""
-
-    def __init__(self, client: DaemonClient, info: messages.ModelInfo) -> None:
-        self._client = client
-        self._info = info
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._info.name
-
-    @property
-    def version(self) -> int:
-        """The version that is served."""
-        return self._info.version
-
-    @property
-    def url(self) -> str:
-        """Its HTTP address, e.g. `http://127.0.0.1:8000/v2/models/linear`; POST to it + `/infer`."""
-        return self._info.url
-
-    @property
-    def grpc_url(self) -> str:
-        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off.
-
-        With TLS it begins with `grpcs://`.
-        """
-        return self._client.status().server.grpc_url
-
-    @property
-    def instances(self) -> list[messages.InstanceInfo]:
-        """The instances as they are now: state, pid and device of each worker."""
-        return self.info().instances
-
-    def info(self) -> messages.ModelInfo:
-        """Ask the daemon about the model.
-
-        Raises:
-            ModelNotFoundError: it is not served any more.
-        """
-        self._info = self._client.model_info(self.name)
-        return self._info
-
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Return when tritonserver is up and every instance that has not failed for good is ready.
-
-        `register` returns a ready model; this is for after a crash of a worker or of tritonserver.
-
-        Raises:
-            ModelNotFoundError: the model is not served.
-            PyTritonDaemonError: all instances have failed for good, or it is not ready in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = self._client.status()
-            self._info = self._client.model_info(self.name, status.models)
-            native = self._info.served_by == "tritonserver"  # no instances of ours to look at
-            states = [self._info.state] if native else self._states()
-            changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
-            changing += [self._info.state] if self._info.state == "restoring" else []
-            up = status.server.state == self._info.state == "ready"
-            if up and not changing and "ready" in states:
-                return
-            if "ready" not in states and not changing:
-                raise PyTritonDaemonError(f"Model {self.name!r} will not be ready: {self._story()}")
-            if time.monotonic() > deadline:
-                raise PyTritonDaemonError(
-                    f"Model {self.name!r} is not ready after {timeout_s:g} s: tritonserver is "
-                    f"{status.server.state}, the model is {self._info.state}; {self._story()}"
-                )
-            time.sleep(0.05)  # the daemon sends no news of its own accord
-
-    def _states(self) -> list[str]:
-        return [instance.state for instance in self._info.instances]
-
-    def _story(self) -> str:
-        instances = ", ".join(
-            f"instance {one.index} is {one.state}"
-            + (f" ({one.last_exit})" if one.last_exit else "")
-            for one in self._info.instances
-        )
-        return f"{instances or self._info.error or self._info.state}. See `pytriton-daemon logs {self.name}`."
-
-    def scale(self, instances: int) -> None:
-        """Serve the model with another number of instances; see `DaemonClient.scale`."""
-        self._client.scale(self.name, instances)
-
-    def rollback(self) -> None:
-        """Put back what the model was before it was last replaced; see `DaemonClient.rollback`."""
-        self._client.rollback(self.name)
-
-    def unregister(self) -> None:
-        """Stop serving the model: requests under way are answered, then its workers end."""
-        self._client.unregister(self.name)
-
-    def __repr__(self) -> str:
-        return f"Model({self.name!r}, version={self.version}, url={self.url!r})"
-
-
-class DaemonClient:
+class DaemonClient(PythonRegistering):
     """The daemon's control socket as methods. For any number of threads, and after a fork.
 
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
     """
-
-    def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
-        self._connection = connection
-        self._timeout_s = timeout_s
-
-    @property
-    def access_token(self) -> str | None:
-        """The token that Triton's restricted endpoints ask for; None when the daemon has none.
-
-        Raises:
-            DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
-            PyTritonDaemonError: the token belongs to another user, or lies on another machine.
-        """
-        return self._connection.access_token()
-
-    def access_headers(self, grpc: bool = False) -> dict[str, str]:
-        """Return what a request to a restricted endpoint of Triton has to carry.
-
-        Args:
-            grpc: metadata of gRPC instead of headers of HTTP
-
-        Raises:
-            DaemonNotRunningError, PyTritonDaemonError: as `access_token`.
-
-        Example:
-            >>> statistics = tritonclient.http.InferenceServerClient(
-            ...     "127.0.0.1:8000"
-            ... ).get_inference_statistics(headers=client.access_headers())  # doctest: +SKIP
-        """
-        return access_headers(self.access_token, grpc=grpc)
 
     def register(
         self,
@@ -351,105 +210,6 @@ class DaemonClient:
             answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
-    def register_model(
-        self,
-        model: ModelSource,
-        model_name: str | None = None,
-        *,
-        config: ConfigSource = None,
-        version: int | None = None,
-        requirements: Sequence[str] | None = None,
-        progress: bool | Report | None = None,
-        **options: Any,
-    ) -> Any:
-        """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
-
-        Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
-
-        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
-        docs/model-py.md tells how, and what differs from Triton's own python backend.
-
-        Args:
-            model: a model's folder in a model repository, on the daemon's machine; or a class with the
-                methods of `TritonPythonModel`; or a repository, the folder of such folders
-            model_name: the configuration's, or the folder's or class's own
-            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
-            version: which of the numbered folders to serve (those that the version policy chooses: each has
-                workers of its own)
-            requirements: packages such as "torch>=2": the workers get an environment with them, made
-                once and kept
-            progress: as for `register`
-            options: `instances`, `devices`, `python` (also a conda-pack archive), `env`, `cwd`, `sys_path`,
-                `replace`, `load_timeout_s`, `on_crash`, `spares`, `execution_timeout_s`, `max_batches`,
-                `limits`, `lanes`, `zero_copy_inputs`: as for `register`
-
-        Raises:
-            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
-                wrong, an argument is wrong, or the environment cannot be made.
-            ModelExistsError: the name is taken and `replace` was not given.
-            RegistrationError: it failed in the worker or in tritonserver; carries the remote
-                traceback.
-
-        Example:
-            >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
-        """
-        from pytriton.python_models import prepare_model
-        from pytriton.repositories import is_repository
-
-        if is_repository(model):
-            own = {"model_name": model_name, "config": config, "version": version}
-            given = {**options, **{key: value for key, value in own.items() if value is not None}}
-            return self.register_repository(
-                str(model), requirements=requirements, progress=progress, **given
-            )
-        given = {**options, "model_version": version}
-        with reporter(progress, model_name or str(model)) as report:
-            message, payloads = prepare_model(
-                model, model_name, config, requirements, given, report
-            )
-            name = message.spec.name
-            answer = self._ask(message, messages.Registered, payloads, report, model=name)
-        return Model(self, answer.model)
-
-    def register_repository(
-        self,
-        folder: StrPath,
-        *,
-        requirements: Sequence[str] | None = None,
-        progress: bool | Report | None = None,
-        **options: Any,
-    ) -> list[Model]:
-        """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
-
-        All or nothing: when one fails, those before it are unregistered, or what they have replaced is put back.
-        A repository with models of other kinds is a matter of the daemon's setting `model_repository`.
-
-        Args:
-            folder: of the models' folders, on the daemon's machine
-            requirements: as for `register_model`, for all of them
-            progress: as for `register`
-            options: as for `register_model`, for all of them
-
-        Raises:
-            PyTritonBadParameterError, PyTritonValidationError: there is no such repository, a model in it is no
-                Python model, or a model or an argument is wrong. Nothing was registered.
-            RegistrationError: one failed; says which, and what became of the others.
-
-        Example:
-            >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP
-        """
-        from pytriton.repositories import register_all, repository_of
-
-        repository = repository_of(folder, options, requirements)
-        with reporter(progress, repository.folder.name) as report:
-
-            def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:
-                name = message.spec.name
-                answer = self._ask(message, messages.Registered, payloads, report, model=name)
-                return Model(self, answer.model)
-
-            return register_all(repository, self, serve, report)
-
     def models(self) -> list[Model]:
         """Return the models that are served: those that are registered, in order, then those of tritonserver's own."""
         answer = self._ask(messages.ListModels(), messages.Models)
@@ -462,31 +222,6 @@ class DaemonClient:
             ModelNotFoundError: it is not served; names those that are.
         """
         return Model(self, self.model_info(name))
-
-    def model_info(
-        self, name: str, among: Sequence[messages.ModelInfo] | None = None
-    ) -> messages.ModelInfo:
-        """Return what the daemon knows of a model, or has just told `among` others.
-
-        Raises:
-            ModelNotFoundError: it is not served; names those that are.
-        """
-        if among is None:
-            among = self._ask(messages.ListModels(), messages.Models).models
-        names = [info.name for info in among]
-        if name in names:
-            return among[names.index(name)]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ModelNotFoundError(
-            f"no model {name!r} is registered; registered models: "
-            f"{', '.join(names) or 'none'}.{hint}",
-            model_name=name,
-        )
-
-    def status(self) -> messages.Status:
-        """Return how daemon, tritonserver, models and workers are."""
-        return self._ask(messages.GetStatus(), messages.Status)
 
     def unregister(self, name: str) -> None:
         """Stop serving a model: requests under way are answered, then its workers end.
@@ -540,14 +275,6 @@ class DaemonClient:
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
 
-    def repository(self) -> list[messages.RepositoryModel]:
-        """Return the models of the model repositories that the daemon was started with, by name.
-
-        Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
-        tritonserver or workers serve it.
-        """
-        return self._ask(messages.GetRepository(), messages.Repository).models
-
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
         """Load a model of a model repository, or load it anew: what is there serves until it is ready.
 
@@ -570,14 +297,6 @@ class DaemonClient:
             ModelNotFoundError: it is not loaded, or not from a repository.
         """
         self._ask(messages.UnloadFromRepository(name), messages.Done, model=name)
-
-    def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
-
-        Raises:
-            ModelNotFoundError: no such model is served.
-        """
-        return self._ask(messages.GetLogs(name, lines), messages.LogLines, model=name).lines
 
     def shutdown(self) -> None:
         """Stop the daemon in order, as SIGTERM does; returns when it has begun to."""
@@ -613,26 +332,3 @@ class DaemonClient:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"DaemonClient({self._connection.name!r})"
-
-    def _ask(
-        self,
-        message: messages.AnyMessage,
-        answer_type: type[MessageT],
-        payloads: Sequence[bytes] = (),
-        report: Report | None = None,
-        model: str | None = None,
-    ) -> MessageT:
-        """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
-        quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
-        silence_s = self._timeout_s if quick else None
-        try:
-            answer = self._connection.ask(
-                message, payloads, silence_s=silence_s, on_progress=report
-            )
-        except RemoteFailure as failure:
-            registering = isinstance(message, _REGISTERING)
-            raise exception_of(failure, model_name=model, registering=registering) from None
-        return expected(answer, answer_type, message)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of pytriton/ipc/messages.py: the dispatcher refuses a proxy of another version. */
+/* Of pytriton/ipc/messages/base.py: the dispatcher refuses a proxy of another version. */
 enum { PROTOCOL = 4 };
 
 static void put_attach(Buffer *question, Proxy *proxy, const char *lost)

@@ -104,14 +104,14 @@ def ask(
 def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
     """Return the daemon's status; raises as `ask` does."""
     status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
-    assert isinstance(status, messages.Status)  # what answers GetStatus, see ipc/messages.py
+    assert isinstance(status, messages.Status)  # what answers GetStatus, see ipc/messages/
     return status
 
 
 def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
     """Return the daemon's models; raises as `ask` does."""
     models = ask(rundir, messages.ListModels())
-    assert isinstance(models, messages.Models)  # what answers ListModels, see ipc/messages.py
+    assert isinstance(models, messages.Models)  # what answers ListModels, see ipc/messages/
     return models.models
 
 
@@ -139,7 +139,7 @@ def access_token(rundir: RuntimeDir) -> str:
 def reload(rundir: RuntimeDir) -> messages.Reloaded:
     """Have the daemon read its settings anew; raises as `ask` does, and when they are wrong."""
     answer = ask(rundir, messages.Reload())
-    assert isinstance(answer, messages.Reloaded)  # what answers Reload, see ipc/messages.py
+    assert isinstance(answer, messages.Reloaded)  # what answers Reload, see ipc/messages/
     if answer.problem:
         raise CliError(
             ExitCode.USAGE, f"nothing was reloaded, the old settings hold:\n{answer.problem}"

@@ -2,7 +2,7 @@
 
 Frames, after the ROUTER's identity frame::
 
-    [ request id: 8 bytes ][ message: see messages.py ][ payload ]*
+    [ request id: 8 bytes ][ message: see messages ][ payload ]*
 
 A reply, and each Progress before it, carries the request id of what it answers. Messages that the
 dispatcher sends of its own accord (LoadModel, WithdrawLane) carry `UNASKED`. Payloads are users'

@@ -16,47 +16,37 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.calling import (
+    FLOATS_X,
+    FLOATS_Y,
+    UNBATCHED,
+    Ask,
+    Fails,
+    Serve,
+    serving,
+    tensors,
+)
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
-from support.streaming import Streaming
-from tritonclient.utils import InferenceServerException
 
 import pytriton
-from pytriton.daemon import Model
 from pytriton.decorators import batch
 from pytriton.exceptions import CallError, CallTimeoutError, PyTritonInvalidOperationError
 from pytriton.model_config import ModelConfig, Tensor
 
-Serve = Callable[..., Model]
-Ask = Callable[..., dict[str, Array]]
-UNBATCHED = ModelConfig(batching=False)
-STREAMS = ModelConfig(batching=False, decoupled=True)
 TYPES = (
     np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64,
     np.float16, np.float32, np.float64, np.bytes_,
 )  # fmt: skip
 
 
-def _tensors(dtype: Any, *names: str) -> list[Tensor]:
-    return [Tensor(name=name, dtype=dtype, shape=(-1,)) for name in names]
-
-
-FLOATS_X, FLOATS_Y = _tensors(np.float32, "x"), _tensors(np.float32, "y")
-
-
 @pytest.fixture
 def serve(daemon: RunningDaemon) -> Serve:
-    """Register a model, which is served until the module ends."""
-
-    def register(infer: Any, name: str, **options: Any) -> Model:
-        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "lanes": 1, **options}
-        return daemon.client.register(infer, name, progress=False, **options)
-
-    return register
+    return serving(daemon)
 
 
 @pytest.fixture
-def ask(daemon: RunningDaemon) -> Iterator[Callable[..., dict[str, Array]]]:
+def ask(daemon: RunningDaemon) -> Iterator[Ask]:
     client = Inference("http", daemon.http)
     yield client.infer
     client.close()
@@ -138,17 +128,6 @@ def test_calls_of_threads_and_of_tasks_are_under_way_at_once(
         assert answer["y"].tolist() == [1, 1]
 
 
-class Fails:
-    """Fails as its input says; else doubles it."""
-
-    def __call__(self, requests: Any) -> Any:
-        if requests[0]["x"][0] < 0:
-            raise ValueError("no negative numbers, please")
-        if requests[0]["x"][0] == 666:
-            os._exit(7)
-        return [{"y": 2 * request["x"]} for request in requests]
-
-
 def _report(requests: Any) -> Any:
     """Make a call as the request says, and answer with what became of it."""
     model, kind = (requests[0]["x"].reshape(-1)[i].decode() for i in (0, 1))
@@ -178,7 +157,7 @@ def _report(requests: Any) -> Any:
 def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
     register = partial(daemon.client.register, progress=False, config=UNBATCHED, lanes=1)
     register(Fails(), "fails", FLOATS_X, FLOATS_Y, on_crash="fail")
-    register(_report, "report", _tensors(np.bytes_, "x"), _tensors(np.bytes_, "y"))
+    register(_report, "report", tensors(np.bytes_, "x"), tensors(np.bytes_, "y"))
 
     def report(model: str, kind: str) -> list[str]:
         client = Inference("http", daemon.http)
@@ -246,7 +225,7 @@ def _waits(requests: Any) -> Any:
 
 
 def test_a_call_waits_no_longer_than_it_may(serve: Serve, ask: Ask, tmp_path: Path) -> None:
-    texts = {"inputs": _tensors(np.bytes_, "x"), "outputs": _tensors(np.bytes_, "y")}
+    texts = {"inputs": tensors(np.bytes_, "x"), "outputs": tensors(np.bytes_, "y")}
     serve(_waits, "waits", config=UNBATCHED, **texts)
     serve(_impatient, "impatient", config=UNBATCHED, **texts)
     path = str(tmp_path / "go")
@@ -267,9 +246,9 @@ def test_a_called_model_sees_its_parameters_and_nothing_of_ours(serve: Serve, as
             )
         ]
 
-    texts = {"inputs": _tensors(np.bytes_, "x"), "config": UNBATCHED}
-    serve(tell, "tells", outputs=_tensors(np.bytes_, "y", "unused"), **texts)
-    serve(caller, "asks", outputs=_tensors(np.bytes_, "y"), **texts)
+    texts = {"inputs": tensors(np.bytes_, "x"), "config": UNBATCHED}
+    serve(tell, "tells", outputs=tensors(np.bytes_, "y", "unused"), **texts)
+    serve(caller, "asks", outputs=tensors(np.bytes_, "y"), **texts)
     (text,) = ask("asks", {"x": np.array([b""], object)})["y"].tolist()
     assert json.loads(text) == [{"a": "b", "n": 3, "t": True}, ["y"]]
 
@@ -371,238 +350,6 @@ def test_a_fork_of_a_worker_cannot_call(serve: Serve, ask: Ask) -> None:
             return [{"y": np.array([said.read()], object)}]
 
     serve(double, "forked-double")
-    serve(forks, "forks", config=UNBATCHED, outputs=_tensors(np.bytes_, "y"))
+    serve(forks, "forks", config=UNBATCHED, outputs=tensors(np.bytes_, "y"))
     (text,) = ask("forks", {"x": np.zeros(1, np.float32)})["y"].tolist()
     assert b"forked from a worker" in text
-
-
-# ── decoupled models ─────────────────────────────────────────────────────────────────────────────
-
-
-class Counts:
-    """Answers 0, 1, … x-1; an x below 0: an error after two answers. Notes in a file when it is closed early."""
-
-    def __init__(self, note: str) -> None:
-        self._note = note
-
-    def __call__(self, requests: Any) -> Iterator[Any]:
-        wanted = int(requests[0]["x"].item())
-        done = False
-        try:
-            for number in range(abs(wanted)):
-                if wanted < 0 and number == 2:
-                    raise ValueError("that is enough")
-                yield [{"y": np.array([number], np.float32)}]
-            done = True
-        finally:
-            if not done:
-                open(self._note, "w").close()
-
-
-def _numbers(x: float, **options: Any) -> Iterator[float]:
-    for answer in pytriton.stream("counts", x=np.array([x], np.float32), **options):
-        yield float(answer["y"].item())
-
-
-def _sums(requests: Any) -> Any:
-    return [{"y": np.array([sum(_numbers(requests[0]["x"].item()))], np.float32)}]
-
-
-async def _sums_async(requests: Any) -> Any:
-    async def total() -> float:
-        answers = pytriton.async_stream("counts", x=requests[0]["x"])
-        return sum([float(answer["y"].item()) async for answer in answers])
-
-    return [{"y": np.array(await asyncio.gather(total(), total()), np.float32)}]
-
-
-def _relays(requests: Any) -> Iterator[Any]:
-    for number in _numbers(requests[0]["x"].item()):
-        yield [{"y": np.array([10 * number], np.float32)}]
-
-
-async def _relays_async(requests: Any) -> Any:
-    async for answer in pytriton.async_stream("counts", x=requests[0]["x"]):
-        yield [{"y": 100 * answer["y"]}]
-
-
-def _takes_three(requests: Any) -> Any:
-    """Take three answers of a model that would give a million, and end the call in the way asked for."""
-    way = requests[0]["x"].item()
-    answers = pytriton.stream("counts", x=np.array([1e6], np.float32))
-    taken = [float(next(answers)["y"].item()) for _ in range(3)]
-    if way == 0:
-        answers.cancel()
-        taken += [float(len(list(answers)))]
-    elif way == 1:
-        del answers
-    else:
-        os._exit(9)
-    return [{"y": np.array(taken, np.float32)}]
-
-
-@pytest.fixture(scope="module")
-def counts(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    note: Path = tmp_path_factory.mktemp("counts") / "closed"
-    register = partial(daemon.client.register, inputs=FLOATS_X, outputs=FLOATS_Y, progress=False)
-    register(Counts(str(note)), "counts", config=STREAMS)
-    return note
-
-
-def test_answers_of_a_stream_come_in_order_and_all(serve: Serve, ask: Ask, counts: Path) -> None:
-    serve(_sums, "sums", config=UNBATCHED)
-    serve(_sums_async, "sums-async", config=UNBATCHED)
-    for n in (0, 1, 100):
-        x = {"x": np.array([n], np.float32)}
-        assert ask("sums", x)["y"].tolist() == [sum(range(n))]
-        assert ask("sums-async", x)["y"].tolist() == [sum(range(n))] * 2
-    with pytest.raises(Exception, match="call to model counts: ValueError: that is enough"):
-        ask("sums", {"x": np.array([-5], np.float32)})
-
-
-def test_a_stream_relays_another(daemon: RunningDaemon, serve: Serve, counts: Path) -> None:
-    for infer, name, factor in ((_relays, "relays", 10), (_relays_async, "relays-async", 100)):
-        serve(infer, name, config=STREAMS)
-        with Streaming(daemon.grpc, name, {"x": np.array([4], np.float32)}) as stream:
-            assert [int(answer["y"].item()) for answer in stream] == [
-                factor * number for number in range(4)
-            ]
-
-
-def test_infer_says_that_a_model_is_decoupled_and_stream_takes_one_that_is_not(
-    serve: Serve, ask: Ask, counts: Path
-) -> None:
-    def infers(requests: Any) -> Any:
-        with pytest.raises(CallError, match=r"pytriton\.stream") as refused:
-            pytriton.infer("counts", x=requests[0]["x"])
-        assert refused.value.code == "UNSUPPORTED"
-        answers = list(pytriton.stream("single", x=requests[0]["x"]))
-        return [{"y": np.concatenate([answer["y"] for answer in answers])}]
-
-    serve(Fails(), "single", config=UNBATCHED)
-    serve(infers, "infers", config=UNBATCHED)
-    assert ask("infers", {"x": np.ones(1, np.float32)})["y"].tolist() == [2]
-
-
-@pytest.mark.parametrize("way", [0, 1, 2], ids=["cancelled", "let-go", "caller-dies"])
-def test_a_stream_that_nobody_waits_for_is_closed(
-    serve: Serve, ask: Ask, counts: Path, way: int
-) -> None:
-    counts.unlink(missing_ok=True)
-    serve(_takes_three, f"takes-three-{way}", config=UNBATCHED, on_crash="fail")
-    x = {"x": np.array([way], np.float32)}
-    if way == 2:
-        with pytest.raises(InferenceServerException, match="code 9"):
-            ask("takes-three-2", x)
-    else:
-        assert ask(f"takes-three-{way}", x)["y"].tolist() == [0, 1, 2, 0][: 4 - way]
-    eventually(counts.exists, "the generator is closed")
-
-
-# ── chains ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class CountsDown:
-    """Calls `model`, which calls it, and so on down to 0."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-
-    def __call__(self, requests: Any) -> Any:
-        x = requests[0]["x"]
-        if x.item() <= 0:
-            return [{"y": np.zeros(1, np.float32)}]
-        return [{"y": 1 + pytriton.infer(self._model, x=x - 1)["y"]}]
-
-
-def test_a_circle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
-    serve(CountsDown("itself"), "itself", config=UNBATCHED)
-    serve(CountsDown("pong"), "ping", config=UNBATCHED)
-    serve(CountsDown("ping"), "pong", config=UNBATCHED)
-    x = {"x": np.array([5], np.float32)}
-    with pytest.raises(
-        InferenceServerException, match=r"itself → itself.*1 worker of model itself"
-    ):
-        ask("itself", x)
-    with pytest.raises(InferenceServerException, match="ping → pong → ping"):
-        ask("ping", x)
-    for model in ("itself", "ping", "pong"):  # nothing is stuck
-        assert ask(model, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
-
-
-class Meets:
-    """Waits until the other one is called, too, and calls it."""
-
-    def __init__(self, name: str, other: str, folder: str) -> None:
-        self._name, self._other, self._folder = name, other, folder
-
-    def __call__(self, requests: Any) -> Any:
-        x = requests[0]["x"]
-        if x.item() > 0:
-            open(f"{self._folder}/{self._name}", "w").close()
-            while not os.path.exists(f"{self._folder}/{self._other}"):
-                time.sleep(0.002)
-            return [{"y": 1 + pytriton.infer(self._other, x=x - 1)["y"]}]
-        return [{"y": np.zeros(1, np.float32)}]
-
-
-def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
-    daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
-) -> None:
-    """Neither chain is a circle: one request holds a and wants b, another holds b and wants a."""
-    names = ("left", "right")
-    for name, other in (names, names[::-1]):
-        serve(Meets(name, other, str(tmp_path)), name, config=UNBATCHED)
-
-    def one(name: str) -> str:
-        client = Inference("grpc", daemon.grpc)
-        try:
-            return str(client.infer(name, {"x": np.ones(1, np.float32)})["y"].item())
-        except InferenceServerException as error:
-            return str(error)
-        finally:
-            client.close()
-
-    with ThreadPoolExecutor(2) as threads:
-        said = sorted(threads.map(one, names), key=len)
-    assert said[0] == "1.0"  # that it was called by the other was undone in time
-    assert "wait for each other in a circle" in said[1]
-    for name in names:
-        assert ask(name, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
-
-
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_a_recursion_goes_as_deep_as_there_are_instances(
-    serve: Serve, ask: Ask, lanes: int
-) -> None:
-    name = f"deep{lanes}"
-    serve(CountsDown(name), name, config=UNBATCHED, instances=3, lanes=lanes)
-    for _ in range(3):
-        for depth in range(3):
-            x = {"x": np.array([depth], np.float32)}
-            assert ask(name, x)["y"].tolist() == [depth]
-    with pytest.raises(InferenceServerException, match="3 workers of model deep"):
-        ask(name, {"x": np.array([3], np.float32)})
-
-
-async def _counts_down_async(requests: Any) -> Any:
-    x = requests[0]["x"]
-    if x.item() > 0:
-        (answer,) = [one async for one in pytriton.async_stream("descends", x=x - 1)]
-        yield [{"y": answer["y"] + 1}]
-    else:
-        yield [{"y": np.zeros(1, np.float32)}]
-
-
-def test_where_nothing_gets_stuck_a_recursion_ends_at_a_depth(
-    daemon: RunningDaemon, serve: Serve
-) -> None:
-    """A worker of an asynchronous model serves other batches while one waits."""
-    serve(_counts_down_async, "descends", config=STREAMS)
-    with Streaming(daemon.grpc, "descends", {"x": np.array([15], np.float32)}) as stream:
-        assert [answer["y"].item() for answer in stream] == [15]
-    with (
-        pytest.raises(InferenceServerException, match="nested more than 16 deep"),
-        Streaming(daemon.grpc, "descends", {"x": np.array([50], np.float32)}) as stream,
-    ):
-        list(stream)

@@ -124,7 +124,7 @@ def test_natively_served_models_are_in_the_status(daemon: RunningDaemon) -> None
 def test_each_version_is_a_program_of_its_own(daemon: RunningDaemon) -> None:
     assert [ask(daemon, "versions", version) for version in (1, 2, 5, None)] == [1, 2, 5, 5]
     before = {one.version: one.pid for one in daemon.client.model("versions").instances}
-    assert sorted(before) == [1, 2, 5]
+    assert set(before) == {1, 2, 5}
     psutil.Process(before[2]).kill()
 
     def replaced() -> bool:

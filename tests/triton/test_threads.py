@@ -33,13 +33,6 @@ ONES = np.ones((1, 2), np.float32)
 
 
 @pytest.fixture
-def inference(daemon: RunningDaemon) -> Iterator[Inference]:
-    connection = Inference("grpc", daemon.grpc)
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
     """A client of one test: what it serves in threads goes when it is closed."""
     with connect(daemon.config.runtime_dir) as client:

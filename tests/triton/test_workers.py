@@ -49,13 +49,6 @@ REFUSED = ModelConfig(extra={"model_warmup": [_NO_X]})
 
 
 @pytest.fixture
-def inference(daemon: RunningDaemon) -> Iterator[Inference]:
-    connection = Inference("grpc", daemon.grpc)
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def serve(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[Callable[..., Model]]:
     """Register a callable for one test."""
     served: list[Model] = []

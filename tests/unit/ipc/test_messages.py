@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -60,12 +61,21 @@ def wire(**fields: object) -> bytes:
 
 
 def test_every_message_type_can_travel() -> None:
-    defined = {
+    assert set(TYPES) == set(messages.Message.__subclasses__())
+
+
+def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
+    parts = [value for value in vars(messages).values() if isinstance(value, ModuleType)]
+    ours = [part for part in parts if part.__name__.startswith(f"{messages.__name__}.")]
+    structs = [
         value
-        for value in vars(messages).values()
-        if isinstance(value, type) and issubclass(value, messages.Message)
-    }
-    assert set(TYPES) == defined - {messages.Message}
+        for part in ours
+        for value in vars(part).values()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct)
+    ]
+    assert len(structs) > len(TYPES)
+    assert [one for one in structs if getattr(messages, one.__name__, None) is not one] == []
+    assert {one.__name__ for one in structs} <= set(messages.__all__)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

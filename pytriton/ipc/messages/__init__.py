@@ -1,0 +1,189 @@
+"""Control messages: every message that the dispatcher sends or receives, and their bytes.
+
+Who talks to whom (each name is one frozen type of `client`, `answers`, `worker` or `proxy`, the
+modules of this package, all of whose names are also here)::
+
+    client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
+    client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
+    client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
+    worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
+    proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
+    proxy  ◀─ Attached, Verdict, StuckCalls, Failure ── dispatcher
+
+On the wire a message is MessagePack (msgspec, tagged by the type's name); what it carries of a
+user's own bytes (pickled callables) travels beside it in frames of its own and is never opened by
+the dispatcher. The format is private to one version of this package: `PROTOCOL` is compared in
+every hello.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from pytriton.ipc.messages.answers import (
+    Done,
+    Failure,
+    InstanceInfo,
+    LogLines,
+    ModelInfo,
+    Models,
+    Progress,
+    Registered,
+    Reloaded,
+    Repository,
+    RepositoryModel,
+    ServerInfo,
+    Status,
+    ToClient,
+    WorkerEnd,
+)
+from pytriton.ipc.messages.base import (
+    PROTOCOL,
+    Message,
+)
+from pytriton.ipc.messages.client import (
+    Cancel,
+    FromClient,
+    GetLogs,
+    GetRepository,
+    GetStatus,
+    ListModels,
+    LoadFromRepository,
+    Register,
+    Reload,
+    Rollback,
+    Scale,
+    Shutdown,
+    UnloadFromRepository,
+    Unregister,
+)
+from pytriton.ipc.messages.model_spec import (
+    Limits,
+    ModelSpec,
+    PythonModel,
+    Warmup,
+    WarmupTensor,
+    World,
+)
+from pytriton.ipc.messages.proxy import (
+    Action,
+    Attach,
+    Attached,
+    BatchOverdue,
+    CallsWait,
+    Detach,
+    LaneLost,
+    MayCall,
+    StuckCalls,
+    Verdict,
+    WithProxy,
+)
+from pytriton.ipc.messages.worker import (
+    EndWorker,
+    LoadModel,
+    Released,
+    StartWorker,
+    WithdrawLane,
+    WithWorker,
+    WorkerEnded,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+    WorkerSpent,
+    WorkerUnrecoverable,
+)
+
+__all__ = [
+    "PROTOCOL",
+    "Action",
+    "AnyMessage",
+    "Attach",
+    "Attached",
+    "BatchOverdue",
+    "CallsWait",
+    "Cancel",
+    "Detach",
+    "Done",
+    "EndWorker",
+    "Failure",
+    "GetLogs",
+    "GetRepository",
+    "GetStatus",
+    "InstanceInfo",
+    "LaneLost",
+    "Limits",
+    "ListModels",
+    "LoadFromRepository",
+    "LoadModel",
+    "LogLines",
+    "MalformedMessage",
+    "MayCall",
+    "Message",
+    "ModelInfo",
+    "ModelSpec",
+    "Models",
+    "Progress",
+    "PythonModel",
+    "Register",
+    "Registered",
+    "Released",
+    "Reload",
+    "Reloaded",
+    "Repository",
+    "RepositoryModel",
+    "Rollback",
+    "Scale",
+    "ServerInfo",
+    "Shutdown",
+    "StartWorker",
+    "Status",
+    "StuckCalls",
+    "UnloadFromRepository",
+    "Unregister",
+    "Verdict",
+    "Warmup",
+    "WarmupTensor",
+    "WithdrawLane",
+    "WorkerEnd",
+    "WorkerEnded",
+    "WorkerFailed",
+    "WorkerHello",
+    "WorkerReady",
+    "WorkerSpent",
+    "WorkerUnrecoverable",
+    "World",
+    "decode",
+    "encode",
+]
+
+AnyMessage = Union[FromClient, ToClient, WithWorker, WithProxy]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no message of this protocol."""
+
+
+def encode(message: AnyMessage) -> bytes:
+    """Return the wire form of a control message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """Return the control message in `data`.
+
+    Raises:
+        MalformedMessage: for anything that is not exactly one well-formed message.
+    """
+    try:
+        message: AnyMessage = _decoder.decode(data)
+    # ValidationError is a DecodeError; of invalid UTF-8, msgspec lets Python's error through.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(str(error)) from error
+    return message

@@ -1,0 +1,191 @@
+"""What the dispatcher answers to clients: how models, workers and the daemon are."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import msgspec
+
+from pytriton.ipc.messages.base import Message
+
+
+class Progress(Message, frozen=True):
+    """How far a registration is. `done` of `total` workers have finished `stage`."""
+
+    stage: str
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """How one worker ended that was not told to.
+
+    `at` is seconds since the epoch, `peak_memory` bytes, `lines` what it printed last: the traces
+    of Python's faulthandler among them.
+    """
+
+    at: float
+    worker: str
+    pid: int
+    how: str
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    peak_memory: int = 0
+    batches: int = 0
+    in_batch: bool = False
+    lines: list[str] = []
+
+
+class InstanceInfo(msgspec.Struct, frozen=True):
+    """One instance of a model, or one of its spare workers.
+
+    `lanes` counts the proxies attached; `restarts` the workers replaced; `batches` what the present
+    worker has answered; `busy_s` how long its batch at hand has been running.
+    """
+
+    index: int
+    state: str
+    pid: Optional[int]
+    device: Optional[str] = None
+    lanes: int = 0
+    restarts: int = 0
+    #: Why the last worker ended, when it did not end on request.
+    last_exit: Optional[str] = None
+    #: A worker beyond the model's instances, kept to take over.
+    spare: bool = False
+    batches: int = 0
+    busy_s: Optional[float] = None
+    #: The newest ends, oldest first.
+    ends: list[WorkerEnd] = []
+    #: What it serves, where each version of a model has workers of its own.
+    version: Optional[int] = None
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """One model as the dispatcher sees it."""
+
+    name: str
+    version: int
+    state: str
+    instances: list[InstanceInfo]
+    url: str = ""
+    #: Triton's model configuration as it was loaded, in JSON form.
+    config: dict[str, Any] = {}
+    python: str = ""
+    registered_at: float = 0.0
+    #: The runtime directory's log file with this model's own lines.
+    log_file: str = ""
+    #: Why it could not be restored after a start of the daemon (state "failed").
+    error: Optional[str] = None
+    #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
+    isolation: str = "process"
+    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours.
+    served_by: str = "workers"
+    #: All versions that are served, when there are several.
+    versions: list[int] = []
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The tritonserver that the daemon owns. An empty URL: that endpoint is switched off."""
+
+    state: str
+    pid: Optional[int]
+    version: str = ""
+    http_url: str = ""
+    grpc_url: str = ""
+    metrics_url: str = ""
+    binary: str = ""
+
+
+class Registered(Message, frozen=True):
+    """The model answers requests now."""
+
+    model: ModelInfo
+
+
+class Done(Message, frozen=True):
+    """The request was carried out."""
+
+
+class Models(Message, frozen=True):
+    """Answer to ListModels, in the order of registration."""
+
+    models: list[ModelInfo]
+
+
+class RepositoryModel(msgspec.Struct, frozen=True):
+    """One model of the model repositories that the daemon was given.
+
+    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
+    "workers"; empty while it is not served. `repository`: where it was found; empty when it is gone.
+    """
+
+    name: str
+    repository: str
+    versions: list[int]
+    state: str
+    served_by: str
+    reason: str = ""
+
+
+class Repository(Message, frozen=True):
+    """Answer to GetRepository, by name."""
+
+    models: list[RepositoryModel]
+
+
+class Status(Message, frozen=True):
+    """Answer to GetStatus. Times are seconds since the epoch."""
+
+    version: str
+    pid: int
+    python: str
+    runtime_dir: str
+    state: str
+    started_at: float
+    server: ServerInfo
+    models: list[ModelInfo]
+    #: The state directory; empty when nothing is kept.
+    state_dir: str = ""
+    #: What somebody should look at.
+    problems: list[str] = msgspec.field(default_factory=list)
+    #: Where clients with a key may control the daemon; empty: nowhere.
+    control_tcp: str = ""
+
+
+class LogLines(Message, frozen=True):
+    """Answer to GetLogs: JSON lines, oldest first."""
+
+    lines: list[str]
+
+
+class Reloaded(Message, frozen=True):
+    """Answer to Reload: names of changed settings. With a `problem` nothing has changed."""
+
+    applied: list[str]
+    needs_restart: list[str]
+    problem: str = ""
+
+
+class Failure(Message, frozen=True):
+    """The request could not be carried out. `kind` is one of `errors.ErrorKind`."""
+
+    kind: str
+    text: str
+    #: The traceback from the process where it went wrong, if there is one.
+    traceback: Optional[str] = None
+
+
+#: All that a client is sent.
+ToClient = Union[
+    Progress,
+    Registered,
+    Done,
+    Models,
+    Repository,
+    Status,
+    LogLines,
+    Reloaded,
+    Failure,
+]

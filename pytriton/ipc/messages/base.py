@@ -1,0 +1,12 @@
+"""What all control messages are made of."""
+
+from __future__ import annotations
+
+import msgspec
+
+#: Raised whenever a message or a lane descriptor changes its shape.
+PROTOCOL = 4
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of all control messages."""

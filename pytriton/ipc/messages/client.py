@@ -1,0 +1,106 @@
+"""What clients say to the dispatcher."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from pytriton.ipc.messages.base import PROTOCOL, Message
+from pytriton.ipc.messages.model_spec import ModelSpec
+
+
+class Register(Message, frozen=True):
+    """Serve a model. Payload frames: one pickled callable, or one per instance.
+
+    A temporary one is served until the sender's process ends, and is not kept for the next start.
+    """
+
+    spec: ModelSpec
+    replace: bool = False
+    temporary: bool = False
+    protocol: int = PROTOCOL
+
+
+class Unregister(Message, frozen=True):
+    """Stop serving a model and end its workers."""
+
+    name: str
+
+
+class Scale(Message, frozen=True):
+    """Serve a model with another number of instances."""
+
+    name: str
+    instances: int
+
+
+class Rollback(Message, frozen=True):
+    """Put back what a model was before it was replaced."""
+
+    name: str
+
+
+class LoadFromRepository(Message, frozen=True):
+    """Load a model of a model repository, or load it anew; `config` instead of the one in its folder."""
+
+    name: str
+    config: Optional[dict[str, Any]] = None
+
+
+class UnloadFromRepository(Message, frozen=True):
+    """Stop serving a model of a model repository."""
+
+    name: str
+
+
+class GetRepository(Message, frozen=True):
+    """Ask for Repository."""
+
+
+class ListModels(Message, frozen=True):
+    """Ask for Models."""
+
+
+class GetStatus(Message, frozen=True):
+    """Ask for Status."""
+
+
+class GetLogs(Message, frozen=True):
+    """Ask for the newest `lines` log lines of a model, or of the daemon when `model` is None."""
+
+    model: Optional[str] = None
+    lines: int = 100
+
+
+class Cancel(Message, frozen=True):
+    """Give up an earlier request of the same connection, which then has no answer.
+
+    Only Register can be given up: its workers end, and nothing of it is left. Otherwise it has no effect.
+    """
+
+    request_id: bytes
+
+
+class Shutdown(Message, frozen=True):
+    """Stop the daemon as SIGTERM does; answered before it stops."""
+
+
+class Reload(Message, frozen=True):
+    """Read the settings anew as SIGHUP does; answered with Reloaded."""
+
+
+#: All that a client sends.
+FromClient = Union[
+    Register,
+    Unregister,
+    Scale,
+    Rollback,
+    LoadFromRepository,
+    UnloadFromRepository,
+    GetRepository,
+    ListModels,
+    GetStatus,
+    GetLogs,
+    Cancel,
+    Shutdown,
+    Reload,
+]

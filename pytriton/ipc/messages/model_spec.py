@@ -1,0 +1,128 @@
+"""What a model is: all that a registration says about it but its callables."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Optional
+
+import msgspec
+
+
+class World(msgspec.Struct, frozen=True):
+    """The surroundings a worker runs in: by default those of the process that registers.
+
+    `python` is an interpreter; `sys_path` is its module search path in order (empty: the
+    interpreter's own); `cwd` the working directory; `env` the variables set on top of the daemon's
+    own environment.
+    """
+
+    python: str
+    sys_path: list[str] = []
+    cwd: str = "/"
+    env: dict[str, str] = {}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one worker may use; None: no limit. Sizes are bytes.
+
+    `memory` is what its own memory (resident, not shared) may grow to before it is replaced, after
+    the batch at hand. `memory_hard` is what it cannot pass: allocations fail, and with all that it
+    started it is ended. `processes` counts what it starts. `cpus` are the CPUs it runs on (empty:
+    all), `nice` is added to the daemon's niceness.
+    """
+
+    memory: Optional[int] = None
+    memory_hard: Optional[int] = None
+    open_files: Optional[int] = None
+    processes: Optional[int] = None
+    cpus: list[int] = []
+    nice: int = 0
+
+
+class WarmupTensor(msgspec.Struct, frozen=True):
+    """One input of a warm-up request: `source` says where its values come from.
+
+    `shape` is without the batch axis; `npy` is the content of the user's file (source "file").
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    source: Literal["zero", "random", "file"]
+    npy: bytes = b""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A request of `batch_size` rows that a worker's callable is given `count` times while it loads."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: list[WarmupTensor]
+
+
+class PythonModel(msgspec.Struct, frozen=True):
+    """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
+
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
+    worker; empty: the payload is the class. `model_config` is Triton's configuration in full, JSON,
+    as `initialize` gets it. `names`, `kinds` and `device_ids` say for each instance what it gets as
+    `model_instance_name` and so on. `streams`: answers may come after `execute`
+    has returned, or between batches.
+    """
+
+    model_config: str
+    folder: str = ""
+    file: str = "model.py"
+    names: list[str] = []
+    kinds: list[str] = []
+    device_ids: list[str] = []
+    streams: bool = False
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """Everything about a model but its callables.
+
+    `config` is Triton's model configuration in its JSON form, without backend and instance group,
+    which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i, or the
+    only one to all.
+    """
+
+    name: str
+    version: int
+    config: dict[str, Any]
+    world: World
+    instances: int = 1
+    #: One entry per instance: what CUDA_VISIBLE_DEVICES is set to; None leaves it alone.
+    devices: list[Optional[str]] = []
+    #: The payload is called once in the worker and returns the callable to serve.
+    factory: bool = False
+    #: Outputs must have exactly the declared dtype and shape.
+    strict: bool = False
+    #: Seconds a worker may take to load its callable.
+    load_timeout_s: float = 600.0
+    #: What becomes of the batch that a worker had when it ended: "retry" (once, in another worker)
+    #: or "fail".
+    on_crash: Literal["retry", "fail"] = "retry"
+    #: Workers beyond `instances`, loaded and idle.
+    spares: int = 0
+    #: Seconds a batch may run; a worker over it is replaced.
+    execution_timeout_s: Optional[float] = None
+    #: Batches after which a worker is replaced.
+    max_batches: Optional[int] = None
+    limits: Limits = Limits()
+    #: The last payload is a function that is called with the loaded callable and raises when that
+    #: must not serve.
+    check: bool = False
+    #: Proxies that feed one worker, each over a lane of its own: with two, the next batch is on its
+    #: way while one runs.
+    lanes: int = 1
+    #: Inputs are read-only views of Triton's memory, valid until the batch is answered.
+    zero_copy_inputs: bool = False
+    #: "thread": the workers are threads of the registrant; payloads are empty then.
+    isolation: Literal["process", "thread"] = "process"
+    warmups: list[Warmup] = []
+    #: What is served is a Triton Python model and no inference callable.
+    python_model: Optional[PythonModel] = None
+    #: All versions that are served, when there are several. Of a Python model each has workers of its own;
+    #: of any other, each request says which one it is for.
+    versions: list[int] = []

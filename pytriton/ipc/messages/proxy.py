@@ -1,0 +1,121 @@
+"""What proxies and the dispatcher say to each other; both are also sent `Failure`."""
+
+from __future__ import annotations
+
+from typing import Literal, Optional, Union
+
+import msgspec
+
+from pytriton.ipc.messages.base import PROTOCOL, Message
+
+
+class Attach(Message, frozen=True):
+    """A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one.
+
+    `registration` is what the dispatcher wrote into the model's configuration: a model that
+    replaces another one of the same name has a registration of its own.
+    """
+
+    registration: str
+    instance: str
+    pid: int = 0
+    lost: Optional[str] = None
+    #: Workers that wait for the very batch that is to be served.
+    avoid: list[str] = msgspec.field(default_factory=list)
+    #: Of the model; matters where each version has workers of its own.
+    version: int = 0
+    protocol: int = PROTOCOL
+
+
+class Attached(Message, frozen=True):
+    """Connect to the worker that listens at `lane_path`.
+
+    `execution_timeout_s`: report a batch as overdue that is not answered for so long.
+    `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.
+    """
+
+    worker: str
+    lane_path: str
+    execution_timeout_s: Optional[float] = None
+    tracing: bool = False
+
+
+class LaneLost(Message, frozen=True):
+    """The lane of a worker broke after the worker had taken a batch: what shall become of the batch?
+
+    `losses` counts the workers that were lost with this batch. `final`: it cannot be tried again,
+    because a part of its answer has gone to the client.
+    """
+
+    registration: str
+    worker: str
+    losses: int
+    final: bool = False
+
+
+class BatchOverdue(Message, frozen=True):
+    """A batch was not answered in time; `taken`: the worker has read it from the lane."""
+
+    registration: str
+    worker: str
+    taken: bool
+
+
+class MayCall(Message, frozen=True):
+    """A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail".
+
+    `chain` names the models that wait, oldest first, and `workers` those that can do nothing else.
+    """
+
+    model: str
+    chain: list[str]
+    workers: list[str]
+
+
+class CallsWait(Message, frozen=True):
+    """A worker's calls to `models`, made by the proxy `pid`, have waited for a while. Answered with StuckCalls."""
+
+    pid: int
+    worker: str
+    models: list[str]
+
+
+class StuckCalls(Message, frozen=True):
+    """Calls to these models can never be answered; `text` is why."""
+
+    models: list[str]
+    text: str
+
+
+class Detach(Message, frozen=True):
+    """A proxy instance ends: Triton has unloaded its model, no batch of it is under way."""
+
+    registration: str
+    instance: str
+
+
+#: What a proxy does with a batch that was lost or is overdue: send it to another worker, answer it
+#: with the verdict's text, or go on waiting.
+Action = Literal["retry", "fail", "wait"]
+
+
+class Verdict(Message, frozen=True):
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait."""
+
+    action: Action
+    text: str = ""
+    wait_s: float = 0.0
+
+
+#: All that proxies send and are sent, but for a Failure.
+WithProxy = Union[
+    Attach,
+    Attached,
+    LaneLost,
+    BatchOverdue,
+    MayCall,
+    CallsWait,
+    StuckCalls,
+    Detach,
+    Verdict,
+]

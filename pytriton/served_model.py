@@ -1,0 +1,113 @@
+"""A model that a daemon serves, as its clients hold it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.exceptions import PyTritonDaemonError
+
+if TYPE_CHECKING:
+    from pytriton.daemon import DaemonClient
+    from pytriton.ipc import messages
+
+#: States of an instance that do not become "ready" any more.
+_AT_AN_END = ("failed", "stopping", "stopped")
+
+
+class Model:
+    """A model that the daemon serves, by its name; its facts are asked for when they are read."""
+
+    def __init__(self, client: DaemonClient, info: messages.ModelInfo) -> None:
+        self._client = client
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._info.name
+
+    @property
+    def version(self) -> int:
+        """The version that is served."""
+        return self._info.version
+
+    @property
+    def url(self) -> str:
+        """Its HTTP address, e.g. `http://127.0.0.1:8000/v2/models/linear`; POST to it + `/infer`."""
+        return self._info.url
+
+    @property
+    def grpc_url(self) -> str:
+        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off.
+
+        With TLS it begins with `grpcs://`.
+        """
+        return self._client.status().server.grpc_url
+
+    @property
+    def instances(self) -> list[messages.InstanceInfo]:
+        """The instances as they are now: state, pid and device of each worker."""
+        return self.info().instances
+
+    def info(self) -> messages.ModelInfo:
+        """Ask the daemon about the model.
+
+        Raises:
+            ModelNotFoundError: it is not served any more.
+        """
+        self._info = self._client.model_info(self.name)
+        return self._info
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Return when tritonserver is up and every instance that has not failed for good is ready.
+
+        `register` returns a ready model; this is for after a crash of a worker or of tritonserver.
+
+        Raises:
+            ModelNotFoundError: the model is not served.
+            PyTritonDaemonError: all instances have failed for good, or it is not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self._client.status()
+            self._info = self._client.model_info(self.name, status.models)
+            native = self._info.served_by == "tritonserver"  # no instances of ours to look at
+            instances = [instance.state for instance in self._info.instances]
+            states = [self._info.state] if native else instances
+            changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
+            changing += [self._info.state] if self._info.state == "restoring" else []
+            up = status.server.state == self._info.state == "ready"
+            if up and not changing and "ready" in states:
+                return
+            if "ready" not in states and not changing:
+                raise PyTritonDaemonError(f"Model {self.name!r} will not be ready: {self._story()}")
+            if time.monotonic() > deadline:
+                raise PyTritonDaemonError(
+                    f"Model {self.name!r} is not ready after {timeout_s:g} s: tritonserver is "
+                    f"{status.server.state}, the model is {self._info.state}; {self._story()}"
+                )
+            time.sleep(0.05)  # the daemon sends no news of its own accord
+
+    def _story(self) -> str:
+        instances = ", ".join(
+            f"instance {one.index} is {one.state}"
+            + (f" ({one.last_exit})" if one.last_exit else "")
+            for one in self._info.instances
+        )
+        return f"{instances or self._info.error or self._info.state}. See `pytriton-daemon logs {self.name}`."
+
+    def scale(self, instances: int) -> None:
+        """Serve the model with another number of instances; see `DaemonClient.scale`."""
+        self._client.scale(self.name, instances)
+
+    def rollback(self) -> None:
+        """Put back what the model was before it was last replaced; see `DaemonClient.rollback`."""
+        self._client.rollback(self.name)
+
+    def unregister(self) -> None:
+        """Stop serving the model: requests under way are answered, then its workers end."""
+        self._client.unregister(self.name)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, version={self.version}, url={self.url!r})"

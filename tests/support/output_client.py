@@ -1,0 +1,120 @@
+"""A proxy's end of a lane, and callables that answer with buffers of `empty_output`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pytriton
+from pytriton import buffers
+from pytriton.ipc import datatypes, messages, tensors
+from pytriton.ipc.lane import ARENA, Batch, BatchDone, BatchFailed, Lane, RequestRef, TensorRef
+from pytriton.ipc.tensors import Array
+from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.worker.model import Model, Part
+
+#: Columns of float32 with which a row is large enough to be given out of shared memory.
+COLUMNS = 70_000
+ROW_BYTES = 4 * COLUMNS
+
+
+class Client:
+    """A proxy's end of a lane of its own: sends batches, and reads answers where the worker says they are."""
+
+    def __init__(self, model: Model) -> None:
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.proxy = Lane(ends[0], peer_trusted=False)
+        self.worker = Lane(ends[1], peer_trusted=True)
+        self._model = model
+        self._answered: list[list[TensorRef]] = []
+
+    def part(self, *requests: tuple[int, float]) -> Part:
+        """Send a batch; each request has a number of rows and what they are filled with."""
+        self.proxy.arena.reset()
+        refs = []
+        for rows, value in requests:
+            x = np.full((rows, 1), value, np.float32)
+            refs.append(RequestRef([tensors.write(self.proxy, "x", "FP32", x, x.dtype)], "", []))
+        self.proxy.send(Batch(1, refs))
+        received = self.worker.receive()
+        assert isinstance(received, Batch)
+        return Part(self.worker, received)
+
+    def take(self, answer: BatchDone | BatchFailed) -> None:
+        self.worker.send(answer)
+        received = self.proxy.receive()
+        assert isinstance(received, BatchDone), received
+        self._answered = [response.outputs for response in received.responses]
+
+    def ask(self, *requests: tuple[int, float]) -> None:
+        (answer,) = self._model.answer([self.part(*requests)])
+        self.take(answer)
+
+    def read(self) -> list[Array]:
+        """The last batch's outputs as they are now: the proxy reads them any time before its next batch."""
+        return [
+            tensors.read(self.proxy, ref, datatypes.NUMERIC[ref.datatype]).copy()
+            for refs in self._answered
+            for ref in refs
+        ]
+
+    def in_place(self) -> list[bool]:
+        return [ref.memory != ARENA for refs in self._answered for ref in refs]
+
+    def refs(self) -> list[TensorRef]:
+        return [ref for refs in self._answered for ref in refs]
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.worker.close()
+
+
+Serve = Callable[..., Client]
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Yield what loads a callable as a worker does, and returns a client on a lane of its own."""
+    monkeypatch.setattr(buffers, "_source", buffers._source)  # put back in the end
+    clients: list[Client] = []
+
+    def serve(infer: Any, *, of: Model | None = None, strict: bool = False) -> Client:
+        clients.append(Client(of or model_of(infer, strict=strict)))
+        return clients[-1]
+
+    yield serve
+    for client in clients:
+        client.close()
+
+
+def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Model:
+    """Load a callable as a worker does."""
+    config = to_triton_config(
+        "m",
+        [Tensor(name="x", dtype=np.float32, shape=(1,))],
+        [Tensor(name="y", dtype=dtype, shape=(-1,))],
+        ModelConfig(max_batch_size=16),
+        1,
+    )
+    world = messages.World("", [], "", {})
+    return Model(messages.ModelSpec("m", 1, config, world, strict=strict), infer)
+
+
+def filled(x: Array) -> Array:
+    """Return rows of a buffer for outputs, filled with the values of `x`."""
+    y = pytriton.empty_output((len(x), COLUMNS), np.float32)
+    y[:] = x
+    return y
+
+
+def expect(client: Client, *rows: tuple[int, float], in_place: bool = True) -> None:
+    """The last answers have so many rows of so much, and were (not) sent from where they lay."""
+    for array, (count, value) in zip(client.read(), rows):
+        assert array.shape == (count, COLUMNS)
+        assert (array == value).all()
+    assert client.in_place() == [in_place] * len(rows)

@@ -1,0 +1,317 @@
+"""What travels from `register` to a worker: every kind of callable, and what cannot travel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton.exceptions import PicklingError
+from pytriton.pickling import pack_callable
+from pytriton.worker_imports import WorkerImports
+from pytriton.world import capture_world
+
+#: A registrant: makes `target`, registers nothing, writes what would be sent.
+PRELUDE = """
+import asyncio, functools, importlib.util, json, sys, threading, types
+from pathlib import Path
+from pytriton.ipc import messages
+from pytriton.registration import prepare
+
+def send(target, out, **options):
+    message, payloads = prepare(target, "m", [], [OUT], None, options)
+    Path(out).write_bytes(payloads[0])
+    Path(out + ".world").write_bytes(messages.encode(message))
+
+import numpy as np
+from pytriton.model_config import Tensor
+OUT = Tensor(name="y", dtype=np.float32, shape=(1,))
+"""
+
+#: A worker, as far as loading goes: another process, the captured interpreter, path and folder.
+WORKER = """
+import asyncio, inspect, json, sys
+sys.path[:] = json.loads(sys.argv[2]) or sys.path
+import cloudpickle
+from pytriton.ipc.payload import unpack
+header, pickled = unpack(open(sys.argv[1], "rb").read())
+loaded = cloudpickle.loads(pickled)
+if inspect.isclass(loaded) or sys.argv[3] == "factory":
+    loaded = loaded()
+result = loaded(20)
+if inspect.iscoroutine(result):
+    result = asyncio.run(result)
+print(json.dumps([result, header.by_reference]))
+"""
+
+
+def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *args], cwd=cwd, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def load_elsewhere(out: Path, *, factory: bool = False) -> tuple[Any, bool]:
+    """Load what a registrant has written and call it with 20."""
+    from pytriton.ipc import messages
+
+    register = messages.decode(Path(f"{out}.world").read_bytes())
+    assert isinstance(register, messages.Register)
+    world = register.spec.world
+    done = subprocess.run(
+        [world.python, "-c", WORKER, str(out), json.dumps(world.sys_path), "factory" * factory],
+        cwd=world.cwd,
+        env=dict(world.env),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result, by_reference = json.loads(done.stdout.splitlines()[-1])
+    return result, by_reference
+
+
+KINDS = {
+    "function": "def target(x): return 2 * x + 2",
+    "function that uses globals": "TWO = 2\ndef half(x): return TWO * x\ndef target(x): return half(x) + TWO",
+    "lambda": "target = lambda x: 2 * x + 2",
+    "closure": "def make(k):\n    def infer(x): return k * x + k\n    return infer\ntarget = make(2)",
+    "bound method": "class A:\n    k = 2\n    def infer(self, x): return self.k * x + 2\ntarget = A().infer",
+    "callable object": "class A:\n    def __init__(self, k): self.k = k\n"
+    "    def __call__(self, x): return self.k * x + 2\ntarget = A(2)",
+    "class": "class target:\n    def __init__(self): self.k = 2\n"
+    "    def __call__(self, x): return self.k * x + 2",
+    "coroutine function": "async def target(x):\n    await asyncio.sleep(0)\n    return 2 * x + 2",
+    "partial": "def infer(k, x): return k * x + 2\ntarget = functools.partial(infer, 2)",
+    "uses a library": "def target(x): return int(np.add(2 * x, 2))",
+    "recursive": "def target(x, n=2): return x + 2 if n == 1 else x + target(x, n - 1)",
+    "made in a module of run time": "m = types.ModuleType('made_here')\nsys.modules['made_here'] = m\n"
+    "exec('K = 2\\nclass Base:\\n    k = K\\nclass A(Base):\\n"
+    "    def __call__(self, x): return self.k * x + K', m.__dict__)\ntarget = m.A()",
+    "uses a module of run time": "m = types.ModuleType('made_here')\nsys.modules['made_here'] = m\n"
+    "exec('K = 2\\ndef double(x): return K * x', m.__dict__)\ndef target(x): return m.double(x) + 2",
+    "from a file that is on no path": "Path('elsewhere').mkdir(exist_ok=True)\n"
+    "Path('elsewhere/odd.py').write_text('def target(x): return 2 * x + 2')\n"
+    "spec = importlib.util.spec_from_file_location('odd', 'elsewhere/odd.py')\n"
+    "odd = importlib.util.module_from_spec(spec); sys.modules['odd'] = odd\n"
+    "spec.loader.exec_module(odd)\ntarget = odd.target",
+    "hidden by another file of its name": "Path('elsewhere').mkdir(exist_ok=True)\n"
+    "Path('elsewhere/twin.py').write_text('def target(x): return 2 * x + 2')\n"
+    "Path('twin.py').write_text('def target(x): return -1')\n"
+    "sys.path.insert(0, 'elsewhere'); import twin; del sys.path[0]\ntarget = twin.target",
+    "namespace package": "Path('space').mkdir(exist_ok=True)\n"
+    "Path('space/part.py').write_text('def target(x): return 2 * x + 2')\n"
+    "import space.part\ndef target(x): return space.part.target(x)",
+}  # fmt: skip
+
+
+#: How Python was started makes no difference to the rest.
+_ANY_START = ("function", "closure", "class", "namespace package")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(kind, "script") for kind in KINDS]
+    + [(kind, how) for kind in _ANY_START for how in ("-c", "interactive")],
+)
+def test_a_callable_of_main_runs_elsewhere(kind: str, how: str, tmp_path: Path) -> None:
+    code = f"{PRELUDE}\n{KINDS[kind]}\nsend(target, 'out')\n"
+    if how == "script":
+        (tmp_path / "script.py").write_text(code)
+        run_python("script.py", cwd=tmp_path)
+    elif how == "-c":
+        run_python("-c", code, cwd=tmp_path)
+    else:  # the prompt reads one statement after the other; exec() keeps them in __main__
+        session = f"exec({code!r})\n"
+        done = subprocess.run(
+            [sys.executable, "-i"], input=session, cwd=tmp_path, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert (tmp_path / "out").exists(), done.stderr
+    result, by_reference = load_elsewhere(tmp_path / "out")
+    assert result == 42
+    assert not by_reference
+
+
+@pytest.mark.parametrize(
+    "place", ["beside the script", "package", "package run with -m", "sys.path at run time"]
+)
+def test_what_the_worker_can_import_goes_by_name(place: str, tmp_path: Path) -> None:
+    source = "K = 2\ndef target(x): return K * x + 2\n"
+    command = ["script.py"]
+    if place == "beside the script":
+        (tmp_path / "beside.py").write_text(source)
+        code = "from beside import target"
+    elif place == "sys.path at run time":
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "beside.py").write_text(source)
+        code = "sys.path.append('lib')\nfrom beside import target"
+    else:
+        (tmp_path / "pkg").mkdir()
+        (tmp_path / "pkg" / "__init__.py").touch()
+        (tmp_path / "pkg" / "mod.py").write_text(source)
+        code = "from pkg.mod import target"
+        if place == "package run with -m":
+            command = ["-m", "pkg.start"]
+            code = "from .mod import target"
+    script = tmp_path / ("pkg/start.py" if command[0] == "-m" else "script.py")
+    script.write_text(f"{PRELUDE}\n{code}\nsend(target, 'out')\n")
+    run_python(*command, cwd=tmp_path)
+    assert load_elsewhere(tmp_path / "out") == (42, True)
+
+
+def test_a_zipapp_is_a_place_to_import_from(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("inside.py", "def target(x): return 2 * x + 2\n")
+        archive.writestr(
+            "__main__.py", f"{PRELUDE}\nfrom inside import target\nsend(target, 'out')"
+        )
+    run_python("app.pyz", cwd=tmp_path)
+    assert load_elsewhere(tmp_path / "out") == (42, True)
+
+
+def test_a_factory_makes_the_callable_in_the_worker(tmp_path: Path) -> None:
+    code = (
+        "def target():\n    lock = threading.Lock()\n"
+        "    def infer(x):\n        with lock: return 2 * x + 2\n    return infer"
+    )
+    (tmp_path / "s.py").write_text(f"{PRELUDE}\n{code}\nsend(target, 'out', factory=True)\n")
+    run_python("s.py", cwd=tmp_path)
+    assert load_elsewhere(tmp_path / "out", factory=True) == (42, False)
+
+
+def test_another_interpreter_gets_this_ones_modules_by_value(tmp_path: Path) -> None:
+    """Its path is its own, without the script's folder; sys_path= adds folders in front."""
+    (tmp_path / "beside.py").write_text("K = 2\ndef target(x): return K * x + 2\n")
+    code = (
+        f"{PRELUDE}\nfrom beside import target\n"
+        "send(target, 'value', python=sys.executable)\n"
+        "send(target, 'name', python=sys.executable, sys_path=['.'])\n"
+    )
+    (tmp_path / "s.py").write_text(code)
+    run_python("s.py", cwd=tmp_path)
+    assert load_elsewhere(tmp_path / "value") == (42, False)
+    assert load_elsewhere(tmp_path / "name") == (42, True)
+
+
+def test_modules_are_pickled_by_value_only_meanwhile(tmp_path: Path) -> None:
+    import cloudpickle
+
+    code = (
+        f"{PRELUDE}\nimport cloudpickle\n{KINDS['made in a module of run time']}\n"
+        "send(target, 'out')\nassert not cloudpickle.list_registry_pickle_by_value()\n"
+        "cloudpickle.register_pickle_by_value(m)\nsend(target, 'out')\n"
+        "assert cloudpickle.list_registry_pickle_by_value() == {'made_here'}\n"
+    )
+    run_python("-c", code, cwd=tmp_path)
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+# ── what cannot be pickled ───────────────────────────────────────────────────────────────────────
+
+
+class _Engine:
+    def __init__(self) -> None:
+        self.name = "fine"
+        self.session = threading.Lock()
+
+    def infer(self, requests: Any) -> Any:
+        return requests
+
+    def __call__(self, requests: Any) -> Any:
+        return requests
+
+
+class _Careful(_Engine):
+    """Leaves its lock at home."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = {"deep": [1, _Engine()]}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "inner": self.inner}
+
+
+def _closure() -> Callable[..., Any]:
+    lock, engine = threading.Lock(), "harmless"
+
+    def predict(requests: Any) -> Any:
+        return lock, engine, requests
+
+    return predict
+
+
+def _default() -> Callable[..., Any]:
+    def predict(requests: Any, lock: Any = threading.Lock()) -> Any:  # noqa: B008
+        return lock, requests
+
+    return predict
+
+
+def _with_global() -> Callable[..., Any]:
+    space: dict[str, Any] = {"LOCK": threading.Lock(), "other": threading.Lock()}
+    exec("def predict(requests):\n    return [LOCK for _ in requests.other]", space)
+    made: Callable[..., Any] = space["predict"]
+    return made
+
+
+def _attribute() -> Callable[..., Any]:
+    def predict(requests: Any) -> Any:
+        return requests
+
+    predict.cache = threading.Lock()  # type: ignore[attr-defined]
+    return predict
+
+
+def _class() -> Callable[..., Any]:
+    class Predictor:
+        lock = threading.Lock()
+
+        def __call__(self, requests: Any) -> Any:
+            return requests
+
+    return Predictor
+
+
+OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
+    "closure variable": (
+        _closure, r"closure variable `lock` of function predict at test_pickling\.py:\d+ \(a _thread\.lock\)",
+    ),
+    "default": (_default, r"default of parameter `lock` of function predict at test_pickling"),
+    "global": (_with_global, r"global variable `LOCK` of function predict at <string>:1 \(a _thread\.lock\)"),
+    "attribute of a function": (_attribute, r"attribute `cache` of function predict at"),
+    "attribute of an object": (_Engine, r"attribute `session` of object \(a .*_Engine\) \(a _thread\.lock\)"),
+    "method's object": (lambda: _Engine().infer, r"attribute `session` of the object of method _Engine\.infer"),
+    "class attribute": (_class, r"class attribute `lock` of class .*Predictor \(a _thread\.lock\)"),
+    "deep, not what __getstate__ leaves out": (
+        _Careful, r"attribute `session` of item 1 of item `deep` of attribute `inner` of object",
+    ),
+    "argument of a partial": (
+        lambda: __import__("functools").partial(_Engine.infer, threading.Lock()),
+        r"argument 0 of functools\.partial of function infer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OFFENDERS)
+def test_what_cannot_be_pickled_is_named_with_the_ways_out(kind: str) -> None:
+    make, words = OFFENDERS[kind]
+    with (
+        WorkerImports(capture_world(), own_interpreter=True) as imports,
+        pytest.raises(PicklingError, match=words) as caught,
+    ):
+        pack_callable(make(), imports, "m")
+    assert "factory=True" in str(caught.value)
+    assert caught.value.model_name == "m"
+    assert "lock" in str(caught.value.__cause__)
