@@ -32,6 +32,7 @@ from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.library import lay_out_library
+from pytriton.dispatcher.model_control import ModelControl
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
@@ -110,6 +111,7 @@ class Daemon:
             server=self._server,
             registry=self.registry,
         )
+        self.model_control = ModelControl(self.registry, self.repository_models)
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
@@ -251,7 +253,7 @@ class Daemon:
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return all models in the order of registration."""
         served = [self.model_info(registration) for registration in self.registry]
-        served += self.repository_models.infos(self._server.info().http_url)
+        served += self.repository_models.known.infos(self._server.info().http_url)
         return [*served, *self.registry.restoring.infos({info.name for info in served})]
 
     def status(self) -> messages.Status:

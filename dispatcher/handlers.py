@@ -169,6 +169,14 @@ async def worker_unrecoverable(
     daemon.stop_unrecoverable(registration.spec.name, message.text)
 
 
+async def worker_readiness(
+    daemon: Daemon, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
+) -> None:
+    """A model's own `is_ready` says something else than before."""
+    registration, worker = daemon.registry.worker(message.worker)
+    await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
+
+
 async def worker_ended(
     daemon: Daemon, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
 ) -> None:
@@ -176,6 +184,29 @@ async def worker_ended(
     worker = daemon.registry.worker(message.worker)[1]
     if isinstance(worker, HostedWorker):  # of a process, the kernel tells
         worker.has_ended(message.how)
+
+
+async def load_other(
+    daemon: Daemon, peer: Peer, message: messages.LoadOther, payloads: Payloads
+) -> messages.AnyMessage:
+    """Load a model because another one asks for it."""
+    await daemon.model_control.load(message, payloads)
+    return messages.Done()
+
+
+async def unload_other(
+    daemon: Daemon, peer: Peer, message: messages.UnloadOther, payloads: Payloads
+) -> messages.AnyMessage:
+    """Unload a model because another one asks for it."""
+    await daemon.model_control.unload(message)
+    return messages.Done()
+
+
+async def ask_readiness(
+    daemon: Daemon, peer: Peer, message: messages.AskReadiness, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell whether a model is ready."""
+    return messages.Readiness(daemon.model_control.is_ready(message.name, message.version))
 
 
 async def attach(
@@ -259,6 +290,10 @@ _HANDLERS: dict[
     messages.WorkerSpent: worker_spent,
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.WorkerEnded: worker_ended,
+    messages.WorkerReadiness: worker_readiness,
+    messages.LoadOther: load_other,
+    messages.UnloadOther: unload_other,
+    messages.AskReadiness: ask_readiness,
     messages.Attach: attach,
     messages.MayCall: may_call,
     messages.CallsWait: calls_wait,

@@ -105,8 +105,10 @@ class Keeper:
     @property
     def serving(self) -> Worker | None:
         """The worker that can take a lane now."""
-        ready = self.state is InstanceState.READY
-        return self.worker if ready and self.worker and self.worker.alive else None
+        worker = self.worker
+        if self.state is not InstanceState.READY or worker is None or not worker.alive:
+            return None
+        return worker if worker.unwilling is None else None
 
     async def stop(self, grace_s: float) -> None:
         """End the worker after its batch, at most `grace_s` later; its proxies go elsewhere."""
@@ -122,10 +124,11 @@ class Keeper:
         """Return what status shows."""
         worker = self.worker if self.worker is not None and self.worker.alive else None
         done = worker.gauge.read() if worker is not None else None
+        unwilling = self.state is InstanceState.READY and worker is not None and worker.unwilling
         devices = self._spec.devices
         return messages.InstanceInfo(
             index=self.index,
-            state=self.state.value,
+            state="unready" if unwilling else self.state.value,
             pid=worker.pid if worker is not None else None,
             device=devices[self.index % len(devices)] if devices else None,
             lanes=lanes,

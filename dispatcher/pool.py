@@ -269,6 +269,20 @@ class Pool:
             keeper.state is InstanceState.FAILED for keeper in self._of(version)
         )
 
+    async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
+        """A model's own `is_ready` says something else: one that is not ready gets no batches, if others can.
+
+        Its proxies go to those, after what they have under way. Without any other it serves on until
+        the model is taken out of Triton.
+        """
+        worker.unwilling = None if ready else why
+        log = _log.info if ready else _log.warning
+        log("readiness", model=self._spec.name, worker=worker.name, ready=ready, why=why)
+        await self._tell(worker.name if ready else None)
+        if not ready and self.can_serve:
+            for _ in range(self._routes.lanes_of(worker.name)):
+                await worker.withdraw_lane()
+
     async def changed(self) -> None:
         """Wait until a worker came or went, or `wake` was called."""
         async with self._changed:

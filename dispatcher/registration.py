@@ -315,6 +315,11 @@ class Registration:
     def ready(self) -> bool:
         return self._machine.state is ModelState.READY
 
+    @property
+    def state(self) -> str:
+        """Where it stands, in the word that status shows."""
+        return "unready" if self._server_lost and self.ready else self._machine.state.value
+
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return what status shows."""
         name = self.spec.name
@@ -322,7 +327,7 @@ class Registration:
             name=name,
             version=self.spec.version,
             versions=self.spec.versions,
-            state="unready" if self._server_lost and self.ready else self._machine.state.value,
+            state=self.state,
             instances=self.pool.infos(),
             url=f"{http_url}/v2/models/{name}" if http_url else "",
             config=self.triton_config,

@@ -7,7 +7,7 @@ goes with the load request. Triton insists only that the folder of the version e
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,15 @@ def remove_links(models: Path) -> None:
     """Forget the links of a former daemon."""
     for one in models.iterdir():
         unlink(models, one.name)
+
+
+def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return a configuration that differs from that of the same model in another folder.
+
+    Triton (2.51) takes a model for unchanged whose files are older than those that it had, wherever they lie.
+    """
+    parameters = {**config.get("parameters", {}), MENDED_PARAMETER: {"string_value": folder}}
+    return {**config, "parameters": parameters}
 
 
 def cloud(places: Sequence[str]) -> list[str]:

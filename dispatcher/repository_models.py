@@ -20,6 +20,8 @@ import structlog
 from pytriton.dispatcher import model_folders, repository
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.folder_spec import Workshop, specification
+from pytriton.dispatcher.given_files import BadFileName, GivenFiles
+from pytriton.dispatcher.known_models import NATIVE, WORKERS, Known, KnownModels
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
@@ -32,25 +34,9 @@ _log = structlog.get_logger(__name__)
 
 #: Models that are loaded at once at the start; each may take all cores while it loads.
 _AT_ONCE = 4
-NATIVE, WORKERS = "tritonserver", "workers"
 #: States of tritonserver's for a model that it does not serve (any more).
 _GONE = ("", "UNAVAILABLE")
 _LOOK_S = 0.05
-
-
-@dataclasses.dataclass
-class _Known:
-    """What is known of a model beside its files."""
-
-    state: str = "unloaded"
-    served_by: str = ""
-    reason: str = ""
-    versions: list[int] = dataclasses.field(default_factory=list)
-    registration: Registration | None = None
-    config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
-    steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
-    loaded_at: float = 0.0
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
 class RepositoryModels:
@@ -73,7 +59,8 @@ class RepositoryModels:
         self._server = server
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)
-        self._known: dict[str, _Known] = {}
+        self.known = KnownModels(server, registry)
+        self._given = GivenFiles(models.parent / "given")
         self._begun = False
         repository.remove_links(models)
 
@@ -81,13 +68,13 @@ class RepositoryModels:
 
     async def start(self) -> None:
         """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
-        names = await self._places.names()
+        names = await self._names()
         wanted = list(names)
         if self._config.model_control_mode == "explicit":
             wanted = list(self._config.load_model)
             wanted = list(names) if wanted == ["*"] else wanted
         for name in wanted:
-            self._of(name).state = "loading"
+            self.known.of(name).state = "loading"
         self._begun = True
         slots = asyncio.Semaphore(_AT_ONCE)
         ensembles = await self._places.ensembles(names)
@@ -98,7 +85,7 @@ class RepositoryModels:
 
         await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
         for name in wanted:
-            if name in ensembles and not self._of(name).served_by:  # as another one's step
+            if name in ensembles and not self.known.of(name).served_by:  # as another one's step
                 await self._try_to_load(name)
         if self._config.model_control_mode == "poll":
             await self._poll()
@@ -106,7 +93,7 @@ class RepositoryModels:
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
         # An ensemble's steps were loaded before it, so they were known before.
-        natives = sorted(self._known.items(), key=lambda one: one[1].loaded_at)
+        natives = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
         for name, known in natives:
             if known.served_by == NATIVE and known.state == "ready":
                 async with known.lock:
@@ -117,9 +104,9 @@ class RepositoryModels:
 
         At the most, that takes the grace period.
         """
-        leaving = {name for name, known in self._known.items() if known.served_by == NATIVE}
+        leaving = {name for name, known in self.known.items() if known.served_by == NATIVE}
         for name in leaving:
-            await self._try(name, self._of(name), self._server.unload(name))
+            await self._try(name, self.known.of(name), self._server.unload(name))
         deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
         while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
             try:
@@ -132,7 +119,11 @@ class RepositoryModels:
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
     async def load(
-        self, name: str, config: Mapping[str, Any] | None = None, above: Sequence[str] = ()
+        self,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        above: Sequence[str] = (),
     ) -> None:
         """Load a model, or load it anew: the one that is there serves until then.
 
@@ -141,21 +132,26 @@ class RepositoryModels:
         Args:
             name: of the model
             config: a configuration to use instead of the one in its folder
+            files: all that its folder is to hold ("file:1/model.onnx"), until it is unloaded or loaded without
             above: the ensembles whose step it is
 
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
         """
-        names = await self._places.names()
+        names = await self._names()
+        given = await self._write(name, files) if files else None
+        if given is not None:
+            names[name] = str(given)
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND,
                 f"no model repository has a model {name!r}; there are: {known}",
             )
-        known_model = self._of(name)
+        known_model = self.known.of(name)
         async with known_model.lock:
             before = dataclasses.replace(known_model)
+            unneeded = given
             known_model.state = "loading"
             try:
                 await self._load(name, names[name], known_model, config, above)
@@ -169,6 +165,11 @@ class RepositoryModels:
             except BaseException:
                 known_model.state = before.state
                 raise
+            else:
+                if str(known_model.given) != names[name]:
+                    unneeded, known_model.given = known_model.given, given
+            finally:
+                self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
             known_model.loaded_at = time.time()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
@@ -179,7 +180,7 @@ class RepositoryModels:
         Raises:
             RemoteFailure: it is not served from a repository.
         """
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is None or not known.served_by:
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
@@ -196,58 +197,49 @@ class RepositoryModels:
                 known.state = "ready"
                 raise
             known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions = []
+            known.versions, known.steps = [], []
+            self._given.remove(known.given)
+            known.given = None
         _log.info("model of a repository unloaded", model=name)
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models that there are, with what became of them."""
-        names = await self._places.names()
+        names = await self._names()
         loading = not self._begun
         return [
             messages.RepositoryModel(
                 name=name,
                 repository=names.get(name, ""),
-                versions=self._of(name).versions,
-                state="loading" if loading else self._of(name).state,
-                served_by=self._of(name).served_by,
-                reason=self._of(name).reason,
+                versions=self.known.of(name).versions,
+                state="loading" if loading else self.known.of(name).state,
+                served_by=self.known.of(name).served_by,
+                reason=self.known.of(name).reason,
             )
-            for name in sorted({*names, *self._known})
+            for name in sorted({*names, *self.known})
         ]
-
-    def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return what status shows of the models that tritonserver serves itself."""
-        return [
-            messages.ModelInfo(
-                name=name,
-                version=max(known.versions, default=0),
-                state=self._state(known),
-                instances=[],
-                url=f"{http_url}/v2/models/{name}" if http_url else "",
-                registered_at=known.loaded_at,
-                served_by=NATIVE,
-                versions=known.versions if len(known.versions) > 1 else [],
-            )
-            for name, known in self._known.items()
-            if known.served_by == NATIVE
-        ]
-
-    def _state(self, known: _Known) -> str:
-        """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
-        if known.state != "ready":
-            return known.state
-        ready = {one.spec.name for one in self._registry if one.ready}
-        ready |= {name for name, one in self._known.items() if one.served_by == NATIVE}
-        up = self._server.ready and ready.issuperset(known.steps)
-        return "ready" if up else "unready"
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _of(self, name: str) -> _Known:
-        return self._known.setdefault(name, _Known())
+    async def _names(self) -> dict[str, str]:
+        """Return name -> repository; that of files which came with a request is the last to count."""
+        found = await self._places.names()
+        for name, known in self.known.items():
+            if known.given is not None:
+                found.setdefault(name, str(known.given))
+        return found
+
+    async def _write(self, name: str, files: Mapping[str, bytes]) -> Path:
+        try:
+            return await asyncio.to_thread(self._given.write, name, files)
+        except BadFileName as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"files for model {name}: {error}") from error
+        except OSError as error:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
+            ) from error
 
     async def _try_to_load(self, name: str) -> None:
-        known = self._of(name)
+        known = self.known.of(name)
         try:
             await self.load(name)
         except RemoteFailure as failure:
@@ -257,7 +249,7 @@ class RepositoryModels:
             known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
             _log.exception("model of a repository was not loaded", model=name)
 
-    async def _try(self, name: str, known: _Known, doing: Any) -> None:
+    async def _try(self, name: str, known: Known, doing: Any) -> None:
         try:
             await doing
         except RemoteFailure as failure:
@@ -268,7 +260,7 @@ class RepositoryModels:
         self,
         name: str,
         place: str,
-        known: _Known,
+        known: Known,
         config: Mapping[str, Any] | None,
         above: Sequence[str],
     ) -> None:
@@ -312,9 +304,9 @@ class RepositoryModels:
             return
         above = [*above, model.name]
         ours = {registration.spec.name for registration in self._registry}
-        there = await self._places.names()
+        there = await self._names()
         for step in dict.fromkeys(steps):
-            if step in above or step in ours or step not in there or self._of(step).served_by:
+            if step in above or step in ours or step not in there or self.known.of(step).served_by:
                 continue
             try:
                 await self.load(step, above=above)
@@ -324,25 +316,31 @@ class RepositoryModels:
                 ) from failure
 
     async def _load_native(
-        self, model: FoundModel, known: _Known, config: Mapping[str, Any] | None
+        self, model: FoundModel, known: Known, config: Mapping[str, Any] | None
     ) -> None:
         if known.served_by == WORKERS:
             raise UnservableModel(
                 f"model {model.name} is served by workers; unload it before tritonserver serves it"
             )
+        link = self._models / model.name
+        former = link.readlink() if known.served_by else None
         repository.link(self._models, model.name, model.folder)
         override = None if config is None else dict(config)
+        if former is not None and former != model.folder:
+            override = repository.marked(override or model.config, str(model.folder))
         try:
             await self._server.load(model.name, override)
         except BaseException:
-            if not known.served_by:
+            if former is None:
                 repository.unlink(self._models, model.name)
+            else:
+                repository.link(self._models, model.name, former)
             raise
         known.served_by, known.config = NATIVE, override
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
-    def _refuse_registered(self, name: str, known: _Known) -> None:
+    def _refuse_registered(self, name: str, known: Known) -> None:
         """A name that somebody has registered is theirs."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         if present is None:
@@ -372,8 +370,8 @@ class RepositoryModels:
             for name in sorted(changed, key=lambda name: name in ensembles):
                 await self._try_to_load(name)
             for name in seen.keys() - now.keys():
-                if self._of(name).served_by:
-                    await self._try(name, self._of(name), self.unload(name))
+                if self.known.of(name).served_by:
+                    await self._try(name, self.known.of(name), self.unload(name))
             seen = now
 
 

@@ -30,6 +30,7 @@ class Worker:
         gauge: what it is doing; closed when it has ended.
         spent: resolves with the reason when it should be replaced though it serves.
         condemned: why the dispatcher ends it; None when it ends, or ended, by itself or on request.
+        unwilling: why its model says that it is not ready (`is_ready`); None when it is, or says nothing.
         log_hint: where its own words are to be found; completes an error's text.
     """
 
@@ -50,6 +51,7 @@ class Worker:
         self.lane_path = lane_path
         self.gauge = gauge
         self.condemned: str | None = None
+        self.unwilling: str | None = None
         self.log_hint = f"; its log: pytriton-daemon logs {spec.name}"
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()

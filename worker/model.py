@@ -71,6 +71,9 @@ class Model:
             buffers.set_output_source_of_thread(self._buffers.allocate)
             context.serve_in_thread(infer, self._declared)
 
+    def watch_readiness(self, worker: str, endpoint: str) -> None:
+        """A Triton Python model may have a word in it."""
+
     def close(self) -> None:
         """It serves no longer: leave nothing of it behind in this process."""
         context.forget(self.produce, self._declared)

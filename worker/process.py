@@ -50,7 +50,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
         try:
-            model = _load(load, payloads, endpoint)
+            model = _load(load, payloads, endpoint, worker)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             text = sendable(f"{type(error).__name__}: {error}")
             traceback.print_exc()
@@ -61,6 +61,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker))
+            model.watch_readiness(worker, endpoint)
             try:
                 loop.run(signal_pipe(signal.SIGTERM))
                 model.close()
@@ -70,10 +71,10 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 
-def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str) -> Model:
+def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str) -> Model:
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    model = _load_model(load, payloads, endpoint)
+    model = _load_model(load, payloads, endpoint, worker)
     if load.tracing:
         tracing.prepare()
     warm_up(model, load.spec.warmups)
@@ -85,12 +86,14 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str) ->
     return model
 
 
-def _load_model(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str) -> Model:
+def _load_model(
+    load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str
+) -> Model:
     if load.spec.python_model is not None:
         # Here, so that other workers do without it.
         from pytriton.worker.python_loading import load_python_model
 
-        return load_python_model(payloads[0], load.spec, load.instance, endpoint)
+        return load_python_model(payloads[0], load.spec, load.instance, endpoint, worker)
     infer = load_callable(payloads[0], load.spec)
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)

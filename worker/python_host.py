@@ -9,12 +9,18 @@ from pytriton import calls, pb_utils
 from pytriton.exceptions import PyTritonError
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient, ControlTimeout
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import RemoteFailure, sendable
 from pytriton.ipc.lane import MetricUpdate
 from pytriton.pb_utils import host
 
 #: Seconds within which a daemon that is well answers.
 _ANSWER_S = 10.0
+#: In the words of Triton's python backend.
+_CANNOT = {
+    "load": "Failed to load model",
+    "unload": "Failed to unload model",
+    "is_ready": "Failed to check model readiness",
+}
 
 
 class WorkerHost(host.Host):
@@ -23,10 +29,11 @@ class WorkerHost(host.Host):
     Changes of metrics are kept until there is somebody to give them to. Calls go through the proxy.
     """
 
-    def __init__(self, model_name: str, model_dir: str | None, endpoint: str) -> None:
-        """`endpoint` is the dispatcher's."""
+    def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:
+        """`endpoint` is the dispatcher's, `worker` the name that it knows this process by."""
         self.model_name = model_name
         self.model_dir = model_dir
+        self._worker = worker
         self._endpoint = endpoint
         self._updates: list[MetricUpdate] = []
         self._listener: Callable[[], None] | None = None
@@ -46,27 +53,27 @@ class WorkerHost(host.Host):
         return taken
 
     def control(self, action: str, model_name: str, **arguments: Any) -> bool:
-        if action != "is_ready":
-            raise pb_utils.TritonModelException(
-                f"{action}_model({model_name!r}): what tritonserver serves is the daemon's business here. Register and "
-                "unregister models with pytriton.connect() instead."
+        question: messages.AnyMessage
+        files: dict[str, bytes] = {}
+        if action == "load":
+            files = arguments["files"]
+            config = sendable(arguments["config"])
+            question = messages.LoadOther(self._worker, sendable(model_name), config, list(files))
+        elif action == "unload":
+            question = messages.UnloadOther(
+                self._worker, sendable(model_name), arguments["unload_dependents"]
             )
-        wanted = str(arguments.get("model_version", ""))
-        # A connection of its own: the worker's is another thread's.
+        else:
+            question = messages.AskReadiness(sendable(model_name), arguments["model_version"])
+        # A connection of its own: the worker's is another thread's. A load takes as long as it takes; this process
+        # ends with the daemon.
+        timeout_s = None if action == "load" else _ANSWER_S
         try:
             with ControlClient(self._endpoint) as control:
-                answer = control.ask(messages.ListModels(), timeout_s=_ANSWER_S)
+                answer = control.ask(question, list(files.values()), timeout_s=timeout_s)
         except (RemoteFailure, ControlTimeout) as error:
-            raise pb_utils.TritonModelException(
-                f"the daemon could not be asked: {error}"
-            ) from error
-        assert isinstance(answer, messages.Models)  # nothing else answers that
-        return any(
-            one.name == model_name
-            and one.state == "ready"
-            and wanted in ("", "-1", str(one.version))
-            for one in answer.models
-        )
+            raise pb_utils.TritonModelException(f"{_CANNOT[action]}: {error}") from error
+        return isinstance(answer, messages.Readiness) and answer.ready
 
     def infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -17,24 +16,25 @@ from pytriton.pb_utils import host
 from pytriton.worker.callables import LoadError, load_object
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, instance_arguments
+from pytriton.worker.python_readiness import wait_ready
 
 
 def load_python_model(
-    payload: bytes, spec: messages.ModelSpec, instance: int, endpoint: str
+    payload: bytes, spec: messages.ModelSpec, instance: int, endpoint: str, worker: str
 ) -> PythonModel:
-    """Make the instance of a worker: import, construct, `initialize`, and `is_ready` if it has one.
+    """Make the instance of a worker: import, construct, `initialize`, and wait for its `is_ready` if it has one.
 
     `endpoint` is the dispatcher's, for what the model asks of it.
 
     Raises:
-        LoadError: there is no such file or class, or it says that it is not ready.
+        LoadError: there is no such file or class, or it does not become ready.
         Exception: whatever it raises.
     """
     model = spec.python_model
     assert model is not None
     pb_utils.install()
     folder = Path(model.folder) / str(spec.version) if model.folder else None
-    host.use(WorkerHost(spec.name, None if folder is None else str(folder), endpoint))
+    host.use(WorkerHost(worker, spec.name, None if folder is None else str(folder), endpoint))
     made = model_class(folder, model.file) if folder is not None else load_object(payload, spec)
     loaded = made() if inspect.isclass(made) else made
     arguments = instance_arguments(spec, instance)
@@ -42,8 +42,8 @@ def load_python_model(
         raise LoadError(f"model {spec.name}: class {type(loaded).__name__} has no method `execute`")
     if hasattr(loaded, "initialize"):
         loaded.initialize(arguments)
-    if hasattr(loaded, "is_ready") and not _told(loaded.is_ready()):
-        raise LoadError(f"model {spec.name}: its is_ready() returned False after initialize()")
+    if hasattr(loaded, "is_ready"):
+        wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s)
     return PythonModel(spec, loaded, arguments["model_instance_name"])
 
 
@@ -76,11 +76,3 @@ def model_class(folder: Path, file: str) -> Any:
     if not hasattr(module, "TritonPythonModel"):
         raise LoadError(f"{path} defines no class TritonPythonModel")
     return module.TritonPythonModel
-
-
-def _told(answer: Any) -> bool:
-    return bool(asyncio.run(_wait(answer)) if inspect.isawaitable(answer) else answer)
-
-
-async def _wait(answer: Any) -> Any:
-    return await answer

@@ -33,6 +33,7 @@ from pytriton.ipc.lane import (
 )
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.python_readiness import Watch
 
 
 class WrongReturn(pb_utils.TritonModelException):
@@ -63,9 +64,18 @@ class PythonModel(Model):
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
         self._events = None
+        self._watch: Watch | None = None
+
+    def watch_readiness(self, worker: str, endpoint: str) -> None:
+        """From now on tell the dispatcher what the model's `is_ready` says, if it has one."""
+        is_ready = getattr(self._instance, "is_ready", None)
+        if is_ready is not None:
+            self._watch = Watch(worker, endpoint, is_ready)
 
     def close(self) -> None:
         """Call the model's `finalize`; what it raises goes to the model's log."""
+        if self._watch is not None:
+            self._watch.stop()
         finalize = getattr(self._instance, "finalize", None)
         if finalize is None:
             return

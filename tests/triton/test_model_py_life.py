@@ -137,11 +137,6 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
     broken = make_model(tmp_path / "broken", initialize="raise pb_utils.TritonModelException('no')")
     with pytest.raises(RegistrationError, match="TritonModelException: no"):
         client.register_model(broken)
-    unready = make_model(
-        tmp_path / "unready", more="    def is_ready(self):\n        return False\n"
-    )
-    with pytest.raises(RegistrationError, match="is_ready"):
-        client.register_model(unready)
     with pytest.raises(PyTritonBadParameterError, match="There is no folder"):
         client.register_model(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()

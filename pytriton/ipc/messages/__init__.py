@@ -1,13 +1,15 @@
 """Control messages: every message that the dispatcher sends or receives, and their bytes.
 
-Who talks to whom (each name is one frozen type of `client`, `answers`, `worker` or `proxy`, the
-modules of this package, all of whose names are also here)::
+Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`, `python_model` or
+`proxy`, the modules of this package, all of whose names are also here)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
+    worker ── WorkerReadiness, LoadOther, UnloadOther, AskReadiness ──▶ dispatcher
+    worker ◀─ Done, Readiness, Failure ── dispatcher
     registrant with workers in its threads ◀─ StartWorker, EndWorker, Released ── dispatcher
     proxy  ── Attach, LaneLost, BatchOverdue, MayCall, CallsWait, Detach ──▶ dispatcher
     proxy  ◀─ Attached, Verdict, StuckCalls, Failure ── dispatcher
@@ -82,6 +84,14 @@ from pytriton.ipc.messages.proxy import (
     Verdict,
     WithProxy,
 )
+from pytriton.ipc.messages.python_model import (
+    AskReadiness,
+    LoadOther,
+    Readiness,
+    UnloadOther,
+    WithModel,
+    WorkerReadiness,
+)
 from pytriton.ipc.messages.worker import (
     EndWorker,
     LoadModel,
@@ -101,6 +111,7 @@ __all__ = [
     "PROTOCOL",
     "Action",
     "AnyMessage",
+    "AskReadiness",
     "Attach",
     "Attached",
     "BatchOverdue",
@@ -119,6 +130,7 @@ __all__ = [
     "ListModels",
     "LoadFromRepository",
     "LoadModel",
+    "LoadOther",
     "LogLines",
     "MalformedMessage",
     "MayCall",
@@ -128,6 +140,7 @@ __all__ = [
     "Models",
     "Progress",
     "PythonModel",
+    "Readiness",
     "Register",
     "Registered",
     "Released",
@@ -143,6 +156,7 @@ __all__ = [
     "Status",
     "StuckCalls",
     "UnloadFromRepository",
+    "UnloadOther",
     "Unregister",
     "Verdict",
     "Warmup",
@@ -152,6 +166,7 @@ __all__ = [
     "WorkerEnded",
     "WorkerFailed",
     "WorkerHello",
+    "WorkerReadiness",
     "WorkerReady",
     "WorkerSpent",
     "WorkerUnrecoverable",
@@ -160,7 +175,7 @@ __all__ = [
     "encode",
 ]
 
-AnyMessage = Union[FromClient, ToClient, WithWorker, WithProxy]
+AnyMessage = Union[FromClient, ToClient, WithWorker, WithModel, WithProxy]
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)

@@ -1,0 +1,129 @@
+"""`is_ready` of a Triton Python model: waited for at first, asked again while it serves, shown where users look."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.inference import Inference
+from support.model_folders import CONFIG, make_model
+from support.running import RunningDaemon, eventually
+
+from pytriton.exceptions import RegistrationError
+
+#: Ready while a file says so for its instance.
+IS_READY = """
+    def is_ready(self):
+        said = open(os.path.join(FOLDER, self.args["model_instance_name"])).read()
+        if said == "raise":
+            raise OSError("the database is gone")
+        return said == "yes"
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(unready_after_s=0.5) as running:
+        yield running
+
+
+def ask(daemon: RunningDaemon, model: str, what: str) -> str:
+    inference = Inference("http", daemon.http)
+    try:
+        told = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
+    finally:
+        inference.close()
+    return str(told[0].decode())
+
+
+def health(daemon: RunningDaemon, model: str) -> int:
+    """Return the status of the model's readiness at tritonserver."""
+    try:
+        with urllib.request.urlopen(f"http://{daemon.http}/v2/models/{model}/ready") as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def make(folder: Path, answers: Path, more: str = IS_READY, config: str = CONFIG) -> Path:
+    return make_model(folder, more=more.replace("FOLDER", repr(str(answers))), config=config)
+
+
+def test_one_instance_of_two_is_not_ready_and_the_other_serves(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    for instance in ("moody_0_0", "moody_0_1"):
+        (answers / instance).write_text("yes")
+    config = CONFIG + "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
+    model = daemon.client.register_model(make(tmp_path / "moody", answers, config=config))
+
+    def states() -> list[str]:
+        return [one.state for one in model.instances]
+
+    assert states() == ["ready", "ready"]
+    (answers / "moody_0_0").write_text("no")
+    eventually(lambda: states() == ["unready", "ready"], lambda: str(states()))
+    name = "self.args['model_instance_name']"
+    # A proxy sees that its lane is closed when it has a batch.
+    eventually(
+        lambda: ask(daemon, "moody", name) and model.instances[0].lanes == 0,
+        "its proxies have gone over",
+    )
+    assert {ask(daemon, "moody", name) for _ in range(20)} == {"moody_0_1"}
+    assert health(daemon, "moody") == 200
+    (answers / "moody_0_1").write_text("raise")
+    eventually(lambda: health(daemon, "moody") == 400, "the model is not ready")
+    assert model.info().state == "unready"
+    lines = [json.loads(line) for line in daemon.client.logs("moody")]
+    assert any("the database is gone" in one["event"] for one in lines)
+    assert "is_ready() raised OSError: the database is gone" in daemon.said()
+    for instance in ("moody_0_0", "moody_0_1"):
+        (answers / instance).write_text("yes")
+    eventually(lambda: health(daemon, "moody") == 200, "the model is ready again")
+    model.wait_ready()
+    assert {ask(daemon, "moody", "6 * 7") for _ in range(10)} == {"42"}
+    assert sum(one.restarts for one in model.instances) == 0
+
+
+def test_a_registration_waits_for_it(daemon: RunningDaemon, tmp_path: Path) -> None:
+    later = make_model(
+        tmp_path / "later",
+        initialize="self.asked = 0",
+        more="    async def is_ready(self):\n"
+        "        self.asked += 1\n"
+        "        return self.asked > 2\n",
+    )
+    daemon.client.register_model(later)
+    assert int(ask(daemon, "later", "self.asked")) > 2
+    never = make_model(tmp_path / "never", more="    def is_ready(self):\n        return False\n")
+    with pytest.raises(RegistrationError, match=r"is_ready\(\) returned False.*load_timeout_s=3"):
+        daemon.client.register_model(never, load_timeout_s=3.0)
+    wrong = make_model(tmp_path / "wrong", more="    def is_ready(self):\n        return 'yes'\n")
+    with pytest.raises(RegistrationError, match=r"returned 'yes', which is no bool"):
+        daemon.client.register_model(wrong, load_timeout_s=2.0)
+
+
+def test_one_that_does_not_return_is_not_ready(daemon: RunningDaemon, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    slow = """
+    def is_ready(self):
+        import time
+        while os.path.exists(os.path.join(FOLDER, "hang")):
+            time.sleep(0.1)
+        return True
+"""
+    model = daemon.client.register_model(make(tmp_path / "hanging", answers, slow))
+    (answers / "hang").touch()
+    eventually(lambda: health(daemon, "hanging") == 400, "the model is not ready")
+    assert "is_ready() has not returned for 5 s" in daemon.said()
+    (answers / "hang").unlink()
+    model.wait_ready()
+    assert health(daemon, "hanging") == 200
