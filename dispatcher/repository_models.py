@@ -23,7 +23,6 @@ from pytriton.dispatcher.folder_spec import Workshop, specification
 from pytriton.dispatcher.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.known_models import NATIVE, WORKERS, Known, KnownModels
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
-from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.repository_places import CLOUD, Places
 from pytriton.dispatcher.tritonserver import TritonServer
