@@ -279,7 +279,7 @@ class Pool:
         log = _log.info if ready else _log.warning
         log("readiness", model=self._spec.name, worker=worker.name, ready=ready, why=why)
         await self._tell(worker.name if ready else None)
-        if not ready and self.can_serve:
+        if not ready and self.ready_workers(worker.version):
             for _ in range(self._routes.lanes_of(worker.name)):
                 await worker.withdraw_lane()
 

@@ -108,11 +108,10 @@ def test_what_is_no_repository_of_python_models_is_refused(
 
 
 def test_the_command_line_registers_a_repository(daemon: RunningDaemon, tmp_path: Path) -> None:
-    for name in ("left", "right"):
-        repositories.add_multiplier(tmp_path, name, {1: 6})
+    repositories.add_multiplier(tmp_path, "only", {1: 6})
     command = [sys.executable, "-m", "pytriton.cli", "register", "--model-dir", str(tmp_path)]
     command += ["--runtime-dir", daemon.config.runtime_dir]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["left", "right"]
-    assert ask(daemon, "right") == 6
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["only"]
+    assert ask(daemon, "only") == 6
