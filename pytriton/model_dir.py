@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytriton import gpus
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 CONFIG_FILE = "config.pbtxt"
@@ -22,7 +23,6 @@ _CODE_FIELDS = (
     "name", "platform", "backend", "runtime", "instance_group", "default_model_filename",
     "cc_model_filenames", "version_policy",
 )  # fmt: skip
-_GPUS = "/proc/driver/nvidia/gpus"
 
 
 def parse_config(text: str, where: str) -> Any:
@@ -137,18 +137,17 @@ def places_of(config: Any) -> list[Place]:
     """Return the instances that the instance groups ask for; one on the CPU without any.
 
     Raises:
-        PyTritonValidationError: GPUs are asked for where there are none.
+        PyTritonValidationError: GPUs are asked for that are not there.
     """
     places: list[Place] = []
     for index, group in enumerate(config.instance_group):
         name = group.name or f"{config.name}_{index}"
         count = group.count or 1
         if group.kind == group.KIND_GPU:
-            gpus = [str(gpu) for gpu in group.gpus] or _gpus(config.name)
             places += [
                 Place(f"{name}_{number}_gpu{gpu}", "GPU", gpu)
                 for number in range(count)
-                for gpu in gpus
+                for gpu in _gpus(config, group)
             ]
         else:
             kind = "MODEL" if group.kind == group.KIND_MODEL else "CPU"
@@ -156,17 +155,34 @@ def places_of(config: Any) -> list[Place]:
     return places or [Place(f"{config.name}_0", "CPU", "0")]
 
 
-def _gpus(name: str) -> list[str]:
-    try:
-        count = len(os.listdir(_GPUS))
-    except OSError:
-        count = 0
-    if not count:
+def devices_of(places: Sequence[Place], count: int) -> list[str | None]:
+    """Return CUDA_VISIBLE_DEVICES for each of `count` instances, the GPUs in turn; none without any GPU.
+
+    A GPU is hidden from instances that are not on it, and so it is number 0 to its own.
+    """
+    if not any(place.kind == "GPU" for place in places):
+        return []
+    there = gpus.visible()
+    of_place = [there[int(place.device)] if place.kind == "GPU" else None for place in places]
+    return [of_place[index % len(of_place)] for index in range(count)]
+
+
+def _gpus(config: Any, group: Any) -> list[str]:
+    """Return the GPUs of an instance group of KIND_GPU: those that it names, or all."""
+    there = len(gpus.visible())
+    if not there:
         raise PyTritonValidationError(
-            f"Model {name!r} has an instance group of KIND_GPU and this machine has no GPU. Write KIND_CPU, or "
-            "KIND_AUTO."
+            f"Model {config.name!r} has an instance group of KIND_GPU and this machine has no GPU"
+            + (f" (${gpus.VARIABLE} hides them)" if gpus.VARIABLE in os.environ else "")
+            + ". Write KIND_CPU, or KIND_AUTO."
         )
-    return [str(index) for index in range(count)]
+    for gpu in group.gpus:
+        if not 0 <= gpu < there:
+            raise PyTritonValidationError(
+                f"Model {config.name!r} has an instance group on GPU {gpu}, and this machine has the GPUs "
+                f"{', '.join(map(str, range(there)))}. Mend `gpus` of its instance_group."
+            )
+    return [str(gpu) for gpu in group.gpus or range(there)]
 
 
 def versions_of(folder: Path, file: str) -> list[int]:

@@ -110,8 +110,9 @@ def prepare_model(
         said = _completed(source, said, world, versions[-1], file)
     _check(said, where)
     document = model_dir.config_for_triton(said, versions)
-    model = _python_model(source, said, options, file)
-    spec = _spec(name, versions, document, world, options, model)
+    places = _places(said, options)
+    model = _python_model(source, said, places, file)
+    spec = _spec(name, versions, document, world, options, places, model)
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
@@ -148,6 +149,7 @@ def _spec(
     document: dict[str, Any],
     world: messages.World,
     options: Options,
+    places: list[model_dir.Place],
     model: messages.PythonModel,
 ) -> messages.ModelSpec:
     devices = device_list(options.devices)
@@ -155,14 +157,15 @@ def _spec(
     if asked is None and not devices:
         asked = len(model.kinds)
     streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
+    instances = count_instances(asked, devices, None)
     return messages.ModelSpec(
         name=name,
         version=versions[-1],
         versions=versions if len(versions) > 1 else [],
         config=document,
         world=world,
-        instances=count_instances(asked, devices, None),
-        devices=devices,
+        instances=instances,
+        devices=devices or model_dir.devices_of(places, instances),
         load_timeout_s=options.load_timeout_s,
         on_crash=options.on_crash,
         spares=options.spares,
@@ -175,22 +178,24 @@ def _spec(
     )
 
 
-def _python_model(source: _Source, said: Any, options: Options, file: str) -> messages.PythonModel:
-    devices = device_list(options.devices)
-    if devices:  # each worker sees its own device only, as number 0
-        places = [
-            model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
-            for index, device in enumerate(devices)
-        ]
-    else:
-        places = model_dir.places_of(said)
+def _places(said: Any, options: Options) -> list[model_dir.Place]:
+    """Return where the instances run: as `devices=` says, else as the configuration does."""
+    return [
+        model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
+        for index, device in enumerate(device_list(options.devices))
+    ] or model_dir.places_of(said)
+
+
+def _python_model(
+    source: _Source, said: Any, places: list[model_dir.Place], file: str
+) -> messages.PythonModel:
     return messages.PythonModel(
         model_config=model_dir.config_for_model(said),
         folder="" if source.folder is None else str(source.folder),
         file=file,
         names=[place.name for place in places],
         kinds=[place.kind for place in places],
-        device_ids=[place.device for place in places],
+        device_ids=["0" for _ in places],  # each worker sees its own GPU only, as number 0
         streams=_STREAM_NAMES.search(source.text) is not None,
     )
 

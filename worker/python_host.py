@@ -99,7 +99,11 @@ class WorkerHost(host.Host):
 
 
 class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
-    """The responses of a decoupled model to one request, as they come. The last one may be empty."""
+    """The responses of a decoupled model to one request, as they come.
+
+    That there are no more is the end, not an empty response as now and then in Triton's python backend: a model that
+    is prepared for one works, and so does one that is not.
+    """
 
     def __init__(self, pending: calls.Pending) -> None:
         self._pending = pending
@@ -111,6 +115,8 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         delivery = self._pending.wait()
         assert delivery is not None  # no time-out was given
         self._ended = delivery.final
+        if _is_empty(delivery):
+            raise StopIteration
         return _response(delivery)
 
     def __aiter__(self) -> ResponseIterator:
@@ -121,6 +127,8 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
             raise StopAsyncIteration
         delivery = await self._pending.wait_async()
         self._ended = delivery.final
+        if _is_empty(delivery):
+            raise StopAsyncIteration
         return _response(delivery)
 
     def cancel(self) -> None:
@@ -144,10 +152,15 @@ def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.Model
     )
 
 
+def _is_empty(delivery: calls.Delivery) -> bool:
+    return delivery.final and delivery.error is None and not delivery.outputs
+
+
 def _response(delivery: calls.Delivery) -> pb_utils.InferenceResponse:
     if delivery.error is not None:
         code = getattr(pb_utils.TritonError, delivery.code, pb_utils.TritonError.INTERNAL)
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(delivery.error, code))
+        text = delivery.error.replace("pytriton.stream(...)", "exec(decoupled=True)")
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
     return pb_utils.InferenceResponse(
         [pb_utils.Tensor(name, array) for name, array in delivery.outputs.items()]
     )

@@ -24,5 +24,10 @@ class PreferredMemory:
     """Where the outputs of a call to another model should lie. A worker always gets them on the CPU."""
 
     def __init__(self, preferred_memory_type: _MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, _MemoryType):
+            raise TypeError(
+                "PreferredMemory takes TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, got "
+                f"{preferred_memory_type!r:.80}"
+            )
         self.preferred_memory_type = preferred_memory_type
         self.preferred_device_id = preferred_device_id

@@ -35,6 +35,7 @@ TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     for name in DATATYPES
     if name != "BF16"
 }
+TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool  # as in Triton's own table
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:

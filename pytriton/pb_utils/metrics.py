@@ -61,6 +61,17 @@ class MetricFamily:
         return Metric(self._name, self._description, self._kind, labels, buckets)
 
 
+class _Number:
+    """What metrics of the same name and labels share, as in tritonserver."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.lock = threading.Lock()
+
+
+_numbers: dict[tuple[str, tuple[tuple[str, str], ...]], _Number] = {}
+
+
 class Metric:
     """One number, made by `MetricFamily.Metric`. For any number of threads."""
 
@@ -90,8 +101,7 @@ class Metric:
             "labels": given,
             "buckets": None if buckets is None else [float(bound) for bound in buckets],
         }
-        self._value = 0.0
-        self._lock = threading.Lock()
+        self._number = _numbers.setdefault((name, tuple(sorted(given.items()))), _Number())
         host.current().metric(MetricUpdate(**self._about))
 
     def increment(self, value: float) -> None:
@@ -132,15 +142,16 @@ class Metric:
             TritonModelException: a histogram is not one number.
         """
         self._refuse("value", _MetricKind.HISTOGRAM)
-        return self._value
+        return self._number.value
 
     def _change(self, change: str, value: float) -> None:
         value = float(value)
-        with self._lock:
+        number = self._number
+        with number.lock:
             if change == "increment":
-                self._value += value
+                number.value += value
             elif change == "set":
-                self._value = value
+                number.value = value
             host.current().metric(MetricUpdate(**self._about, change=change, value=value))
 
     def _refuse(self, what: str, *kinds: _MetricKind) -> None:

@@ -73,7 +73,11 @@ class InferenceRequest:
         if not isinstance(model_name, str) or not model_name:
             raise TypeError("InferenceRequest: model_name= has to name the model to call")
         if not isinstance(correlation_id, (int, str)):
-            raise TypeError(f"correlation_id has to be an int or a str, got {correlation_id!r:.80}")
+            raise TritonModelException(
+                f"Correlation ID must be integer or string, got {correlation_id!r:.80}"
+            )
+        if trace is not None and not isinstance(trace, InferenceTrace):
+            raise TypeError(f"trace has to be the trace() of a request, got {trace!r:.80}")
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._inputs = optional_tensors(inputs, "inputs")

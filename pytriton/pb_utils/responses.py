@@ -19,18 +19,22 @@ def parameters_text(given: Optional[Parameters]) -> str:
     """Return parameters as JSON.
 
     Raises:
-        TritonModelException: names that are no str, or values that are no bool, int or str.
+        TritonModelException: no dict, names that are no str, or values that are no bool, int or str.
     """
-    if given is None or not given:
+    if given is None:
         return "{}"
-    if isinstance(given, str):
-        return given
+    if not isinstance(given, Mapping):
+        raise TritonModelException(f"Expect parameters to be a dict, found type {type(given)}")
     for name, value in given.items():
-        if not isinstance(name, str) or not isinstance(value, (bool, int, str)):
+        if not isinstance(name, str):
             raise TritonModelException(
-                f"Expect parameters values to have type bool/int/str, found {name!r:.80}: {type(value).__name__}"
+                f"Expect parameters keys to have type str, found type {type(name)}"
             )
-    return json.dumps(dict(given), separators=(",", ":"))
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)} of {name!r:.80}"
+            )
+    return json.dumps(dict(given))
 
 
 class InferenceResponse:
@@ -39,7 +43,7 @@ class InferenceResponse:
     Args:
         output_tensors: those that the client did not ask for are left out
         error: fails this request alone
-        parameters: of the response (str to bool, int or str); tritonserver 2.51 cannot send them
+        parameters: of the response (str to bool, int or str); only the compiled proxy can send them
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")

@@ -1,4 +1,4 @@
-"""load_model, unload_model and is_model_ready from a model.py: as in Triton's python backend, but for registered names."""
+"""load_model, unload_model, is_model_ready from a model.py: as in Triton's python backend, but for registered names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 from support.inference import Inference
 from support.model_folders import make_model
 from support.plain_triton import plain_triton
@@ -18,7 +19,7 @@ from support.running import RunningDaemon, eventually
 ASKER = """
     def tell(self, what):
         try:
-            return eval(what, {"pb_utils": pb_utils, "self": self})
+            return eval(what, {"pb_utils": pb_utils, "self": self, "np": np})
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 """
@@ -46,6 +47,78 @@ def ask(http: str, model: str, what: str) -> str:
 def control(http: str, call: str) -> str:
     """Have the model `asker` call a function of pb_utils; return what it gave."""
     return ask(http, "asker", f"self.tell({'pb_utils.' + call!r})")
+
+
+_MADE = "pb_utils.InferenceRequest(inputs=[], requested_output_names=['a'], model_name='m'{})"
+_METRIC = (
+    "(lambda f: (lambda m: ({1}))(f.Metric({{'a': 'b'}})))"
+    "(pb_utils.MetricFamily('asked_{0}', 'x', pb_utils.MetricFamily.{0}))"
+)
+#: What both answer the same, by subject.
+EXPRESSIONS = {
+    "arguments": [
+        "sorted(self.args)",
+        "[self.args[k] for k in ('model_name', 'model_version', 'model_instance_kind')]",
+        "[self.args[k] for k in ('model_instance_name', 'model_instance_device_id')]",
+        "self.args['model_config']",
+        "pb_utils.get_model_dir().split('/')[-2:]",
+    ],
+    "tensors": [
+        "pb_utils.Tensor('x', np.arange(6).reshape(2, 3).T).as_numpy().tolist()",
+        "pb_utils.Tensor('x', np.zeros((0, 3), np.float32)).shape()",
+        "pb_utils.Tensor('x', np.array([b'a', 'b'], object)).as_numpy().tolist()",
+        "pb_utils.Tensor('x', np.array([True])).is_cpu()",
+        "pb_utils.Tensor('x', np.arange(4)).__dlpack_device__()",
+        "type(pb_utils.Tensor('x', np.arange(4)).to_dlpack()).__name__",
+        "pb_utils.Tensor('', np.arange(3))",
+        "pb_utils.Tensor('x', [1, 2])",
+        "(lambda a: pb_utils.Tensor('x', a).as_numpy() is a)(np.arange(3))",
+    ],
+    "types": [
+        "sorted(pb_utils.TRITON_STRING_TO_NUMPY)",
+        "[np.dtype(pb_utils.triton_to_numpy_type(n)).name for n in range(1, 14)]",
+        "[pb_utils.numpy_to_triton_type(d) for d in (np.bool_, np.int64, np.object_, np.bytes_)]",
+        "pb_utils.triton_string_to_numpy('TYPE_BOOL'), pb_utils.triton_string_to_numpy('TYPE_FP16')",
+        "pb_utils.triton_string_to_numpy('TYPE_BF16')",
+        "pb_utils.serialize_byte_tensor(np.array([b'ab', 'c'], object))",
+        "pb_utils.serialize_byte_tensor(np.array([], object)), pb_utils.serialize_byte_tensor(np.arange(2))",
+        r"pb_utils.deserialize_bytes_tensor(b'\x02\x00\x00\x00ab').tolist()",
+        "pb_utils.using_decoupled_model_transaction_policy({'model_transaction_policy': {'decoupled': True}})",
+    ],
+    "errors": [
+        "pb_utils.TritonError('m').message(), int(pb_utils.TritonError('m').code())",
+        "[int(getattr(pb_utils.TritonError, n)) for n in dir(pb_utils.TritonError) if n.isupper()]",
+        "pb_utils.TritonError(), pb_utils.TritonError(3)",
+        "pb_utils.InferenceResponse(error=pb_utils.TritonError('x')).has_error()",
+        "pb_utils.InferenceResponse().has_error(), pb_utils.InferenceResponse().error()",
+        "pb_utils.InferenceResponse([3])",
+        "pb_utils.TritonModelException('x').args",
+    ],
+    "requests": [
+        _MADE.format("") + ".parameters()",
+        _MADE.format(", parameters={'a': 1, 'b': True, 'c': 'd'}") + ".parameters()",
+        _MADE.format(", correlation_id='abc'") + ".correlation_id()",
+        _MADE.format(", flags=3, timeout=7") + ".flags()",
+        "pb_utils.InferenceRequest('id', 3, [], ['a'], 'm', 2, 1, 1000).timeout()",
+        _MADE.format(", parameters={3: 1}"),
+        _MADE.format(", trace=3"),
+        "pb_utils.PreferredMemory(3)",
+    ],
+    "metrics and logs": [
+        _METRIC.format("COUNTER", "m.increment(2), m.value()"),
+        _METRIC.format("GAUGE", "m.set(5), m.increment(-3), m.value()"),
+        "[int(getattr(pb_utils.Logger, n)) for n in ('INFO', 'WARNING', 'ERROR', 'VERBOSE')]",
+        "pb_utils.Logger.log('x', 2)",
+        "pb_utils.Logger.log(message='x', level=pb_utils.Logger.WARNING)",
+    ],
+    "flags": [
+        f"int(pb_utils.TRITONSERVER_{name})"
+        for name in (
+            "RESPONSE_COMPLETE_FINAL", "REQUEST_FLAG_SEQUENCE_START", "REQUEST_FLAG_SEQUENCE_END",
+            "REQUEST_RELEASE_ALL", "REQUEST_RELEASE_RESCHEDULE", "MEMORY_CPU", "MEMORY_GPU",
+        )
+    ],
+}  # fmt: skip
 
 
 def make_code(told: str) -> bytes:
@@ -114,6 +187,18 @@ def test_the_same_calls_have_the_same_outcome(daemon: RunningDaemon, stock: str)
             assert got.split(":")[1] == wanted.split(":")[1], (call, wanted, got)
 
 
+@pytest.mark.parametrize("subject", EXPRESSIONS)
+def test_the_rest_of_the_module_answers_as_tritons_own(
+    daemon: RunningDaemon, stock: str, subject: str
+) -> None:
+    for expression in EXPRESSIONS[subject]:
+        what = f"self.tell({expression!r})"
+        wanted, got = ask(stock, "asker", what), ask(daemon.http, "asker", what)
+        if "TypeError" in wanted:  # the words of pybind11
+            wanted, got = wanted.partition(":")[0], got.partition(":")[0]
+        assert got == wanted, expression
+
+
 def test_files_make_a_model_until_it_is_unloaded(daemon: RunningDaemon) -> None:
     for told in ("first", "second"):
         code = make_code(repr(told))
@@ -176,3 +261,22 @@ def test_a_model_loads_others_when_it_starts_and_lets_go_of_them_at_its_end(
     assert ask(daemon.http, "one", "2 + 3") == "5"
     model.unregister()
     assert control(daemon.http, "is_model_ready('one')") == "False"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the Python proxy cannot")
+def test_parameters_of_a_response_reach_the_client(daemon: RunningDaemon, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "with-parameters")
+    code = (folder / "1" / "model.py").read_text()
+    given = {"number": 7, "sure": True, "text": "ja"}
+    code = code.replace("Response([told])", f"Response([told], parameters={given!r})")
+    (folder / "1" / "model.py").write_text(code)
+    daemon.client.register_model(folder)
+    with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
+        tensor = tritonclient.grpc.InferInput("what", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"1"], np.object_))
+        answer = client.infer("with-parameters", [tensor]).get_response()
+    said = {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in answer.parameters.items()
+    }
+    assert {name: said.get(name) for name in given} == given

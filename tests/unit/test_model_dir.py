@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton import model_dir
+from pytriton import gpus, model_dir
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 TEXT = """
@@ -55,20 +55,42 @@ def test_what_the_model_is_told() -> None:
     assert "ensemble_scheduling" not in told
 
 
-def test_instances() -> None:
+def test_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5,7,GPU-b")
     places = model_dir.places_of(model_dir.parse_config(TEXT, "it"))
     assert [place.kind for place in places] == ["GPU"] * 4 + ["CPU"]
     assert [place.device for place in places] == ["0", "3", "0", "3", "0"]
     assert places[-1].name == "c_0"
     assert len({place.name for place in places}) == 5
+    # Each instance sees its own GPU; more instances than the groups have go round.
+    assert model_dir.devices_of(places, 6) == ["GPU-a", "GPU-b", "GPU-a", "GPU-b", None, "GPU-a"]
+    assert model_dir.devices_of(places[4:], 1) == []
+    every = model_dir.parse_config('name: "n" instance_group [ { kind: KIND_GPU } ]', "it")
+    assert [place.name for place in model_dir.places_of(every)] == [
+        f"n_0_0_gpu{gpu}" for gpu in range(4)
+    ]
     assert model_dir.places_of(model_dir.parse_config('name: "n"', "it")) == [("n_0", "CPU", "0")]
 
 
-def test_gpus_where_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(model_dir, "_GPUS", str(tmp_path / "none"))
+def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = model_dir.parse_config('name: "n" instance_group [ { kind: KIND_GPU } ]', "it")
-    with pytest.raises(PyTritonValidationError, match="no GPU"):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(PyTritonValidationError, match=r"no GPU \(\$CUDA_VISIBLE_DEVICES hides"):
         model_dir.places_of(config)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    with pytest.raises(PyTritonValidationError, match=r"has no GPU\. Write KIND_CPU"):
+        model_dir.places_of(config)
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):  # a container
+        (tmp_path / name).touch()
+    assert model_dir.devices_of(model_dir.places_of(config), 2) == ["0", "1"]
+    third = 'name: "n" instance_group [ { kind: KIND_GPU gpus: [ 0, 2 ] } ]'
+    with pytest.raises(PyTritonValidationError, match="GPU 2, and this machine has the GPUs 0, 1"):
+        model_dir.places_of(model_dir.parse_config(third, "it"))
+    monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "driver")
+    (tmp_path / "driver" / "0000:01:00.0").mkdir(parents=True)
+    assert gpus.visible() == ["0"]
 
 
 def test_versions(tmp_path: Path) -> None:

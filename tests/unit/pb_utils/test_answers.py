@@ -88,7 +88,7 @@ def test_requests_made_here() -> None:
     assert request.model_name() == "other"
     assert request.requested_output_names() == {"y"}
     assert (request.correlation_id(), request.flags(), request.timeout()) == ("chat", 1, 7)
-    assert request.parameters() == '{"a":1}'
+    assert request.parameters() == '{"a": 1}'
     assert pb_utils.get_input_tensor_by_name(request, "x") is request.inputs()[0]
     request.set_flags(2)
     assert request.flags() == 2
@@ -103,6 +103,13 @@ def test_requests_made_here() -> None:
         pb_utils.is_model_ready("other")
     with pytest.raises(TypeError, match="model_name"):
         pb_utils.InferenceRequest()
+    for wrong in ("text", {3: 1}, {"a": 1.5}):
+        with pytest.raises(pb_utils.TritonModelException, match="parameters"):
+            pb_utils.InferenceRequest(model_name="other", parameters=wrong)  # type: ignore[arg-type]
+    with pytest.raises(pb_utils.TritonModelException, match="Correlation ID"):
+        pb_utils.InferenceRequest(model_name="other", correlation_id=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="TRITONSERVER_MEMORY"):
+        pb_utils.PreferredMemory(3)  # type: ignore[arg-type]
 
 
 def test_metrics_count_and_refuse() -> None:
@@ -111,6 +118,7 @@ def test_metrics_count_and_refuse() -> None:
     counter.increment(2)
     counter.increment(0.5)
     assert counter.value() == 2.5
+    assert family.Metric(labels={"a": "b"}).value() == 2.5  # the same metric, as in tritonserver
     refused: list[Callable[[], None]] = [
         lambda: counter.increment(-1),
         lambda: counter.set(1),

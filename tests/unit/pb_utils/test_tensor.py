@@ -21,7 +21,7 @@ def test_types(dtype: type, number: int) -> None:
     assert pb_utils.Tensor("x", np.zeros(3, dtype)).triton_dtype() == number
     if dtype is not np.bytes_:
         assert pb_utils.triton_to_numpy_type(number) is dtype
-        assert dtype in pb_utils.TRITON_STRING_TO_NUMPY.values()
+        assert dtype in map(np.dtype, pb_utils.TRITON_STRING_TO_NUMPY.values())
 
 
 def test_what_is_no_tensor_is_refused() -> None:
