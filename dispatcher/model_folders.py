@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytriton.dispatcher.repository import BACKEND, NATIVE_BACKEND
+from pytriton.dispatcher.native_build import NATIVE_BACKEND
+from pytriton.dispatcher.repository import BACKEND
 from pytriton.formats import pbtxt, table
 
 #: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").

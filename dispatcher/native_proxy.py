@@ -1,8 +1,8 @@
-"""The compiled proxy: a backend that tritonserver loads, built once per machine from the C sources of the proxy.
+"""The compiled proxy: a backend that tritonserver loads, from the C sources of the proxy.
 
 A model whose proxy is compiled has no process of its own inside Triton, and its batches make one way less
-between processes. It needs nothing but a C compiler, once; a machine without one, or with a tritonserver that
-does not take the library, is served by the Python proxy (docs/architecture.md has how they differ).
+between processes. A wheel brings the library along; from a checkout, it is built once per machine with a C
+compiler. A machine without one is served by the Python proxy (docs/architecture.md has how they differ).
 
 >>> build(cache_dir(), progress=print)                                     # doctest: +SKIP
 PosixPath('.../native-proxy/3f2a…')
@@ -10,25 +10,15 @@ PosixPath('.../native-proxy/3f2a…')
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, publish
-
-#: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
-NATIVE_BACKEND = "pytriton_native"
-LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
-#: Also warnings are errors where it is tested (tests/unit/test_native.py), not where it is used.
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
-_LIBRARIES = ("-lm", "-ldl")
-_COMPILERS = ("cc", "gcc", "clang")
-#: A compiler that has not ended by then hangs.
-_COMPILE_S = 300.0
+from pytriton.dispatcher.native_build import FLAGS, LIBRARY, BuildError, compile_library
 
 
 def sources() -> Path:
@@ -41,12 +31,6 @@ def sources() -> Path:
     return Path(next(iter(package.submodule_search_locations))) / "native"
 
 
-def compiler() -> str | None:
-    """Return the C compiler that would be used: $CC, cc, gcc or clang; None if this machine has none."""
-    wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
-    return next((path for path in map(shutil.which, wanted) if path), None)
-
-
 def build(cache: Path, progress: Progress) -> Path:
     """Return the folder that holds the backend's library; build it if it is not there yet.
 
@@ -54,38 +38,30 @@ def build(cache: Path, progress: Progress) -> Path:
         ServerRuntimeError: it cannot be built; the text holds what the compiler said.
     """
     folder = sources()
+    if _loads(folder / LIBRARY):
+        return folder
     target = cache / "native-proxy" / _key(folder)
 
     def make(draft: Path) -> None:
-        command = compiler()
-        if command is None:
-            raise ServerRuntimeError(
-                "no C compiler is on PATH ($CC, cc, gcc, clang), with which the compiled proxy is built once"
-            )
         progress("building the compiled proxy")
-        compile_library(command, folder, draft / LIBRARY)
+        try:
+            compile_library(folder, draft / LIBRARY)
+        except BuildError as error:
+            raise ServerRuntimeError(f"the compiled proxy cannot be built: {error}") from error
 
     publish(target, make, lambda there: (there / LIBRARY).is_file(), progress)
     return target
 
 
-def compile_library(command: str, folder: Path, library: Path, *more: str) -> None:
-    """Compile the sources in `folder` with the compiler `command`; `more`: further flags.
-
-    Raises:
-        ServerRuntimeError: it failed; the text holds what it said.
-    """
-    files = sorted(str(path) for path in folder.glob("*.c"))
-    argv = [command, *FLAGS, *more, "-o", str(library), *files, *_LIBRARIES]
+def _loads(library: Path) -> bool:
+    """Whether a library was brought along that is for this kind of machine and this libc."""
+    if not library.is_file():
+        return False
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServerRuntimeError(f"the compiled proxy cannot be built: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-2000:]
-        raise ServerRuntimeError(f"the compiled proxy cannot be built: {command} said:\n{said}")
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver has what it calls
+    except OSError:
+        return False
+    return True
 
 
 def _key(folder: Path) -> str:

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytriton.dispatcher import native_proxy
+from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 BACKEND = "pytriton"
-#: The compiled proxy: it serves what is answered once.
-NATIVE_BACKEND = native_proxy.NATIVE_BACKEND
 #: Parameters that the proxy reads; see proxy_backend/model.py.
 CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"

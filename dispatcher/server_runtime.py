@@ -22,7 +22,8 @@ from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, explain_os_error
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
-from pytriton.dispatcher.native_proxy import NATIVE_BACKEND, build
+from pytriton.dispatcher.native_build import NATIVE_BACKEND
+from pytriton.dispatcher.native_proxy import build
 from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree

@@ -17,8 +17,9 @@ import structlog
 from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, repository
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.ports import check_port_free, free_port
-from pytriton.dispatcher.repository import BACKEND, NATIVE_BACKEND
+from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.dispatcher.tasks import uninterrupted

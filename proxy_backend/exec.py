@@ -183,7 +183,9 @@ def explained(call: Call, error: Any) -> tuple[str, str]:
     prefix = f"Model {call.model} - Error when running inference: "
     if not text.startswith(prefix):
         return sendable(text), code  # the model's own
-    text = text[len(prefix) :].strip().rstrip("'")
+    text = text[len(prefix) :].strip()
+    if text.count("'") % 2:  # the stub quotes the name of the model, and no more than half of it
+        text = text.rstrip("'")
     if text.endswith("is not ready."):
         version = f" version {call.version}" if call.version >= 0 else ""
         return f"model {call.model}{version} is not served here, or is not ready", "NOT_FOUND"

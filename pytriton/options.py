@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
@@ -18,6 +19,10 @@ from pytriton.world import Env, StrPath
 #: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
 #: to the worker.
 Device = Union[int, str, "tuple[int | str, ...]", None]
+
+
+#: What CUDA_VISIBLE_DEVICES may be: with anything else, "cuda:0" say, CUDA finds no GPU and does not say why.
+_VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
 
 
 @dataclass(frozen=True)
@@ -153,19 +158,18 @@ def _device_text(device: Any) -> str:
             )
         return ",".join(_device_text(part) for part in device)
     if isinstance(device, str):
-        return "" if device == "cpu" else device
-    try:
-        if isinstance(device, bool):
-            raise TypeError
-        number = operator.index(device)
-    except TypeError:
-        number = -1
-    if number < 0:
+        text = "" if device == "cpu" else device
+    else:
+        try:
+            text = "no number" if isinstance(device, bool) else str(operator.index(device))
+        except TypeError:
+            text = "no number"
+    if not _VISIBLE_DEVICES.fullmatch(text):
         raise PyTritonValidationError(
             f"devices: {device!r} is no device. A GPU's number (0), its UUID ('GPU-...'), a tuple "
             "of them for one instance on several GPUs, or 'cpu'."
         )
-    return str(number)
+    return text
 
 
 def count_instances(

@@ -21,7 +21,6 @@ from typing import Any
 
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import (
@@ -46,6 +45,7 @@ from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
 from pytriton.worker.streams import Outbox
+from pytriton.worker.withdrawals import Withdrawals
 
 #: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
 #: `execute` has returned.
@@ -68,7 +68,7 @@ class PythonStreamLoop(Loop):
         self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._closing = False
-        self._to_withdraw = 0  #: lanes that the dispatcher wants elsewhere
+        self._withdrawals = Withdrawals()
 
     def run(self, told_to_end: int) -> None:
         """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
@@ -130,16 +130,11 @@ class PythonStreamLoop(Loop):
         self._send_metrics()
 
     def _control_messages(self) -> None:
-        """As in `Loop`, but a lane is closed only when nothing is under way on it: else that would be lost."""
-        while (received := self._control.receive(0)) is not None:
-            if isinstance(received[1], messages.WithdrawLane):
-                self._to_withdraw = min(self._to_withdraw + 1, len(self._lanes))
+        self._withdrawals.hear(self._control, len(self._lanes))
         self._withdraw()
 
     def _withdraw(self) -> None:
-        idle = [lane for lane, box in self._outboxes.items() if not box.streams]
-        for lane in idle[: self._to_withdraw]:
-            self._to_withdraw -= 1
+        for lane in self._withdrawals.due(self._outboxes):
             self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
@@ -236,7 +231,7 @@ class PythonStreamLoop(Loop):
             self._answered()
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
-            if self._to_withdraw and not self._finished():
+            if not self._finished():
                 self._withdraw()
             self.changed.notify_all()
 

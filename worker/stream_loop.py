@@ -16,6 +16,7 @@ from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
 from pytriton.worker.streams import Outbox, Stream, parts_of
 from pytriton.worker.tracing import NO_SPANS, spans_of
+from pytriton.worker.withdrawals import Withdrawals
 
 #: Batches that one proxy may have under way in a worker whose callable is asynchronous.
 _AT_ONCE = 64
@@ -132,6 +133,7 @@ class AsyncStreamLoop(StreamLoop):
         super().__init__(*arguments)
         self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
         self._heard: dict[Lane, asyncio.Event] = {}
+        self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
 
@@ -171,6 +173,14 @@ class AsyncStreamLoop(StreamLoop):
     def _give_up(self, text: str) -> None:
         super()._give_up(text)
         self._ended.set()
+
+    def _control_messages(self) -> None:
+        self._withdrawals.hear(self._control, len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        for lane in self._withdrawals.due(self._outboxes):
+            self._drop(lane)
 
     def _welcome(self, lane: Lane) -> None:
         self._heard[lane] = asyncio.Event()
@@ -235,6 +245,8 @@ class AsyncStreamLoop(StreamLoop):
             return  # its end is seen by the reader
         except LaneError as error:
             self._drop(outbox.lane, error)
+        if not self._finished():
+            self._withdraw()
 
     async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
         produced = self._model.produce(requests)

@@ -19,6 +19,8 @@ from fastapi import FastAPI, HTTPException
 from pytriton.exceptions import ModelNotFoundError
 from pytriton.runner import Runner, RunnerArgumentError
 
+# Several processes of uvicorn's can share one daemon: `pytriton-daemon start --model-repository models`, and here
+# Runner("digits", daemon=pytriton.connect()).
 runner = Runner("digits", model_repository=os.environ.get("MODELS", "models"))
 
 

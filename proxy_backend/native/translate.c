@@ -118,9 +118,9 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
 static void put_parameter(Buffer *json, const char *key, int type, const void *value)
 {
     char number[32] = "null";
-    buffer_puts(json, json->size > 1 ? ", " : "");
+    buffer_puts(json, json->size > 1 ? "," : "");
     json_put_string(json, key, strlen(key));
-    buffer_puts(json, ": ");
+    buffer_puts(json, ":");
     if (type == PARAMETER_STRING) {
         json_put_string(json, value, strlen(value));
         return;

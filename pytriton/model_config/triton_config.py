@@ -85,7 +85,7 @@ def to_triton_config(
         a dict of JSON values, without backend and instance groups
 
     Raises:
-        PyTritonValidationError: unusable name or tensors
+        PyTritonValidationError: unusable name or tensors, or `config` is no ModelConfig
         PyTritonBadParameterError: unusable value in `config`, or a version below 1
 
     Example:
@@ -95,6 +95,10 @@ def to_triton_config(
         [{'name': 'x', 'data_type': 'TYPE_FP32', 'dims': [-1]}]
     """
     config = ModelConfig() if config is None else config
+    if not isinstance(config, ModelConfig):
+        raise PyTritonValidationError(
+            f"config has to be a ModelConfig, got {config!r}. Write ModelConfig(max_batch_size=64), say."
+        )
     config.validate()
     validate_model_name(model_name)
     require_integer(version, "model_version", minimum=1)

@@ -17,6 +17,14 @@ from pytriton.runner.signature import Signature
 
 __all__ = ["RunnerModel"]
 
+#: Options of `infer` in tritonclient, of both protocols and of one of them.
+_OPTIONS = (
+    "headers", "outputs", "parameters", "priority", "request_id", "sequence_end", "sequence_id", "sequence_start",
+    "timeout",
+)  # fmt: skip
+_GRPC_OPTIONS = ("client_timeout", "compression_algorithm")
+_HTTP_OPTIONS = ("query_params", "request_compression_algorithm", "response_compression_algorithm")
+
 
 class RunnerModel:
     """A model by its name, and by its version if one is named; holds nothing else.
@@ -58,7 +66,16 @@ class RunnerModel:
 
         For example `request_id`, `parameters`, `priority`, `timeout` (microseconds in the queue), `sequence_id`,
         `outputs` (names) and `headers`.
+
+        Raises:
+            RunnerArgumentError: there is no such option.
         """
+        for name in options:
+            if name not in (*_OPTIONS, *_GRPC_OPTIONS, *_HTTP_OPTIONS):
+                raise RunnerArgumentError(
+                    f"A request has no option {name!r}; its options are {', '.join(_OPTIONS)}; over gRPC "
+                    f"{', '.join(_GRPC_OPTIONS)}; over HTTP {', '.join(_HTTP_OPTIONS)}"
+                )
         return RunnerModel(self._links, self._name, self._version, {**self._options, **options})
 
     # ── one answer ───────────────────────────────────────────────────────────────────────────────
@@ -149,6 +166,10 @@ class RunnerModel:
         arrays = {name: value for name, value in bound.items() if hasattr(value, "dtype")}
         ready = [value for name, value in bound.items() if name not in arrays]
         options = dict(self._options)
+        protocol, others = ("gRPC", _HTTP_OPTIONS) if link.url.is_grpc else ("HTTP", _GRPC_OPTIONS)
+        for name in others:
+            if name in options:
+                raise RunnerArgumentError(f"A request over {protocol} has no option {name!r}")
         headers = {**link.headers, **options.pop("headers", {})}
         if "outputs" in options:
             wanted = options["outputs"]

@@ -103,6 +103,9 @@ class Signature:
         # One sample without its leading axis, where that axis may have any size.
         if wanted and wanted[0] == -1 and _fits((1, *array.shape), wanted):
             return array[np.newaxis]
+        single = (1,) * len(wanted)
+        if not array.shape and _fits(single, wanted):  # a number or a text, alone
+            return array.reshape(single)
         if spec.scalar and _fits((*array.shape, 1), wanted):
             return array[..., np.newaxis]
         shown = "the batch, then " if batching else ""

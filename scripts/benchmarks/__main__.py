@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, footprint, machine, report, runner, workloads
+from benchmarks import figures, footprint, machine, report, runner, runner_overhead, workloads
 from benchmarks import systems as all_systems
 from benchmarks.systems.base import System
 
@@ -25,13 +25,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         epilog="systems: " + ", ".join(one.name for one in all_systems.SYSTEMS)
         + "; workloads: "
         + ", ".join(f"{one.key} ({one.title})" for one in workloads.WORKLOADS)
-        + "; footprint",
+        + "".join(f", {name} ({title})" for name, title in workloads.EXTRAS.items()),
     )  # fmt: skip
     add = parser.add_argument
     add("--quick", action="store_true", help="a few minutes: fewer clients, rounds and seconds")
     add("--only", help="workloads and systems together, e.g. A,C2,ours,mosec")
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
-    add("--workloads", help="letters or keys, e.g. A,C2,footprint (default: all)")
+    add(
+        "--workloads",
+        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100)",
+    )
     add("--protocols", default="http,grpc", help="default: http,grpc")
     add("--rounds", type=int, help="default: 5, with --quick 2")
     add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
@@ -65,7 +68,7 @@ def main() -> int:
     split_only(args)
     try:
         chosen = all_systems.select(args.systems)
-        loads, with_footprint = chosen_loads(args.workloads)
+        loads, extras = workloads.split(args.workloads, args.quick)
     except ValueError as error:
         print(f"[bench] error: {error}", file=sys.stderr)
         return 2
@@ -80,15 +83,7 @@ def main() -> int:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = args.out or Path(__file__).parents[2] / "build" / "bench" / stamp
     out.mkdir(parents=True, exist_ok=True)
-    return measure(chosen, loads, plan, out, with_footprint)
-
-
-def chosen_loads(names: str | None) -> tuple[list[workloads.Workload], bool]:
-    """Return the workloads that are named, and whether the footprint is."""
-    if names is None:
-        return workloads.select(None), True
-    rest = [name for name in names.split(",") if name.strip().lower() != "footprint"]
-    return workloads.select(",".join(rest)), len(rest) < len(names.split(","))
+    return measure(chosen, loads, plan, out, extras)
 
 
 def measure(
@@ -96,7 +91,7 @@ def measure(
     loads: list[workloads.Workload],
     plan: runner.Plan,
     out: Path,
-    with_footprint: bool,
+    extras: set[str],
 ) -> int:
     """Install, measure and report; what was measured is kept after Ctrl-C, too."""
     import work
@@ -113,6 +108,7 @@ def measure(
         "workloads": {one.key: one.title for one in loads},
         "measurements": recorder.measurements,
         "footprint": [],
+        "runner": [],
         "skipped": recorder.skipped,
     }
     code = 0
@@ -120,14 +116,29 @@ def measure(
         for workload in loads:
             load = workloads.calibrated(workload, turns)
             runner.measure_workload(load, chosen, plan, recorder)
-        if with_footprint:
-            rounds = 1 if plan.quick else 3
-            results["footprint"] = footprint.measure(chosen, rounds, plan.quick, recorder)
+        measure_extras(extras, chosen, plan, recorder, results)
     except KeyboardInterrupt:
         print("[bench] interrupted: reporting what there is", file=sys.stderr)
         code = 130
     report.write(results, out, plan.plots)
     return code or int(any(figures.errors(one) for one in recorder.measurements))
+
+
+def measure_extras(
+    extras: set[str],
+    chosen: list[System],
+    plan: runner.Plan,
+    recorder: runner.Recorder,
+    results: dict[str, Any],
+) -> None:
+    """Measure what is no load on every system, into `results`."""
+    if "runner" in extras and any(one.name == "ours" for one in chosen):
+        runner_overhead.measure(plan.quick, results["runner"])
+    if "footprint" in extras:
+        rounds = 1 if plan.quick else 3
+        footprint.measure(chosen, rounds, recorder, results["footprint"])
+    if "models100" in extras:
+        footprint.measure_many(chosen, recorder, results["footprint"])
 
 
 if __name__ == "__main__":

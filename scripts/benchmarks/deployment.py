@@ -94,14 +94,14 @@ class Deployment:
         """Return what clients send over a protocol."""
         return self.system.request(self.workload, protocol, self.ports)
 
-    def wait_right(self) -> None:
-        """Return when every protocol has answered right; remember how large a right answer is.
+    def wait_right(self, *protocols: str) -> None:
+        """Return when every protocol, or those that are named, has answered right; remember a right answer's size.
 
         Raises:
             DidNotStart: the server ended, or did not answer right in time.
         """
         deadline = time.monotonic() + _START_S
-        for protocol in self.system.protocols:
+        for protocol in protocols or self.system.protocols:
             while True:
                 problem = self.problem(protocol)
                 if problem is None:

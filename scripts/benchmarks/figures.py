@@ -16,8 +16,12 @@ METRICS = (
     "server_cpus",
     "generator_cpus",
     "others_cpus",
+    "stolen_cpus",
     "cpu_us_per_request",
+    "faults_per_request",
 )
+#: More than this share of the cores kept from the machine, and a measurement says little about a server.
+_STOLEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Ratio:
     middle: float
     least: float
     most: float
+    disturbed: bool = False  #: in every round, one of the two did not have the CPUs
 
 
 def figure(values: Iterable[float]) -> Figure:
@@ -75,7 +80,7 @@ def _row(system: str, case: Key, group: list[dict[str, Any]]) -> Row:
     return Row(
         system,
         case,
-        {name: figure(one[name] for one in group) for name in METRICS},
+        {name: figure(one.get(name, math.nan) for one in group) for name in METRICS},
         rounds=len(group),
         requests=sum(one["requests"] for one in group),
         errors=sum(errors(one) for one in group),
@@ -96,22 +101,29 @@ def ratio(
 ) -> Ratio | None:
     """Return ours ÷ theirs, paired by round, so that a machine that slows down slows both.
 
-    None when a side was not measured.
+    Of the rounds in which neither was disturbed, if there are any. None when a side was not measured.
     """
-    over = _by_round(measurements, *ours, metric)
-    under = _by_round(measurements, *theirs, metric)
-    shared = [over[number] / under[number] for number in over if under.get(number)]
-    if not shared or not all(map(math.isfinite, shared)):
+    over, under = _by_round(measurements, *ours), _by_round(measurements, *theirs)
+    shared = [number for number in over if number in under and under[number][metric]]
+    quiet = [one for one in shared if not (disturbed(over[one]) or disturbed(under[one]))]
+    ratios = [over[number][metric] / under[number][metric] for number in quiet or shared]
+    if not ratios or not all(map(math.isfinite, ratios)):
         return None
-    whole = figure(shared)
-    return Ratio(whole.middle, whole.least, whole.most)
+    whole = figure(ratios)
+    return Ratio(whole.middle, whole.least, whole.most, disturbed=not quiet)
+
+
+def disturbed(measurement: dict[str, Any]) -> bool:
+    """Whether the machine did not have its CPUs during a measurement. Older results do not know."""
+    stolen = float(measurement.get("stolen_cpus", 0.0))
+    return stolen > _STOLEN * float(measurement.get("cores", 1))
 
 
 def _by_round(
-    measurements: list[dict[str, Any]], system: str, case: Key, metric: str
-) -> dict[int, float]:
+    measurements: list[dict[str, Any]], system: str, case: Key
+) -> dict[int, dict[str, Any]]:
     return {
-        one["round"]: one[metric]
+        one["round"]: one
         for one in measurements
         if one["system"] == system and case_of(one) == case
     }

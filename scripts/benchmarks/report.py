@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import environments
-from benchmarks.figures import Figure, Row, rows
+from benchmarks.figures import Figure, Row, disturbed, rows
 from benchmarks.targets import LIMITS, verdicts
 
 _PLOTS = Path(__file__).with_name("plots.py")
@@ -47,6 +48,7 @@ def render(results: dict[str, Any]) -> str:
         _head(results),
         _ratios(results),
         _footprint(results),
+        _runner(results),
         _cases(results),
         _left_out(results),
     ]
@@ -62,7 +64,7 @@ def _head(results: dict[str, Any]) -> str:
         f"{meta['date']}, commit {meta['commit']}: {meta['cpu']}, {meta['cores']} cores, "
         f"{meta['memory_gb']} GB, Linux {meta['kernel']}, Python {meta['python']}; load before "
         f"{meta['load_average_before']:.1f}. {plan['rounds']} rounds of {plan['seconds']:g} s each, "
-        f"systems in turn; load by {' and '.join(meta['generators']) or 'Python'}.",
+        f"systems in turn; load by {' and '.join(meta['generators']) or 'Python'}.{_quiet(results)}",
         "",
         "| system | versions | configuration |",
         "|---|---|---|",
@@ -73,6 +75,19 @@ def _head(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _quiet(results: dict[str, Any]) -> str:
+    """Say how much of the machine was not the benchmark's, where that was looked at."""
+    known = [one for one in results["measurements"] if "stolen_cpus" in one]
+    if not known:
+        return ""
+    others, stolen = (median(one[name] for one in known) for name in ("others_cpus", "stolen_cpus"))
+    kept = sum(map(disturbed, known))
+    return (
+        f" Meanwhile others on this machine used {others:.1f} CPUs and others on the same host {stolen:.1f} (medians); "
+        f"{kept} of {len(known)} measurements lacked more than a tenth of the CPUs."
+    )
+
+
 def _ratios(results: dict[str, Any]) -> str:
     found = verdicts(results)
     if not found:
@@ -81,7 +96,8 @@ def _ratios(results: dict[str, Any]) -> str:
     lines = [
         "## Ratios: ours ÷ theirs",
         "",
-        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends.",
+        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends; rounds in which a hypervisor "
+        "kept more than a tenth of the CPUs are left out where there are others.",
         "",
         "| case | metric | compared with | goal | measured | spread | reached |",
         "|---|---|---|--:|--:|--:|---|",
@@ -90,6 +106,7 @@ def _ratios(results: dict[str, Any]) -> str:
         measured = "—" if one.measured is None else f"{one.measured:.2f}"
         spread = "—" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
         verdict = {True: "yes", False: "**no**", None: "not measured"}[one.met]
+        verdict += ", CPUs stolen" if one.disturbed else ""
         lines.append(
             f"| {_case(one.case)} | {one.metric} | {one.theirs} | {one.goal} | {measured} "
             f"| {spread} | {verdict} |"
@@ -113,11 +130,35 @@ def _footprint(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _runner(results: dict[str, Any]) -> str:
+    found = results.get("runner", [])
+    if not found:
+        return ""
+    lines = [
+        "## The runner",
+        "",
+        "`runner.model.run(x)` beside the same request with bare tritonclient, median µs of a call; in brackets "
+        "the middle half.",
+        "",
+        "| protocol | float32 | tritonclient | runner | more |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {one['protocol']} | {one['floats']:,} | {one['bare_us']:.0f} | {one['runner_us']:.0f} "
+        f"| {one['more_us']:.0f} ({one['least_us']:.0f} to {one['most_us']:.0f}) |"
+        for one in found
+    ]
+    return "\n".join([*lines, ""])
+
+
 def _cases(results: dict[str, Any]) -> str:
+    if not results["measurements"]:
+        return ""
     lines = [
         "## All figures",
         "",
-        "Median (least to most) of the rounds. CPUs: 1.0 is one core.",
+        "Median (least to most) of the rounds. CPUs: 1.0 is one core. Others: the kernel's work for the network, and "
+        "whatever else ran here. Stolen: wanted here, and used by others on the same host.",
         "",
     ]
     last = ""
@@ -129,8 +170,8 @@ def _cases(results: dict[str, Any]) -> str:
                 f"### {last}: {results['workloads'].get(last, '')}",
                 "",
                 "| clients | system | requests/s | p50 ms | p99 ms | server CPUs | generator CPUs "
-                "| others' CPUs | CPU µs/request | errors |",
-                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+                "| others' CPUs | stolen CPUs | CPU µs/request | page faults/request | errors |",
+                "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
             ]
         lines.append(_line(row))
     return "\n".join([*lines, ""])
@@ -144,7 +185,9 @@ def _line(row: Row) -> str:
         f"| {_spread(figures['p50_ms'], 2)} | {_spread(figures['p99_ms'], 2)} "
         f"| {figures['server_cpus'].middle:.2f} | {figures['generator_cpus'].middle:.2f} "
         f"| {figures['others_cpus'].middle:.2f} "
+        f"| {figures['stolen_cpus'].middle:.2f} "
         f"| {figures['cpu_us_per_request'].middle:.0f} "
+        f"| {figures['faults_per_request'].middle:.0f} "
         f"| {row.errors or 0}{f' of {row.requests}' if row.errors else ''} |"
     )
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks import generators, metrics, trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
+from benchmarks.figures import disturbed, errors
 from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 
 _WARM_UP_S = 1.0
+#: Between two attempts to measure while the CPUs are there.
+_PAUSE_S = 3.0
 #: A system that was started for its turn may go on preparing itself for that long.
 _CALM_S = 10.0
 
@@ -29,6 +34,11 @@ class Plan:
     protocols: tuple[str, ...]
     quick: bool
     plots: bool = True
+
+    @property
+    def attempts(self) -> int:
+        """How often a case is measured at most, until the machine has its CPUs."""
+        return 2 if self.quick else 3
 
     def clients(self, workload: Workload) -> tuple[int, ...]:
         """Return the numbers of clients of a workload."""
@@ -65,7 +75,7 @@ def measure_workload(
     """Measure one workload on all systems that can serve it."""
     fit = []
     for system in systems:
-        reason = system.refuses(workload)
+        reason = _refusal(system, workload)
         if reason:
             recorder.skip(system.name, workload.key, reason)
         elif set(system.protocols) & set(plan.protocols):
@@ -79,6 +89,12 @@ def measure_workload(
                         fit.remove(system)
                         continue
                     _measure(deployment, plan, round_number, recorder)
+
+
+def _refusal(system: System, workload: Workload) -> str | None:
+    if workload.model.folder and not system.model_folders:
+        return "it serves no folders with a model.py"
+    return system.refuses(workload)
 
 
 def _start_all(
@@ -136,7 +152,8 @@ def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Re
         for clients in plan.clients(workload):
             try:
                 seconds = max(plan.seconds, workload.least_seconds)
-                found = _one(deployment, protocol, clients, seconds)
+                measure = partial(_one, deployment, protocol, clients, seconds)
+                found = undisturbed(measure, plan.attempts)
             except generators.GeneratorFailed as error:
                 recorder.skip(system.name, f"{workload.key} {protocol} {clients}", str(error))
                 continue
@@ -152,17 +169,34 @@ def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Re
             _say(found)
 
 
+def undisturbed(
+    measure: Callable[[], dict[str, Any]], most: int, pause_s: float = _PAUSE_S
+) -> dict[str, Any]:
+    """Measure; again after a pause, while others on the same host take the CPUs; return what was disturbed least.
+
+    A virtual machine without CPUs measures its host: 4 requests/s instead of 100 were seen with 6 MB outputs.
+    """
+    attempts = [measure()]
+    while disturbed(attempts[-1]) and len(attempts) < most:
+        time.sleep(pause_s)  # nothing tells when the host has time again
+        attempts.append(measure())
+    # one that went wrong counts before all others: nothing is made good by measuring again
+    best = min(attempts, key=lambda one: (not errors(one), float(one["stolen_cpus"])))
+    return {**best, "attempts": len(attempts)}
+
+
 def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
     """Warm up, check an answer, measure, check again; return the figures."""
     request, size = deployment.request(protocol), deployment.sizes[protocol]
     generators.apply(request, clients, _WARM_UP_S, size, deployment.folder)
     wrong = deployment.problem(protocol)
     refused = metrics.failures(deployment)
-    whole = trees.machine_cpu_s()
+    whole, stolen = trees.machine_cpu_s(), trees.stolen_cpu_s()
     before, start = trees.use(deployment.process.pid), time.monotonic()
     load = generators.apply(request, clients, seconds, size, deployment.folder)
     elapsed, after = time.monotonic() - start, trees.use(deployment.process.pid)
     server_cpu_s = after.cpu_s - before.cpu_s
+    stolen = trees.stolen_cpu_s() - stolen
     others_cpu_s = max(0.0, trees.machine_cpu_s() - whole - server_cpu_s - load.cpu_s)
     wrong = wrong or deployment.problem(protocol)
     return {
@@ -174,16 +208,20 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
         "generator_cpus": load.cpu_s / elapsed,
         # the kernel's work for the network, and whatever else runs on the machine
         "others_cpus": others_cpu_s / elapsed,
+        "cores": os.cpu_count(),
+        "stolen_cpus": stolen / elapsed,
         "cpu_us_per_request": server_cpu_s * 1e6 / max(1, load.requests),
+        "faults_per_request": (after.faults - before.faults) / max(1, load.requests),
     }
 
 
 def _say(found: dict[str, Any]) -> None:
     errors = found["failed"] + found["hidden"] + found["server_failures"]
+    stolen = f"  ({found['stolen_cpus']:.1f} CPUs stolen)" if disturbed(found) else ""
     trouble = f"  ERRORS {errors} {found['wrong'] or ''}" if errors or found["wrong"] else ""
     print(
         f"[bench] {found['workload']:<5} {found['system']:<16} {found['protocol']:<4} "
         f"{found['clients']:>3} clients  round {found['round'] + 1}: {found['requests_s']:>9.1f}/s  "
-        f"p50 {found['p50_ms']:.2f} ms  p99 {found['p99_ms']:.2f} ms{trouble}",
+        f"p50 {found['p50_ms']:.2f} ms  p99 {found['p99_ms']:.2f} ms{stolen}{trouble}",
         flush=True,
     )

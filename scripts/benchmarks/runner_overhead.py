@@ -1,9 +1,8 @@
 """What `runner.model.run(x)` costs beside the same request with bare tritonclient.
 
-    PYTHONPATH=scripts python -m benchmarks.runner_overhead
-
-Both ask one model (an identity), in turns, so that what else the machine does meets both.
-Prints the median of each in microseconds, and the medians' difference.
+Both ask one model (an identity) of one daemon, call by call in turns, so that what else the machine does meets both;
+each is first every other time. Medians of single calls, which a moment without the CPU does not move. Their answers are
+compared before.
 """
 
 from __future__ import annotations
@@ -11,37 +10,77 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tritonclient.grpc
-import tritonclient.http
 
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.runner import Runner
+from benchmarks.workloads import IMAGE, SMALL
 
-ROUNDS, PER_ROUND = 40, 50
-SIZES = (16, 150_000)
+#: Elements -> pairs of calls; in a quick run a quarter of them.
+_CALLS = {SMALL: 2000, IMAGE: 400}
+_QUICK = 4
+_WARM_UP = 20
 
 
-def identity(requests: Any) -> Any:
-    """Return what came."""
+@dataclass(frozen=True)
+class Overhead:
+    """One case; times of a call in microseconds."""
+
+    protocol: str
+    floats: int
+    bare_us: float
+    runner_us: float
+    more_us: float  #: median of the pairs' differences
+    least_us: float  #: a quarter of the differences are smaller
+    most_us: float  #: a quarter of the differences are larger
+    calls: int
+
+
+def measure(quick: bool, into: list[dict[str, Any]]) -> None:
+    """Add the overhead of every protocol and size to `into`.
+
+    Raises:
+        AssertionError: the two answers are not the same.
+    """
+    for one in _all(_QUICK if quick else 1):
+        into.append(asdict(one))
+        print(
+            f"[bench] runner {one.protocol} {one.floats} floats: tritonclient {one.bare_us:.0f} µs, "
+            f"runner {one.more_us:+.0f} µs",
+            flush=True,
+        )
+
+
+def _all(share: int) -> Iterator[Overhead]:
+    from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.runner import Runner
+
+    tensors = [Tensor((-1,), np.float32, name) for name in ("x", "y")]
+    for protocol in ("grpc", "http"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Runner("bench", Path(folder), protocol) as runner,
+        ):
+            client = runner.link().client
+            config = ModelConfig(max_batch_size=8)
+            client.register(_identity, "identity", tensors[:1], tensors[1:], config, progress=False)
+            for size, calls in _CALLS.items():
+                array = np.arange(size, dtype=np.float32).reshape(1, -1)
+                yield _compare(protocol, runner, array, calls // share)
+
+
+def _identity(requests: Any) -> Any:
     return [{"y": request["x"]} for request in requests]
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """Return how long one of `PER_ROUND` calls took."""
-    begun = time.perf_counter()
-    for _ in range(PER_ROUND):
-        call()
-    return (time.perf_counter() - begun) / PER_ROUND
+def _compare(protocol: str, runner: Any, array: Any, calls: int) -> Overhead:
+    import tritonclient.grpc
+    import tritonclient.http
 
-
-def compare(protocol: str, runner: Runner, array: Any) -> tuple[float, float]:
-    """Return the medians of bare tritonclient and of the runner, in microseconds."""
-    module = tritonclient.grpc if protocol == "grpc" else tritonclient.http
+    module: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http
     client = module.InferenceServerClient(runner.link().url.without_scheme)
 
     def bare() -> Any:
@@ -53,28 +92,34 @@ def compare(protocol: str, runner: Runner, array: Any) -> tuple[float, float]:
         return runner.identity.run(array).as_numpy("y")
 
     for call in (bare, by_runner):
-        seconds(call)
-    rounds = [(seconds(bare), seconds(by_runner)) for _ in range(ROUNDS)]
+        np.testing.assert_array_equal(call(), array)
+        for _ in range(_WARM_UP):
+            call()
+    pairs = [_pair(bare, by_runner, number % 2 == 1) for number in range(calls)]
     client.close()
-    medians = [1e6 * statistics.median(column) for column in zip(*rounds)]
-    return medians[0], medians[1]
+    more = sorted(own - other for other, own in pairs)
+    return Overhead(
+        protocol,
+        array.size,
+        bare_us=statistics.median(other for other, _ in pairs),
+        runner_us=statistics.median(own for _, own in pairs),
+        more_us=statistics.median(more),
+        least_us=more[len(more) // 4],
+        most_us=more[-1 - len(more) // 4],
+        calls=calls,
+    )
 
 
-def main() -> None:
-    """Measure both protocols and sizes, and print a table."""
-    with tempfile.TemporaryDirectory() as folder:
-        print(f"{'protocol':<10}{'floats':>8}{'tritonclient':>15}{'runner':>10}{'more':>8}  (µs)")
-        for protocol in ("grpc", "http"):
-            with Runner("bench", Path(folder), protocol) as runner:
-                tensors = [Tensor((-1,), np.float32, name) for name in ("x", "y")]
-                config = ModelConfig(max_batch_size=8)
-                client = runner.link().client
-                client.register(identity, "identity", tensors[:1], tensors[1:], config)
-                for size in SIZES:
-                    bare, own = compare(protocol, runner, np.ones((1, size), np.float32))
-                    more = own - bare
-                    print(f"{protocol:<10}{size:>8}{bare:>15.0f}{own:>10.0f}{more:>8.0f}")
+def _pair(bare: Callable[[], Any], own: Callable[[], Any], swapped: bool) -> tuple[float, float]:
+    """Time both, one after the other; return the bare client's time first."""
+    if swapped:
+        second, first = _us(own), _us(bare)
+        return first, second
+    return _us(bare), _us(own)
 
 
-if __name__ == "__main__":
-    main()
+def _us(call: Callable[[], Any]) -> float:
+    """Return how long a call took, in microseconds."""
+    begun = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun) * 1e6

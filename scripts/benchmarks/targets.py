@@ -48,6 +48,7 @@ class Verdict:
     measured: float | None
     spread: tuple[float, float] | None
     met: bool | None  #: None: not measured
+    disturbed: bool = False  #: measured, but never with all CPUs
 
 
 def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
@@ -117,7 +118,10 @@ def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, thei
     if found is None:
         return Verdict(ours, name, target.metric, goal, None, None, None)
     met = found.middle <= target.goal if target.most else found.middle >= target.goal
-    return Verdict(ours, name, target.metric, goal, found.middle, (found.least, found.most), met)
+    spread = (found.least, found.most)
+    return Verdict(
+        ours, name, target.metric, goal, found.middle, spread, met, disturbed=found.disturbed
+    )
 
 
 #: Footprint of ours: name of the figure -> at most, in its unit.

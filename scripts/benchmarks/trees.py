@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ class Use:
     """What a tree has used so far."""
 
     cpu_s: float
+    faults: int  #: pages that the kernel had to provide, without reading a disk
     processes: int
 
 
@@ -27,34 +29,68 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def use(pid: int) -> Use:
-    """Return the CPU time (user and system, seconds) of a process's descendants.
+    """Return the CPU time (user and system, seconds) and the page faults of a process's descendants.
 
     A process that ended counts no more: during a measurement none may.
     """
-    total, count = 0.0, 0
+    total, faults, count = 0.0, 0, 0
     for process in tree(pid):
         try:
             times = process.cpu_times()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            faults += _faults(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
         total += times.user + times.system
         count += 1
-    return Use(total, count)
+    return Use(total, faults, count)
 
 
-def pss_mb(pids: list[int]) -> float:
-    """Return the proportional set size of processes in MB: shared pages are counted once in all.
+def _faults(pid: int) -> int:
+    """Return a process's minor faults. Source: proc_pid_stat(5), field 10 (minflt)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[7])
 
-    Source: proc_pid_smaps(5), smaps_rollup.
+
+def memory_mb(pids: list[int]) -> float:
+    """Return the memory of processes in MB as their PSS would be if they were alone on the machine.
+
+    The kernel's PSS divides a page of a file by all processes that have it mapped: with other tritonservers and
+    Pythons running, a server would seem smaller than it is. Here pages that are shared count in full, and once for
+    all processes that have the same part of the same file mapped. Source: proc_pid_smaps(5).
     """
-    total = 0
+    alone, files = 0, dict[tuple[str, ...], int]()
     for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
+        for key, sizes in _mappings(pid):
+            private = sizes["Private_Clean"] + sizes["Private_Dirty"]
+            if key[-1] == "0":  # no file: shared with a parent since a fork
+                alone += sizes["Pss"]
+                continue
+            alone += private
+            files[key] = max(files.get(key, 0), sizes["Rss"] - private)
+    return (alone + sum(files.values())) * 1024 / 1e6
+
+
+def _mappings(pid: int) -> Iterator[tuple[tuple[str, ...], dict[str, int]]]:
+    """Yield each mapping of a process: which part of which file (device, offset, length, inode), sizes in kB."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    key: tuple[str, ...] = ()
+    sizes: dict[str, int] = {}
+    for line in lines:
+        name, _, rest = line.partition(" ")
+        if name.endswith(":"):
+            if rest.endswith(" kB"):
+                sizes[name[:-1]] = int(rest[:-3])
             continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total * 1024 / 1e6
+        if sizes:
+            yield key, sizes
+        first, last = (int(end, 16) for end in name.split("-"))
+        _, offset, device, inode = rest.split()[:4]
+        key, sizes = (device, offset, str(last - first), inode), {}
+    if sizes:
+        yield key, sizes
 
 
 def wait_calm(pid: int, timeout_s: float) -> None:
@@ -68,6 +104,12 @@ def wait_calm(pid: int, timeout_s: float) -> None:
 
 
 def machine_cpu_s() -> float:
-    """Return the CPU time that everything on the machine has used, in seconds, the hypervisor's theft too."""
+    """Return the CPU time that everything on this machine has used, in seconds."""
     times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+    unused = times.idle + times.iowait + times.steal
+    return float(sum(times) - unused - times.guest - times.guest_nice)
+
+
+def stolen_cpu_s() -> float:
+    """Return the CPU time that a hypervisor kept from programs that were ready to run, in seconds."""
+    return float(psutil.cpu_times().steal)

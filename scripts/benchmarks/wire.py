@@ -12,15 +12,13 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from benchmarks.workloads import Model, Payload, Workload
+from benchmarks.tensors import answer, inputs, outputs, raw, shape, stream_answers, streams, values
+from benchmarks.workloads import Workload
 
-Array = npt.NDArray[Any]
 Check = Callable[[bytes, Mapping[str, str]], None]
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 
@@ -48,30 +46,6 @@ class Request:
     grpc: bool = False
 
 
-def values(model: Model, payload: Payload) -> Array:
-    """Return what is sent, without a batch axis."""
-    if payload.strings:
-        return np.array([b"%0100d" % index for index in range(payload.strings)], dtype=object)
-    return (np.arange(payload.floats) % 1024).astype(np.float32)
-
-
-def raw(array: Array) -> bytes:
-    """Return an array's bytes as Triton wants them; strings with their length before each."""
-    if array.dtype != object:
-        return array.tobytes()
-    return b"".join(struct.pack("<I", len(item)) + item for item in array.tolist())
-
-
-def answer(workload: Workload) -> bytes:
-    """Return the bytes of the right answer; those of one of its responses, when there are several."""
-    sent = values(workload.model, workload.payload)
-    if workload.payload.answer is None or workload.payload.responses > 1:
-        return raw(sent)
-    if workload.model.work == "table":
-        return raw((np.arange(workload.payload.answer) % 1024).astype(np.float32))
-    return raw(sent[: workload.payload.answer])
-
-
 def expect(found: bytes, wanted: bytes, where: str) -> None:
     """Raise WrongAnswer, with the beginning of both, unless the bytes are the same."""
     if found != wanted:
@@ -81,10 +55,18 @@ def expect(found: bytes, wanted: bytes, where: str) -> None:
         )
 
 
+def expect_all(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> None:
+    """Raise WrongAnswer unless the outputs are those that are wanted, with the same bytes."""
+    if found.keys() != wanted.keys():
+        raise WrongAnswer(f"outputs {sorted(found)}, expected {sorted(wanted)}")
+    for name, content in found.items():
+        expect(content, wanted[name], f"output {name}")
+
+
 def raw_http(workload: Workload, url: str) -> Request:
     """Return the request of systems that take and return bytes as they are."""
     wanted = b"".join(stream_answers(workload)) if streams(workload) else answer(workload)
-    body = raw(values(workload.model, workload.payload))
+    body = raw(values(workload.payload))
     headers = {"content-type": "application/octet-stream"}
     return Request(url, body, partial(_check_raw, wanted), headers)
 
@@ -93,47 +75,44 @@ def _check_raw(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
     expect(found, wanted, "body")
 
 
-def streams(workload: Workload) -> bool:
-    """Whether a request has several responses."""
-    return workload.payload.responses > 1
-
-
-def stream_answers(workload: Workload) -> list[bytes]:
-    """Return the bytes of each response of a stream."""
-    return [struct.pack("<f", index) for index in range(workload.payload.responses)]
-
-
 def triton_http(workload: Workload, base: str) -> Request:
     """Return the request of Triton's HTTP endpoint, with binary tensors both ways."""
     model = workload.model
     if streams(workload):
         return _generate_stream(workload, base)
-    sent = values(model, workload.payload)
-    head = json.dumps(
+    sent = inputs(workload)
+    tensors = [
         {
-            "inputs": [
-                {
-                    "name": "x",
-                    "shape": _shape(model, sent),
-                    "datatype": model.dtype,
-                    "parameters": {"binary_data_size": len(raw(sent))},
-                }
-            ],
-            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
-        },
-        separators=(",", ":"),
-    ).encode()
+            "name": name,
+            "shape": shape(model, array),
+            "datatype": model.dtype,
+            "parameters": {"binary_data_size": len(raw(array))},
+        }
+        for name, array in sent.items()
+    ]
+    asked = [{"name": name, "parameters": {"binary_data": True}} for name in model.outputs]
+    head = json.dumps({"inputs": tensors, "outputs": asked}, separators=(",", ":")).encode()
     headers = {
         "content-type": "application/octet-stream",
         "inference-header-content-length": str(len(head)),
     }
-    check = partial(_check_http, answer(workload))
-    return Request(f"{base}/v2/models/{model.name}/infer", head + raw(sent), check, headers)
+    body = head + b"".join(map(raw, sent.values()))
+    check = partial(_check_http, outputs(workload))
+    return Request(f"{base}/v2/models/{model.name}/infer", body, check, headers)
 
 
-def _check_http(wanted: bytes, found: bytes, headers: Mapping[str, str]) -> None:
-    length = int(headers.get("inference-header-content-length", len(found)))
-    expect(found[length:], wanted, f"output y after {found[:length]!r}")
+def _check_http(wanted: Mapping[str, bytes], found: bytes, headers: Mapping[str, str]) -> None:
+    position = int(headers.get("inference-header-content-length", len(found)))
+    try:
+        told = json.loads(found[:position])["outputs"]
+        sizes = {one["name"]: one["parameters"]["binary_data_size"] for one in told}
+    except (ValueError, KeyError) as error:
+        raise WrongAnswer(f"no outputs in {found[:300]!r}") from error
+    got = {}
+    for name, size in sizes.items():
+        got[name] = found[position : position + size]
+        position += size
+    expect_all(got, wanted)
 
 
 def _check_events(count: int, found: bytes, _: Mapping[str, str]) -> None:
@@ -151,7 +130,7 @@ def _generate_stream(workload: Workload, base: str) -> Request:
 
 def plain_json(workload: Workload, url: str) -> Request:
     """Return the request of a method that takes `x` as a JSON list, batch axis first, and returns one."""
-    sent = values(workload.model, workload.payload)
+    sent = values(workload.payload)
     body = json.dumps({"x": [sent.tolist()]}, separators=(",", ":")).encode()
     check = partial(_check_list, answer(workload))
     return Request(url, body, check, {"content-type": "application/json"})
@@ -164,9 +143,9 @@ def _check_list(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
 def json_http(workload: Workload, base: str) -> Request:
     """Return the request of the V2 protocol in JSON alone."""
     model = workload.model
-    sent = values(model, workload.payload)
+    sent = values(workload.payload)
     data = [item.decode() for item in sent.tolist()] if model.dtype == "BYTES" else sent.tolist()
-    tensor = {"name": "x", "shape": _shape(model, sent), "datatype": model.dtype, "data": data}
+    tensor = {"name": "x", "shape": shape(model, sent), "datatype": model.dtype, "data": data}
     body = json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode()
     url = f"{base}/v2/models/{model.name}/infer"
     check = partial(_check_json, answer(workload), model.dtype)
@@ -184,11 +163,11 @@ def _check_json(wanted: bytes, dtype: str, found: bytes, _: Mapping[str, str]) -
 def triton_grpc(workload: Workload, base: str) -> Request:
     """Return the request of the gRPC service, framed."""
     model = workload.model
-    sent = values(model, workload.payload)
     request = service_pb2.ModelInferRequest(model_name=model.name)
-    tensor = request.inputs.add(name="x", datatype=model.dtype)
-    tensor.shape.extend(_shape(model, sent))
-    request.raw_input_contents.append(raw(sent))
+    for name, array in inputs(workload).items():
+        tensor = request.inputs.add(name=name, datatype=model.dtype)
+        tensor.shape.extend(shape(model, array))
+        request.raw_input_contents.append(raw(array))
     method = "ModelStreamInfer" if streams(workload) else "ModelInfer"
     message = request.SerializeToString()
     headers = {"content-type": "application/grpc", "te": "trailers"}
@@ -197,13 +176,13 @@ def triton_grpc(workload: Workload, base: str) -> Request:
         b"\0" + struct.pack(">I", len(message)) + message,
         partial(_check_grpc_stream, b"".join(stream_answers(workload)))
         if streams(workload)
-        else partial(_check_grpc, answer(workload)),
+        else partial(_check_grpc, outputs(workload)),
         headers,
         grpc=True,
     )
 
 
-def _check_grpc(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
+def _check_grpc(wanted: Mapping[str, bytes], found: bytes, _: Mapping[str, str]) -> None:
     messages = split_messages(found)
     if len(messages) != 1:
         raise WrongAnswer(f"{len(messages)} messages in the answer instead of one")
@@ -211,7 +190,7 @@ def _check_grpc(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
     contents = list(response.raw_output_contents)
     if not contents and response.outputs:
         contents = [np.array(response.outputs[0].contents.fp32_contents, "<f4").tobytes()]
-    expect(b"".join(contents), wanted, "output y")
+    expect_all(dict(zip((one.name for one in response.outputs), contents)), wanted)
 
 
 def _check_grpc_stream(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
@@ -231,7 +210,3 @@ def split_messages(body: bytes) -> list[bytes]:
         found.append(body[position + 5 : position + 5 + length])
         position += 5 + length
     return found
-
-
-def _shape(model: Model, array: Array) -> list[int]:
-    return [1, len(array)] if model.max_batch_size else [len(array)]

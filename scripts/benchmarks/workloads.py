@@ -1,13 +1,14 @@
 """What is measured: models, the load on each, and the request that every client sends.
 
-A model is described without any system's words; each system of `systems/` serves it in its own way. All
-tensors are called `x` (input) and `y` (output).
+A model is described without any system's words; each system of `systems/` serves it in its own way. Unless it says
+otherwise, its tensors are called `x` (input) and `y` (output).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 #: Rows of a batch at most, where batching is on and the workload does not say otherwise.
@@ -17,6 +18,8 @@ SMALL = 16
 IMAGE = 150_528  #: float32: 602,112 bytes, an image of 224 x 224 x 3
 LARGE = 1_500_000  #: float32: 6 MB
 TOKENS = 100
+#: Folders of models that are served as they are.
+EXAMPLES = Path(__file__).parents[2] / "examples" / "model_py"
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,13 @@ class Model:
     Args:
         name: its name, also in URLs
         work: which function of servers/work.py it runs
-        dtype: type of both tensors in Triton's words: FP32 or BYTES
+        dtype: type of all tensors in Triton's words: FP32 or BYTES
         max_batch_size: requests in one call at most; 0: no batching
         instances: copies that compute at the same time
         amount: what the work means by it: turns of a loop, seconds of sleep, elements, tokens
         decoupled: any number of responses to one request
+        inputs, outputs: names of the tensors; each input is sent like the first, with its index added
+        folder: instead of a callable, this folder in Triton's layout, with a model.py
     """
 
     name: str
@@ -40,6 +45,9 @@ class Model:
     instances: int = 1
     amount: float = 0.0
     decoupled: bool = False
+    inputs: tuple[str, ...] = ("x",)
+    outputs: tuple[str, ...] = ("y",)
+    folder: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as servers/ read it."""
@@ -68,7 +76,7 @@ class Workload:
     """One model under the load of several numbers of clients."""
 
     key: str  #: e.g. "C2"
-    group: str  #: the letter of the issue
+    group: str  #: the letter of the issue, "C"; of others the key
     title: str
     model: Model
     payload: Payload
@@ -79,6 +87,10 @@ class Workload:
 
 _IDENTITY = Model("identity", "identity", max_batch_size=MAX_BATCH)
 _SPIN = Model("spin", "spin")
+_ADD_SUB = Model(
+    "add_sub", "add_sub", inputs=("INPUT0", "INPUT1"), outputs=("OUTPUT0", "OUTPUT1"),
+    folder=str(EXAMPLES / "add_sub"),
+)  # fmt: skip
 
 
 def _workload(
@@ -90,7 +102,8 @@ def _workload(
     quick: tuple[int, ...],
     least_seconds: float = 0.0,
 ) -> Workload:
-    return Workload(key, key[0], title, model, payload, clients, quick, least_seconds)
+    group = key if "_" in key else key[0]
+    return Workload(key, group, title, model, payload, clients, quick, least_seconds)
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -118,13 +131,37 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     _workload(
         "G", "16 B in, 6 MB out", Model("table", "table", amount=LARGE),
-        Payload(floats=4, answer=LARGE), (4,), (4,),
+        Payload(floats=4, answer=LARGE), (4,), (4,), least_seconds=3.0,
     ),
     _workload(
         "H", "one copy that sleeps 2 ms, 602 KB in, no batching", Model("device", "device", amount=0.002),
         Payload(floats=IMAGE, answer=4), (2, 4, 8), (4,),
     ),
+    _workload("add_sub", "examples/model_py/add_sub, a model.py", _ADD_SUB, Payload(floats=4), (1, 8, 32), (1, 8, 32)),
 )  # fmt: skip
+
+
+#: What is no load on every system: name -> what it measures.
+EXTRAS = {
+    "runner": "pytriton.runner beside bare tritonclient",
+    "footprint": "start-up times, memory, idle CPU",
+    "models100": "the same of a daemon with 100 models",
+}
+
+
+def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
+    """Return the workloads and the extras that are named.
+
+    All for None, but not 100 models in a quick run.
+
+    Raises:
+        ValueError: a name is not known; says which there are.
+    """
+    if names is None:
+        return select(None), set(EXTRAS) - ({"models100"} if quick else set())
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    extras = {name.lower() for name in wanted} & EXTRAS.keys()
+    return select(",".join(name for name in wanted if name.lower() not in extras)), extras
 
 
 def calibrated(workload: Workload, turns: int) -> Workload:
@@ -135,19 +172,26 @@ def calibrated(workload: Workload, turns: int) -> Workload:
 
 
 def select(names: str | None) -> list[Workload]:
-    """Return the workloads that a list such as "A,C,E1" names: by letter or by key; all for None.
+    """Return the workloads that a list such as "a,C,E1" names: by letter or by key; all for None.
 
     Raises:
         ValueError: a name is not known; says which there are.
     """
     if names is None:
         return list(WORKLOADS)
-    wanted = [name.strip().upper() for name in names.split(",") if name.strip()]
+    wanted = {name.strip().lower() for name in names.split(",") if name.strip()}
     known = {one.key for one in WORKLOADS} | {one.group for one in WORKLOADS}
-    for name in wanted:
-        if name not in known:
-            raise ValueError(f"no workload {name!r}; there are: {', '.join(sorted(known))}")
-    return [one for one in WORKLOADS if one.key in wanted or one.group in wanted]
+    unknown = wanted - {name.lower() for name in known}
+    if unknown:
+        raise ValueError(
+            f"no workload {min(unknown)!r}; there are: {', '.join(sorted(known) + list(EXTRAS))}"
+        )
+    return [one for one in WORKLOADS if {one.key.lower(), one.group.lower()} & wanted]
+
+
+def copy_name(name: str, index: int) -> str:
+    """Return what a further copy of a model is called; the first has the model's own name."""
+    return f"{name}{index or ''}"
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytriton.daemon import Model
 from pytriton.model_config import ModelConfig, Tensor
-from support.running import RunningDaemon, eventually
+from support.running import RunningDaemon
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
@@ -85,9 +85,3 @@ class Unruly:
 def batches(folder: Path, what: int) -> int:
     """Return how many batches an `Unruly` has noted whose first element was `what`."""
     return (folder / "batches").read_text().split().count(str(what))
-
-
-def wait_answered(answered: list[int], more: int) -> None:
-    """Wait until so many more requests have been answered."""
-    wanted = answered[0] + more
-    eventually(lambda: answered[0] > wanted, "requests are answered")

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from support.inference import Inference
 from support.running import RunningDaemon, eventually
+from support.under_load import under_load
 
 from pytriton.exceptions import ModelExistsError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
@@ -179,26 +179,11 @@ def test_rolling_back_fails_no_request(tmp_path: Path) -> None:
         with pytest.raises(RegistrationError, match="nothing to go back to"):
             daemon.client.rollback("model")
         register(daemon, 2, replace=True)
-        stop = threading.Event()
-        answers: list[float] = []
-
-        def ask() -> None:
-            connection = Inference("grpc", daemon.grpc)
-            while not stop.is_set():
-                answers.append(float(connection.infer("model", {"x": ONES})["y"][0, 0]))
-            connection.close()
-
-        with ThreadPoolExecutor(2) as threads:
-            asking = [threads.submit(ask) for _ in range(2)]
-            try:
-                for expected in (2, 3):
-                    daemon.client.model("model").rollback()
-                    assert answer(daemon) == expected
-            finally:
-                stop.set()
-        for one in asking:
-            one.result()
-        assert set(answers) == {2, 3}
+        with under_load(daemon, clients=2) as load:
+            for expected in (2, 3):
+                daemon.client.model("model").rollback()
+                assert answer(daemon) == expected
+        assert set(load.answers) == {2, 3}
 
 
 def test_a_state_directory_has_one_daemon(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from support.inference import Inference
 from support.model_folders import CONFIG, make_model
 from support.running import RunningDaemon, eventually
+from support.streaming import Streaming
 
 from pytriton.exceptions import RegistrationError
 
@@ -23,6 +25,25 @@ IS_READY = """
         if said == "raise":
             raise OSError("the database is gone")
         return said == "yes"
+"""
+
+#: Tells which instance it is, and when a file is there, that it has come to its end.
+STREAMING = """
+    def execute(self, requests):
+        import threading
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request.get_response_sender(),)).start()
+
+    def answer(self, sender):
+        import time
+        self.send(sender, self.args["model_instance_name"], 0)
+        while not os.path.exists(os.path.join(FOLDER, "go")):
+            time.sleep(0.02)
+        self.send(sender, "end", pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def send(self, sender, told, flags):
+        told = pb_utils.Tensor("told", np.array([told.encode()], np.object_))
+        sender.send(pb_utils.InferenceResponse([told]), flags)
 """
 
 
@@ -127,3 +148,35 @@ def test_one_that_does_not_return_is_not_ready(daemon: RunningDaemon, tmp_path: 
     (answers / "hang").unlink()
     model.wait_ready()
     assert health(daemon, "hanging") == 200
+
+
+def test_streams_under_way_are_answered_to_their_end(daemon: RunningDaemon, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    for instance in ("streaming_0_0", "streaming_0_1"):
+        (answers / instance).write_text("yes")
+    config = CONFIG + "model_transaction_policy { decoupled: true }\n"
+    config += "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
+    folder = make(tmp_path / "streaming", answers, STREAMING + IS_READY, config)
+    model = daemon.client.register_model(folder)
+    with ExitStack() as streams:
+        asked = [
+            streams.enter_context(
+                Streaming(daemon.grpc, "streaming", {"what": np.array([b"x"], np.object_)})
+            )
+            for _ in range(2)
+        ]
+        told = [iter(stream) for stream in asked]
+        first = {str(next(one)["told"][0].decode()) for one in told}
+        (answers / "streaming_0_0").write_text("no")
+        eventually(
+            lambda: [one.state for one in model.instances] == ["unready", "ready"],
+            "it is not ready",
+        )
+        (answers / "go").touch()
+        assert [[str(rest["told"][0].decode()) for rest in one] for one in told] == [
+            ["end"],
+            ["end"],
+        ]
+    assert first == {"streaming_0_0", "streaming_0_1"}
+    assert sum(one.restarts for one in model.instances) == 0

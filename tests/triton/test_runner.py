@@ -209,6 +209,11 @@ def test_an_unknown_output_is_told_with_those_there_are(runner: Runner) -> None:
 def test_options_of_a_request_reach_the_server(runner: Runner) -> None:
     answer = runner.scaled.options(request_id="seven", outputs=["y"]).run(np.ones((1, 4)))
     assert answer.get_response(as_json=True)["id"] == "seven"
+    with pytest.raises(RunnerArgumentError, match="no option 'prio'; its options are headers"):
+        runner.scaled.options(prio=1)
+    other = "query_params" if runner.link().url.is_grpc else "client_timeout"
+    with pytest.raises(RunnerArgumentError, match=rf"no option '{other}'$"):
+        runner.scaled.options(**{other: 1}).run(np.ones((1, 4)))
 
 
 def test_registered_callables_are_models_of_the_runner_too(

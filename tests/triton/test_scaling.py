@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib import request as urlrequest
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 from support.inference import Inference
 from support.running import RunningDaemon, eventually
+from support.under_load import under_load
 from support.unruly import (
     KILL,
     ONES,
@@ -25,7 +24,6 @@ from support.unruly import (
     X,
     Y,
     serving,
-    wait_answered,
 )
 from tritonclient.utils import InferenceServerException
 
@@ -121,28 +119,12 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
 def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
     """Up and down under load; then there are as many workers and proxies as asked for."""
     model = serve(Unruly(tmp_path), on_crash="fail")
-    stop = threading.Event()
-    answered = [0]
-
-    def ask() -> None:
-        connection = Inference("grpc", daemon.grpc)
-        while not stop.is_set():
-            connection.infer("model", {"x": ONES})
-            answered[0] += 1
-        connection.close()
-
-    with ThreadPoolExecutor(3) as threads:
-        asking = [threads.submit(ask) for _ in range(3)]
-        try:
-            for count in (3, 1, 2):
-                model.scale(count)
-                wait_answered(answered, 30)
-                assert [i.state for i in model.instances] == ["ready"] * count
-                one_lane_each(model)
-        finally:
-            stop.set()
-    for one in asking:
-        one.result()
+    with under_load(daemon) as load:
+        for count in (3, 1, 2):
+            model.scale(count)
+            load.wait(30)
+            assert [i.state for i in model.instances] == ["ready"] * count
+            one_lane_each(model)
 
 
 def test_scaling_that_cannot_be(daemon: RunningDaemon, serve: Serve) -> None:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
+from support.under_load import under_load
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import Model
@@ -419,28 +420,14 @@ def test_what_a_worker_starts_ends_with_it(daemon: RunningDaemon) -> None:
 def test_replace_fails_no_request(daemon: RunningDaemon, serve: Callable[..., Model]) -> None:
     """Under load: every request is answered, by the old callable or by the new one."""
     serve(_closure(1))
-    stop = threading.Event()
-    answers: list[float] = []
-
-    def ask() -> None:
-        connection = Inference("grpc", daemon.grpc)
-        while not stop.is_set():
-            answers.append(float(connection.infer("model", {"x": ONES})["y"][0, 0]))
-        connection.close()
-
-    with ThreadPoolExecutor(3) as threads:
-        asking = [threads.submit(ask) for _ in range(3)]
-        eventually(lambda: len(answers) > 20, "requests are under way")
+    with under_load(daemon) as load:
+        load.wait(20)
         daemon.client.register(
             _closure(2), "model", X, Y, ModelConfig(max_batch_size=8), replace=True, progress=False
         )
-        count = len(answers)
-        eventually(lambda: len(answers) > count + 20, "requests go on")
-        stop.set()
-    for one in asking:
-        one.result()
-    assert set(answers) == {2.0, 3.0}
-    assert answers[-1] == 3.0
+        load.wait(20)
+    assert set(load.answers) == {2.0, 3.0}
+    assert load.answers[-1] == 3.0
 
 
 def test_a_replacement_that_fails_leaves_the_old_model(

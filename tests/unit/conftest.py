@@ -1,13 +1,15 @@
-"""What a worker's process has once, the process of these tests must have anew for each of them."""
+"""Two ends of a lane in one process; and what a worker's process has once, each of these tests must have anew."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from pytriton.decorators.context import TritonContext
+from pytriton.ipc.lane import Lane
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +29,13 @@ def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         loop.close()
     if loops:
         asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def lanes() -> Iterator[tuple[Lane, Lane]]:
+    """Both ends of a lane, the proxy's and the worker's."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+    yield proxy, worker
+    proxy.close()
+    worker.close()

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from pytriton.dispatcher.native_build import LIBRARY
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 #: Top-level folder -> the package it is installed as. In pytriton/ each has a symlink of its name.
 PROCESSES = {name: f"pytriton.{name}" for name in ("dispatcher", "proxy_backend", "worker")}
 #: What a build needs of the checkout.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pytriton", *PROCESSES)
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "pytriton", *PROCESSES)
 
 
 def python_files() -> set[PurePosixPath]:
@@ -122,6 +124,25 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
     names = wheel_names(built)
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()
     assert PurePosixPath("pytriton/py.typed") in names
+
+
+def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert "-py3-none-linux_" in wheel.name
+    assert PurePosixPath("pytriton/proxy_backend/native", LIBRARY) in wheel_names(built)
+
+
+def test_without_a_compiler_the_wheel_is_for_every_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = tmp_path / "source", tmp_path / "dist"
+    source.mkdir()
+    copy_sources(source, symlinks=True)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    build(source, out, "--wheel")
+    (wheel,) = out.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in wheel_names(out) if name.suffix == ".so"]
 
 
 def test_the_wheel_puts_nothing_but_pytriton_into_site_packages(built: Path) -> None:

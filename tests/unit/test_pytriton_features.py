@@ -14,7 +14,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STATES = ("done", "partly", "not yet", "in work", "not")
 #: Table -> the letter of its rows and their number.
-TABLES = {"pytriton-features.md": ("A", 203), "python-backend-features.md": ("B", 59)}
+TABLES = {
+    "pytriton-features.md": ("A", 203),
+    "python-backend-features.md": ("B", 59),
+    "runner-features.md": ("C", 30),
+}
 
 
 class Row(NamedTuple):

@@ -92,6 +92,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "device alone": ({"devices": 0}, r"devices=\[0\]"),
     "no devices": ({"devices": []}, "leave it out"),
     "negative device": ({"devices": [-1]}, "-1 is no device"),
+    "PyTorch's device": ({"devices": ["cuda:0"]}, "'cuda:0' is no device.*number"),
+    "one of two devices": ({"devices": [(0, "gpu1")]}, "'gpu1' is no device"),
+    "a configuration that is a dict": (
+        {"config": {"max_batch_size": 3}},
+        "config has to be a ModelConfig",
+    ),
     "true device": ({"devices": [True]}, "True is no device"),
     "empty tuple": ({"devices": [()]}, "one or more GPUs"),
     "load_timeout_s": ({"load_timeout_s": 0}, "above 0, got 0"),
@@ -150,7 +156,8 @@ def test_a_value_that_cannot_be_sent_is_refused_here() -> None:
 
 @pytest.mark.parametrize(
     ("device", "visible"),
-    [(0, "0"), (np.int64(3), "3"), ("GPU-8f2", "GPU-8f2"), ("", ""), ("cpu", ""), ((0, 2), "0,2"),
+    [(0, "0"), (np.int64(3), "3"), ("GPU-8f2", "GPU-8f2"), ("", ""), ("cpu", ""), ("0,1", "0,1"),
+     ("MIG-GPU-8f2/1/0", "MIG-GPU-8f2/1/0"), ((0, 2), "0,2"),
      (("GPU-1", "GPU-2"), "GPU-1,GPU-2"), (None, None)],
 )  # fmt: skip
 def test_a_device_becomes_cuda_visible_devices(device: Any, visible: str | None) -> None:

@@ -84,6 +84,17 @@ def test_inputs_are_taken_by_position_or_by_name() -> None:
     assert text.tolist() == [["ü".encode()]] * 3
 
 
+def test_a_number_or_a_text_alone_is_one_sample_of_one_element() -> None:
+    """As in `runner.chat.stream("a question")`; where an axis has more elements it does not fit."""
+    bound = Signature(CONFIG).bind([np.ones((1, 2)), 7, "ü"], {})
+    assert bound["n"].tolist() == [[7]]
+    assert bound["t"].tolist() == [["ü".encode()]]
+    unbatched = Signature({**CONFIG, "max_batch_size": 0}).bind([np.ones(2), 7, "ü"], {})
+    assert unbatched["n"].shape == unbatched["t"].shape == (1,)
+    with pytest.raises(RunnerArgumentError, match=r"shape \[\], which does not fit"):
+        Signature(CONFIG).bind([1.0, 7], {})
+
+
 def test_what_fits_is_not_copied() -> None:
     array = np.ones((3, 2), np.float32)
     assert np.shares_memory(Signature(CONFIG).bind([array, [1, 1, 1]], {})["a"], array)

@@ -57,6 +57,9 @@ def config_of(model: dict[str, Any]) -> ModelConfig:
 
 def register(client: DaemonClient, model: dict[str, Any], name: str | None = None) -> None:
     """Register a model under its name, or another."""
+    if model["folder"]:
+        client.register_model(model["folder"], name, progress=False)
+        return
     dtype: Any = bytes if model["dtype"] == "BYTES" else "float32"
     client.register(
         callable_of(model),

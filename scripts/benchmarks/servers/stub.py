@@ -37,6 +37,9 @@ def config_text(model: dict[str, Any]) -> str:
 
 def lay_out(folder: Path, model: dict[str, Any]) -> Path:
     """Write a model repository and return it."""
+    if model["folder"]:
+        shutil.copytree(model["folder"], folder / "models" / model["name"])
+        return folder / "models"
     version = folder / "models" / model["name"] / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(config_text(model))

@@ -45,6 +45,8 @@ class System(ABC):
     note = ""
     #: Batching of the identities, where it is an option.
     batching = False
+    #: It serves a folder with a model.py.
+    model_folders = False
     #: It uses CPU while nobody asks it: it is started for its own turns only.
     restless = False
 

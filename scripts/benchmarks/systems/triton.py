@@ -30,6 +30,7 @@ class Ours(_Triton):
     name = "ours"
     title = "pytriton-daemon"
     script = "ours.py"
+    model_folders = True
     note = f"{_BATCHING}, `@batch`"
 
     def python(self) -> Path:
@@ -45,6 +46,7 @@ class Stub(_Triton):
     name = "stub"
     title = "python backend"
     script = "stub.py"
+    model_folders = True
     note = f"{_BATCHING}; the code runs inside Triton's stub, not isolated"
 
     def python(self) -> Path:

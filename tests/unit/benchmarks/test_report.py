@@ -132,6 +132,34 @@ def test_the_report_shows_what_was_not_reached_and_what_was_left_out() -> None:
     assert "- F: mosec: no such streams" in text
 
 
+def test_a_round_without_its_cpus_is_left_out_of_a_ratio() -> None:
+    """Unless there is no other: then the report says so."""
+    case = ("A", "http", 1)
+    ours = series("ours", "A", 1, [100, 90, 4])
+    theirs = series("stub", "A", 1, [100, 100, 100])
+    ours[2].update(stolen_cpus=1.8, cores=2)
+    found = ratio(ours + theirs, ("ours", case), ("stub", case))
+    assert found is not None
+    assert (found.least, found.most, found.disturbed) == (0.9, 1.0, False)
+    found = ratio(ours[2:] + theirs, ("ours", case), ("stub", case))
+    assert found is not None
+    assert (found.middle, found.disturbed) == (0.04, True)
+    text = render(run(ours[2:], theirs))
+    assert "| **no**, CPUs stolen |" in text
+    assert "1 of 1 measurements lacked more than a tenth of the CPUs" in text
+
+
+def test_the_report_has_what_the_runner_costs() -> None:
+    results = run(series("ours", "A", 1, [500]))
+    results["runner"] = [
+        {
+            "protocol": "grpc", "floats": 150_528, "bare_us": 1000.0, "runner_us": 1100.0,
+            "more_us": 99.0, "least_us": 80.0, "most_us": 120.0, "calls": 40,
+        }
+    ]  # fmt: skip
+    assert "| grpc | 150,528 | 1000 | 1100 | 99 (80 to 120) |" in render(results)
+
+
 def test_a_ratio_of_nothing_is_not_a_number_of_any_kind() -> None:
     """A generator that finished no request says NaN; the row says that it was not measured."""
     case = ("A", "http", 1)

@@ -1,4 +1,4 @@
-"""Fixtures of the wire's tests: two ends of a lane in one process, and a place for sockets."""
+"""Fixtures of the wire's tests: a lane's end and its bare peer, and a place for sockets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ def short_dir() -> Iterator[Path]:
     """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
         yield Path(path)
-
-
-@pytest.fixture
-def lanes() -> Iterator[tuple[Lane, Lane]]:
-    """Both ends of a lane, the proxy's and the worker's."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    yield proxy, worker
-    proxy.close()
-    worker.close()
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""How the compiled proxy is compiled: by the daemon at its first start, and by setup.py into a wheel.
+
+Standard library only, and nothing of ours: setup.py has nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+#: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
+NATIVE_BACKEND = "pytriton_native"
+LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
+#: Warnings are errors where it is tested (tests/unit/native), not where it is used.
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+_LIBRARIES = ("-lm", "-ldl")
+_COMPILERS = ("cc", "gcc", "clang")
+#: A compiler that has not ended by then hangs.
+_COMPILE_S = 300.0
+
+
+class BuildError(Exception):
+    """It cannot be compiled; the text holds what the compiler said."""
+
+
+def compiler() -> str | None:
+    """Return the C compiler that would be used: $CC, cc, gcc or clang; None if this machine has none."""
+    wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
+    return next((path for path in map(shutil.which, wanted) if path), None)
+
+
+def compile_library(folder: Path, library: Path) -> None:
+    """Compile the C sources in `folder`.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    command = compiler()
+    if command is None:
+        raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
+    files = sorted(str(path) for path in folder.glob("*.c"))
+    argv = [command, *FLAGS, "-o", str(library), *files, *_LIBRARIES]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(str(error)) from error
+    if done.returncode != 0:
+        raise BuildError(f"{command} said:\n{(done.stderr or done.stdout).strip()[-2000:]}")

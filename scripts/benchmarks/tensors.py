@@ -1,0 +1,68 @@
+"""What is in the tensors: of each request, and of the right answer to it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.workloads import Model, Payload, Workload
+
+Array = npt.NDArray[Any]
+
+
+def values(payload: Payload) -> Array:
+    """Return what is sent in the first input, without a batch axis."""
+    if payload.strings:
+        return np.array([b"%0100d" % index for index in range(payload.strings)], dtype=object)
+    return (np.arange(payload.floats) % 1024).astype(np.float32)
+
+
+def inputs(workload: Workload) -> dict[str, Array]:
+    """Return what is sent in each input, in the order of the model's; no two are the same."""
+    first = values(workload.payload)
+    names = workload.model.inputs
+    return {name: first if not index else first + index for index, name in enumerate(names)}
+
+
+def outputs(workload: Workload) -> dict[str, bytes]:
+    """Return the bytes of each output of the right answer."""
+    model = workload.model
+    if model.work != "add_sub":
+        return {name: answer(workload) for name in model.outputs}
+    first, second = inputs(workload).values()
+    return dict(zip(model.outputs, (raw(first + second), raw(first - second))))
+
+
+def answer(workload: Workload) -> bytes:
+    """Return the bytes of the only output; those of one of its responses, when there are several."""
+    sent = values(workload.payload)
+    if workload.payload.answer is None or workload.payload.responses > 1:
+        return raw(sent)
+    if workload.model.work == "table":
+        return raw((np.arange(workload.payload.answer) % 1024).astype(np.float32))
+    return raw(sent[: workload.payload.answer])
+
+
+def streams(workload: Workload) -> bool:
+    """Whether a request has several responses."""
+    return workload.payload.responses > 1
+
+
+def stream_answers(workload: Workload) -> list[bytes]:
+    """Return the bytes of each response of a stream."""
+    return [struct.pack("<f", index) for index in range(workload.payload.responses)]
+
+
+def raw(array: Array) -> bytes:
+    """Return an array's bytes as Triton wants them; strings with their length before each."""
+    if array.dtype != object:
+        return array.tobytes()
+    return b"".join(struct.pack("<I", len(item)) + item for item in array.tolist())
+
+
+def shape(model: Model, array: Array) -> list[int]:
+    """Return the shape that is sent: with a batch axis where the model has one."""
+    return [1, len(array)] if model.max_batch_size else [len(array)]

@@ -1,0 +1,138 @@
+"""What BentoML's guide says of its runner, and does not, with a daemon of the runner's own. One daemon for all."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import repositories
+
+from pytriton.client.exceptions import PyTritonClientInferenceServerError
+from pytriton.dispatcher.ports import free_port
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.runner import Runner, RunnerArgumentError
+
+X = np.ones((1, 4), np.float32)
+PORT = free_port("127.0.0.1")
+ARGUMENTS = [
+    f"--grpc-port={PORT}",
+    "--model-control-mode=explicit",
+    "--load-model=batched",
+    "--load-model=normalize",
+]
+PACKAGED = Path(__file__).parents[2] / "examples" / "packaging" / "models"
+CONFIG = f"""
+{repositories.PYTHON_CONFIG}
+dynamic_batching {{ max_queue_delay_microseconds: 500000 preferred_batch_size: [ 4 ] }}
+version_policy {{ all {{ }} }}
+"""
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    repository = tmp_path_factory.mktemp("models")
+    files = {f"{version}/model.py": repositories.PYTHON_MODEL.encode() for version in (1, 2)}
+    for name in ("batched", "infer"):
+        repositories.add(repository, name, files, CONFIG)
+    with Runner("reference", [repository, PACKAGED], cli_args=ARGUMENTS) as made:
+        yield made
+
+
+def test_a_port_in_the_options_is_the_port(runner: Runner) -> None:
+    """BentoML's ignores it. Addresses are the loopback's, and the caller's list stays as it is."""
+    status = runner.link().client.status()
+    assert runner.link().url.without_scheme == f"127.0.0.1:{PORT}"
+    urls = (status.server.http_url, status.server.grpc_url, status.server.metrics_url)
+    assert all("//127.0.0.1:" in url for url in urls)
+    assert ARGUMENTS[0] == f"--grpc-port={PORT}"
+    assert len(ARGUMENTS) == 4
+
+
+def test_the_packaged_repository_is_served(runner: Runner) -> None:
+    """That of examples/packaging: images of any size."""
+    for height, width in ((1, 2), (3, 1)):
+        images = np.full((2, height, width, 3), 255, np.uint8)
+        normalized = runner.normalize.run(images).as_numpy("normalized")
+        assert normalized.dtype == np.float32
+        assert (normalized == np.ones(images.shape)).all()
+
+
+def test_metrics_are_on(runner: Runner) -> None:
+    runner.batched.run(X)
+    with urllib.request.urlopen(runner.link().client.status().server.metrics_url) as page:
+        text = page.read().decode()
+    assert 'nv_inference_request_success{model="batched",version="2"}' in text
+
+
+def test_a_model_with_the_name_of_a_method_is_reached_by_brackets(runner: Runner) -> None:
+    """A load at run time in explicit mode; the method is still the method."""
+    runner.sync.load_model("infer")
+    assert runner["infer"].run(X).as_numpy("y")[0, 0] == 5
+    assert callable(runner.infer)
+
+
+def test_any_version_can_be_asked(runner: Runner) -> None:
+    """By the model's attribute, and by `infer(model_version=)`; BentoML's has only the latest."""
+    tensor = runner.link().sync.module.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(X)
+    answer = runner.sync.infer("batched", [tensor], model_version="1")
+    assert answer.get_response(as_json=True)["model_version"] == "1"
+    response = runner.batched.version(2).run(X).get_response(as_json=True)
+    assert response["model_version"] == "2"
+    with pytest.raises(PyTritonClientInferenceServerError, match="version 3"):
+        runner.batched.version(3).run(X)
+
+
+def test_requests_are_batched_by_triton(runner: Runner) -> None:
+    """Four at once are one batch: fewer executions than inferences."""
+
+    def counts() -> tuple[int, int]:
+        found = runner.sync.get_inference_statistics("batched", "2", as_json=True)
+        (model,) = found["model_stats"]
+        return int(model["inference_count"]), int(model["execution_count"])
+
+    runner.batched.run(X)
+    before = counts()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda value: runner.batched.run(X * value), range(1, 5)))
+    assert [one.as_numpy("y")[0, 0] for one in answers] == [5, 10, 15, 20]
+    after = counts()
+    assert after[0] - before[0] == 4
+    assert after[1] - before[1] < 4
+
+
+def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
+    """tritonclient's `stream_infer`, awaited; over HTTP there is none, and that is said."""
+
+    def count(requests: Any) -> Any:
+        for request in requests:
+            for number in range(int(request["n"].flat[0])):
+                yield [{"number": np.array([number], np.int32)}]
+
+    tensors = [Tensor((1,), np.int32, "n")], [Tensor((1,), np.int32, "number")]
+    config = ModelConfig(decoupled=True, batching=False)
+    runner.link().client.register(count, "count", *tensors, config)
+    tensor = runner.link().sync.module.InferInput("n", [1], "INT32")
+    tensor.set_data_from_numpy(np.array([3], np.int32))
+
+    async def questions() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": "count", "inputs": [tensor]}
+
+    async def collect(asked: Runner) -> list[int]:
+        found = []
+        async for result, error in asked.stream_infer(questions()):
+            assert error is None
+            found.append(int(result.as_numpy("number")[0]))
+        return found
+
+    assert asyncio.run(collect(runner)) == [0, 1, 2]
+    over_http = Runner("http", daemon=runner.link().client, tritonserver_type="http")
+    with pytest.raises(RunnerArgumentError, match="stream_infer needs gRPC"):
+        asyncio.run(collect(over_http))
+    over_http.close()

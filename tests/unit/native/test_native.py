@@ -1,0 +1,437 @@
+"""The compiled proxy under AddressSanitizer and UBSan: a program with as much of tritonserver as it needs
+(fake_tritonserver.c) serves batches, with a real ZeroMQ ROUTER as the dispatcher and real lanes as workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytriton.dispatcher.native_build import FLAGS, compiler
+from pytriton.dispatcher.native_proxy import sources
+from pytriton.ipc import messages, tensors
+from pytriton.ipc.control import frames, parse
+from pytriton.ipc.lane import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    Lane,
+    LaneClosed,
+    ResponseDetails,
+    ResponseRef,
+    TensorRef,
+)
+
+_SANITIZED = (
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)
+_LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
+#: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
+_LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
+#: What a test's worker does with a lane.
+Work = Callable[[Lane], None]
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake tritonserver with the proxy in it, sanitized."""
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    folder, build = sources(), tmp_path_factory.mktemp("native")
+    library, target = build / "libproxy.so", build / "fake_tritonserver"
+    main = str(Path(__file__).with_name("fake_tritonserver.c"))
+    files = map(str, sorted(folder.glob("*.c")))
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
+    subprocess.run([command, *FLAGS, *_SANITIZED, "-o", library, *files, *_LIBRARIES], check=True)
+    subprocess.run(
+        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, main, library, *_LINK],
+        check=True,
+    )
+    return target
+
+
+class Dispatcher:
+    """Answers a proxy's questions: there is a worker, once for each of `paths`; a lost batch fails."""
+
+    def __init__(self, folder: Path, paths: list[str]) -> None:
+        self.endpoint = f"ipc://{folder}/control"
+        self.heard: list[Any] = []
+        self._paths = paths
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(self.endpoint)
+        self._end = self._context.socket(zmq.PAIR)
+        self._end.bind("inproc://end")
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with closing(self._context.socket(zmq.PAIR)) as end:
+            end.connect("inproc://end")
+            poller = zmq.Poller()
+            poller.register(end, zmq.POLLIN)
+            poller.register(self._socket, zmq.POLLIN)
+            while end not in dict(poller.poll()):
+                peer, *parts = self._socket.recv_multipart()
+                number, message, _ = parse(parts)
+                self.heard.append(message)
+                answer = self._answer(message)
+                if answer is not None:
+                    self._socket.send_multipart([peer, *frames(number, answer)])
+
+    def _answer(self, message: Any) -> messages.AnyMessage | None:
+        if isinstance(message, messages.Attach):
+            if not self._paths:
+                return messages.Failure("unavailable", "no worker is left")
+            return messages.Attached("w", self._paths.pop(0), tracing=True)
+        if isinstance(message, messages.LaneLost):
+            return messages.Verdict("fail", "the worker was lost: é")
+        return None
+
+    def close(self) -> None:
+        self._end.send(b"")
+        self._thread.join()
+        for one in (self._end, self._socket):
+            one.close()
+        self._context.term()
+
+
+class Workers:
+    """Listens for lanes, one after the other, and has each piece of work done with one of them."""
+
+    def __init__(self, folder: Path, works: list[Work]) -> None:
+        self.paths = []
+        self.errors: list[BaseException] = []
+        self._threads = []
+        self._listeners = []
+        for number, work in enumerate(works):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(str(folder / f"{number}.lane"))
+            listener.listen()
+            self.paths.append(str(folder / f"{number}.lane"))
+            thread = threading.Thread(target=self._run, args=[listener, work])
+            thread.start()
+            self._threads.append(thread)
+            self._listeners.append(listener)
+
+    def _run(self, listener: socket.socket, work: Work) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # nobody needed this one
+            return
+        lane = Lane(connection, peer_trusted=True)
+        try:
+            work(lane)
+        except BaseException as error:  # raised where the test sees it
+            self.errors.append(error)
+        finally:
+            lane.close()
+
+    def join(self) -> None:
+        for listener, thread in zip(self._listeners, self._threads):
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            listener.close()
+        assert not self.errors, self.errors
+
+
+def run(
+    program: Path,
+    folder: Path,
+    works: list[Work],
+    *,
+    batches: int = 1,
+    requests: int = 1,
+    **parameters: str,
+) -> tuple[list[str], list[Any]]:
+    """Serve batches; return the lines that the program printed, and what the dispatcher was asked."""
+    workers = Workers(folder, works)
+    with closing(Dispatcher(folder, list(workers.paths))) as dispatcher:
+        values = {
+            "pytriton_control": dispatcher.endpoint,
+            "pytriton_registration": "r-1",
+            **parameters,
+        }
+        config = {
+            "name": "model",
+            "max_batch_size": 8,
+            "noise": {"list": [1, -2.5e3, {"a": '}\\"'}, []], "parameters": None},
+            "parameters": {name: {"string_value": value} for name, value in values.items()},
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=1))
+        done = subprocess.run(
+            [program, folder / "config.json", str(batches), str(requests)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "PYTRITON_CALLS_KEY": "0" * 32},
+        )
+        workers.join()
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines(), dispatcher.heard
+
+
+def serving(answer: Callable[[Lane, Batch], Any]) -> Work:
+    """Return work that answers every batch until the proxy goes."""
+
+    def work(lane: Lane) -> None:
+        while True:
+            try:
+                batch = lane.receive()
+            except LaneClosed:
+                return
+            assert isinstance(batch, Batch)
+            lane.arena.reset()
+            reply = answer(lane, batch)
+            if reply is None:
+                return
+            try:
+                lane.send(reply)
+            except LaneClosed:  # what it was sent before was not to its liking
+                return
+
+    return work
+
+
+def output(lane: Lane, name: str, array: Any, datatype: str = "FP32") -> TensorRef:
+    return tensors.write(lane, name, datatype, array, array.dtype)
+
+
+def echo(lane: Lane, batch: Batch) -> BatchDone:
+    """Answer each request with its x doubled as y, its string as z, and something that nobody asked for."""
+    responses = []
+    for request in batch.requests:
+        x, s, nothing = request.inputs
+        assert (nothing.shape, nothing.nbytes, nothing.datatype) == ([1, 0], 0, "INT64")
+        given = tensors.read(lane, x, np.dtype(np.float32))
+        text = bytes(tensors.read_raw(lane, s))
+        responses.append(
+            ResponseRef(
+                [
+                    output(lane, "y", given * 2),
+                    tensors.write_raw(lane, "z", "BYTES", [1, 1], text),
+                    output(lane, "unwanted", given),
+                    output(lane, "z", np.zeros((0, 3), np.float32)),
+                ]
+            )
+        )
+    return BatchDone(batch.id, responses)
+
+
+def test_batches_go_to_the_worker_and_its_answers_back(program: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(batch)
+        return echo(lane, batch)
+
+    lines, heard = run(program, tmp_path, [serving(answer)], batches=3, requests=2)
+    doubled = (np.frombuffer(b"0123456789abcdef", np.float32) * 2).tobytes().hex()
+    expected = f"flags 1: y 11 [1,4] {doubled} z 13 [1,1] 03000000616263 z 11 [0,3] "
+    one = ["batch of 2 rows", f"response to 0, {expected}", f"response to 1, {expected}"]
+    assert lines == [*one * 3, "released 6, statistics of 6"]
+    assert [batch.id for batch in seen] == [1, 2, 3]
+    request = seen[0].requests[0]
+    assert (request.requested, request.details) == (["z", "y"], None)
+    assert seen[0].trace is not None
+    assert seen[0].trace.contexts == ['{"traceparent":"00-1-2-01"}', ""]
+    assert seen[0].trace.begun_ns > 1e18
+    assert json.loads(request.parameters) == {
+        "text": 'a "quoted"\n\\ é',
+        "integer": -1234567890123,
+        "yes": True,
+        "number": 0.1,
+        "pytriton_not_calls": "made up",  # nobody has sealed it
+    }
+    attach, detach = heard
+    assert (attach.registration, attach.lost, attach.avoid) == ("r-1", None, [])
+    assert isinstance(detach, messages.Detach)
+    assert detach.instance == attach.instance
+
+
+def test_a_model_of_several_versions_says_which_one_is_asked(program: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(json.loads(batch.requests[0].parameters))
+        return echo(lane, batch)
+
+    run(program, tmp_path, [serving(answer)], pytriton_versions="1,3")
+    assert seen[0]["pytriton_version"] == "3"
+
+
+def test_large_messages_lie_in_shared_memory(program: Path, tmp_path: Path) -> None:
+    """600 requests take more than 64 KiB to describe, and so do their answers."""
+    lines, _ = run(program, tmp_path, [serving(echo)], requests=600)
+    assert sum(line.startswith("response to") and " y 11 " in line for line in lines) == 600
+
+
+def test_errors_have_their_codes(program: Path, tmp_path: Path) -> None:
+    def answer(lane: Lane, batch: Batch) -> Any:
+        if batch.id == 1:
+            return BatchFailed(batch.id, "all of it: é")
+        details = ResponseDetails("NOT_FOUND")
+        return BatchDone(
+            batch.id,
+            [
+                ResponseRef([], "this one", details),
+                ResponseRef([], None, ResponseDetails(reschedule=True)),
+            ],
+        )
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    assert [line.partition(": ")[2] for line in lines if "response" in line] == [
+        *[" error 1 all of it: é".lstrip()] * 2,
+        "error 2 this one",
+    ]
+    assert "request 1 is queued again" in lines
+    assert lines[-1].startswith("released 4")
+
+
+def test_a_batch_that_was_not_read_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+    def leave(lane: Lane) -> None:
+        """Wait for something to come, and go without having read it."""
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    lines, heard = run(program, tmp_path, [leave, serving(echo)])
+    assert [type(message).__name__ for message in heard] == ["Attach", "Attach", "Detach"]
+    assert " y 11 " in lines[1]
+
+
+def test_of_a_batch_that_was_read_the_dispatcher_decides(program: Path, tmp_path: Path) -> None:
+    lines, heard = run(program, tmp_path, [serving(lambda lane, batch: None)])
+    assert [type(message).__name__ for message in heard] == ["Attach", "LaneLost", "Detach"]
+    assert lines[0] == "response to 0, flags 1: error 4 the worker was lost: é"
+
+
+def test_without_a_worker_requests_are_answered(program: Path, tmp_path: Path) -> None:
+    lines, _ = run(program, tmp_path, [serving(lambda lane, batch: BatchDone(7, []))], batches=2)
+    assert "error 4 model model: the worker answered batch 1 with BatchDone 7" in lines[0]
+    assert lines[1].endswith("error 4 no worker is left")
+
+
+def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
+    """Return an answer with one output, of which some fields are wrong."""
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        right = output(lane, "y", np.ones((1, 4), np.float32))
+        return BatchDone(batch.id, [ResponseRef([msgspec.structs.replace(right, **wrong)])])
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (tensor(shape=[1, 5]), "another size than its shape"),
+        (tensor(shape=[-1, -4]), "impossible shape"),
+        (tensor(shape=[2**62, 2**62]), "impossible shape"),
+        (tensor(shape=[1] * 65), "too many dimensions"),
+        (tensor(datatype="FLOAT"), "malformed"),
+        (tensor(name="y\0z"), "malformed"),
+        (tensor(memory=5), "memory 5, which it never announced"),
+        (tensor(offset=1 << 40), "memory that is smaller"),
+        (tensor(offset=-16), "memory that is smaller"),
+        (tensor(nbytes=-16), "memory that is smaller"),
+        (tensor(nbytes=2**63 - 1), "memory that is smaller"),
+        (tensor(datatype="BYTES", shape=[1]), "another size than its shape"),
+        (tensor(datatype="BYTES", shape=[2**61]), "another size than its shape"),
+        (lambda lane, batch: BatchDone(batch.id, []), "0 responses to 1 requests"),
+    ],
+)
+def test_a_wrong_answer_fails_its_batch_alone(
+    program: Path, tmp_path: Path, answer: Callable[[Lane, Batch], Any], complaint: str
+) -> None:
+    lines, _ = run(program, tmp_path, [serving(answer), serving(echo)], batches=2)
+    wrong, right = (line for line in lines if line.startswith("response"))
+    assert "error 4 model model: " in wrong
+    assert complaint in wrong
+    assert " y 11 " in right
+
+
+_scalar = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=40),
+    st.binary(max_size=9),
+)
+_nested = st.recursive(
+    _scalar,
+    lambda of: st.lists(of, max_size=6) | st.dictionaries(st.text(max_size=3), of, max_size=3),
+)
+_tag = st.sampled_from(["BatchDone", "BatchFailed", "Announce", "Spilled", "Batch", "Metrics", ""])
+_ref = st.tuples(
+    st.sampled_from(["y", "z", ""]), st.sampled_from(["FP32", "BYTES", "INT8"]),
+
+    st.lists(st.integers(-1, 5), max_size=3),
+    st.integers(0, 1), st.integers(-1, 1 << 17), st.integers(-1, 1 << 17),
+)  # fmt: skip
+_response = st.tuples(
+    st.lists(_ref, max_size=3), st.none() | st.text(max_size=5), st.none() | _nested
+)
+_message = st.one_of(
+    st.binary(max_size=200),
+    st.tuples(_tag, _nested, _nested).map(msgspec.msgpack.encode),
+    st.tuples(st.just("BatchDone"), st.integers(1, 2), st.lists(_response, max_size=2)).map(
+        msgspec.msgpack.encode
+    ),
+)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Callable[[], Path]:
+    def make() -> Path:
+        folder = tmp_path / "one"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(packets=st.lists(_message, min_size=1, max_size=4))
+def test_whatever_a_worker_sends_is_survived(
+    program: Path, empty: Callable[[], Path], packets: list[bytes]
+) -> None:
+    """Every request is answered, no byte is touched that is not there, and nothing leaks."""
+
+    def send(lane: Lane) -> None:
+        try:
+            lane.receive()
+            lane.arena.allocate(1 << 16)
+            lane.arena.writable()[: 1 << 16] = bytes(1 << 16)
+            lane.send(messages_of_memory)  # announces the arena on its way
+            connection = socket.socket(fileno=os.dup(lane.fileno()), type=socket.SOCK_SEQPACKET)
+            with closing(connection):
+                for packet in packets:
+                    connection.send(packet or b"\0", socket.MSG_NOSIGNAL)
+        except (LaneClosed, BrokenPipeError):
+            return
+
+    messages_of_memory = BatchDone(1, [ResponseRef([TensorRef("y", "FP32", [0], 0, 0, 0)])])
+    lines, _ = run(program, empty(), [send, serving(echo)], batches=2)
+    assert lines[-1] == "released 2, statistics of 2"

