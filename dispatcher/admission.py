@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytriton.dispatcher import slots
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -39,7 +40,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_instances(spec: messages.ModelSpec) -> None:
-    if spec.instances + spec.spares > MOST_WORKERS:
+    if slots.count(spec) > MOST_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "

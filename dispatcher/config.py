@@ -215,6 +215,23 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = None
 
+    native_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Name of a Python model in model_repository that tritonserver's own python backend serves "
+            "instead of workers; may be given several times. `*` is all.",
+            values.several(values.text()),
+        ),
+    ] = ()
+    install_packages: Annotated[
+        bool,
+        Option(
+            "Make environments for models of model_repository: with the packages of their format that "
+            "model_python lacks, and those that a requirements.txt in their folder lists. They are kept.",
+            values.boolean(),
+        ),
+    ] = False
+
     # ── access ───────────────────────────────────────────────────────────────────────────────────
     restricted_endpoints: Annotated[
         tuple[str, ...],

@@ -26,7 +26,7 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs, tracing
+from pytriton.dispatcher import handlers, last_end, logs, slots, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
@@ -253,6 +253,7 @@ class Daemon:
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return all models in the order of registration."""
         served = [self.model_info(registration) for registration in self.registry]
+        served += self.repository_models.known.infos(self._server.info().http_url)
         return [*served, *self.registry.restoring.infos({info.name for info in served})]
 
     def status(self) -> messages.Status:
@@ -376,6 +377,7 @@ class Daemon:
                 registrant=registration.registrant,
                 lane_path=lane_path,
             )
+        spec, instance = slots.taken_by(registration.spec, instance)
         logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
 
         def on_line(pid: int, line: bytes) -> None:
@@ -383,7 +385,7 @@ class Daemon:
 
         worker = await WorkerProcess.start(
             name,
-            registration.spec,
+            spec,
             instance,
             place=WorkerPlace(
                 self.rundir.control_endpoint,

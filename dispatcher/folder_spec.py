@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
+import msgspec
 
-from pytriton.dispatcher.child import bound_to_us
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel, files_of
+from pytriton.dispatcher.programs import Program, ask, framework_environment
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 from pytriton.ipc import messages
-
-_log = structlog.get_logger(__name__)
+from pytriton.ipc.payload import Header, pack
 
 #: Of a configuration, what is not for the proxy that stands in the model's place.
 _NOT_FOR_TRITON = (
@@ -33,32 +29,81 @@ _NOT_FOR_TRITON = (
     "runtime",
     "version_policy",
 )
-#: Of the daemon's environment, what frameworks read.
-_VARIABLES = ("CUDA_", "LD_LIBRARY_PATH", "MKL_", "NVIDIA_", "OMP_", "ORT_", "TF_", "TORCH_")
-#: A framework may take long to import, and a model to load.
-_PROBE_S = 600.0
+#: In a model's folder: the packages that it needs; heeded when the setting install_packages is on.
+REQUIREMENTS = "requirements.txt"
+#: Of the worker's: see pytriton/environments.py.
+_PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
+#: A framework may take long to import, a model to load, an environment to be made.
+_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What registrations are made with.
+
+    Args:
+        library: the folder that holds this version of `pytriton`
+        python: interpreter of the workers; None is the daemon's own
+        install: whether an environment is made for what a model needs and `python` lacks
+    """
+
+    library: Path
+    python: str | None = None
+    install: bool = False
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter of the workers."""
+        return self.python or sys.executable
 
 
 async def specification(
-    model: FoundModel, form: table.Format, python: str | None, library: Path
+    model: FoundModel,
+    form: table.Format,
+    workshop: Workshop,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[messages.ModelSpec, bytes]:
     """Return what a worker needs to serve a model of a repository.
 
     Args:
         model: of a format that workers serve
         form: that format
-        python: interpreter of the workers; None is the daemon's own
-        library: the folder that holds this version of `pytriton`
+        workshop: what it is made with
+        config: the configuration that is used instead of the one in the model's folder
 
     Raises:
         UnservableModel: its files or its configuration are wrong, or incomplete.
     """
-    interpreter = python or sys.executable
+    if form is table.PYTHON:
+        return await _of_python(model, workshop, config)
+    return await _of_file(model, form, workshop)
+
+
+async def _of_python(
+    model: FoundModel, workshop: Workshop, config: Mapping[str, Any] | None
+) -> tuple[messages.ModelSpec, bytes]:
+    """What `DaemonClient.register_model` does, in a process of its own, which may run the model's code."""
+    question = {
+        "task": "python",
+        "folder": str(model.folder),
+        "name": model.name,
+        "config": None if config is None else dict(config),
+        "python": workshop.interpreter,
+        "requirements": requirements_of(model) if workshop.install else None,
+        "install": workshop.install,
+    }
+    answer = await _ask_workshop(model, question, workshop, "reading its configuration")
+    return msgspec.convert(answer["spec"], messages.ModelSpec), pack(Header((3, 9), True), b"")
+
+
+async def _of_file(
+    model: FoundModel, form: table.Format, workshop: Workshop
+) -> tuple[messages.ModelSpec, bytes]:
+    place = await _place(model, form, workshop)
     files = files_of(model, form)
     config = dict(model.config)
     if not complete.is_complete(config):
-        newest = str(files[max(files)])
-        config = await _completed(model, form, newest, interpreter, library)
+        config = await _completed(model, form, str(files[max(files)]), place, workshop.library)
     config["name"] = model.name
     instances, devices = instance_groups(config)
     recipe = Recipe(
@@ -73,7 +118,7 @@ async def specification(
         name=model.name,
         version=max(files),
         config=_for_triton(config, sorted(files)),
-        world=messages.World(interpreter, [], str(model.folder), _environment()),
+        world=messages.World(place.python, [], str(model.folder), place.environment()),
         instances=instances,
         devices=devices,
         factory=True,
@@ -82,6 +127,74 @@ async def specification(
         versions=sorted(files) if len(files) > 1 else [],
     )
     return spec, recipe.payload()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a model's file is loaded: an interpreter, and a folder with what it lacks of a worker's needs."""
+
+    python: str
+    packages: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that a worker gets."""
+        lacking = {_PACKAGES_VARIABLE: self.packages} if self.packages else {}
+        return {**framework_environment(), **lacking}
+
+
+async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _Place:
+    """Return the workers' interpreter, or where that may be made, an environment of it with what the model needs.
+
+    Raises:
+        UnservableModel: a package is missing, or cannot be installed.
+    """
+    if workshop.python is None and not workshop.install:
+        return _Place(
+            workshop.interpreter
+        )  # that has what a worker needs; a loader tells what else is missing
+    question = {
+        "task": "environment",
+        "python": workshop.interpreter,
+        "modules": dict(form.packages),
+        "requirements": requirements_of(model) if workshop.install else None,
+        "install": workshop.install,
+    }
+    task = f"looking for {', '.join(form.packages.values())}"
+    answer = await _ask_workshop(model, question, workshop, task)
+    if answer["lacking"]:
+        text = table.missing(form, workshop.interpreter, answer["lacking"])
+        raise UnservableModel(f"model {model.name}: {text}")
+    return _Place(answer["python"], answer["packages"])
+
+
+async def _ask_workshop(
+    model: FoundModel, question: Mapping[str, Any], workshop: Workshop, task: str
+) -> dict[str, Any]:
+    # Its variables are those that the workers get.
+    program = Program("pytriton.prepare_folder", task, _LIMIT_S, hide_gpus=False)
+    return await ask(
+        program,
+        question,
+        model=model.name,
+        folder=model.folder,
+        python=sys.executable,
+        library=workshop.library,
+    )
+
+
+def requirements_of(model: FoundModel) -> list[str] | None:
+    """Return the packages that requirements.txt in a model's folder lists; None without that file.
+
+    Raises:
+        UnservableModel: it cannot be read.
+    """
+    file = model.folder / REQUIREMENTS
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnservableModel(f"model {model.name}: {file} cannot be read: {error}") from error
+    bare = (line.partition(" #")[0].strip() for line in lines)
+    return [line for line in bare if line and line[0] != "#"] or None
 
 
 def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
@@ -109,61 +222,27 @@ def _for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any
     return document
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-
-
 async def _completed(
-    model: FoundModel, form: table.Format, path: str, python: str, library: Path
+    model: FoundModel, form: table.Format, path: str, place: _Place, library: Path
 ) -> dict[str, Any]:
-    """Ask the file itself, in a process of its own: no framework is loaded into the daemon."""
-    code = f"import sys; sys.path[0] = {str(library)!r}; from pytriton.formats.probe import main; main()"
+    """Ask the file itself."""
     question = {
         "title": form.title,
         "loader": form.loader,
         "path": path,
         "config": dict(model.config),
     }
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *bound_to_us([python, "-c", code]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=str(model.folder),
-            # A look at the file needs no GPU.
-            env={**os.environ, **_environment(), "CUDA_VISIBLE_DEVICES": ""},
-        )
-    except OSError as error:
-        raise UnservableModel(
-            f"model {model.name}: the interpreter {python} (setting model_python) cannot be run: {error.strerror}"
-        ) from error
-    try:
-        said, complaint = await asyncio.wait_for(
-            process.communicate(json.dumps(question).encode()), _PROBE_S
-        )
-    except BaseException as error:
-        if process.returncode is None:
-            process.kill()
-        if isinstance(error, asyncio.TimeoutError):
-            raise UnservableModel(
-                f"model {model.name}: {path} was not loaded within {_PROBE_S:g} s"
-            ) from error
-        raise
-    return _answer(model, path, said.decode("utf-8", "replace"), complaint)
-
-
-def _answer(model: FoundModel, path: str, said: str, complaint: bytes) -> dict[str, Any]:
-    lines = said.strip().splitlines()
-    words = complaint.decode("utf-8", "replace").strip()
-    try:
-        answer: dict[str, Any] = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        raise UnservableModel(
-            f"model {model.name}: looking into {path} to complete its configuration failed: {words[-2000:]}"
-        ) from None
-    if "error" in answer:
-        _log.info("a model file was refused", model=model.name, output=words[-4000:])
-        raise UnservableModel(f"model {model.name}: {answer['error']}")
+    program = Program(
+        "pytriton.formats.probe", f"looking into {path} to complete its configuration", _LIMIT_S
+    )
+    answer = await ask(
+        program,
+        question,
+        model=model.name,
+        folder=model.folder,
+        python=place.python,
+        library=library,
+        packages=place.packages,
+    )
     completed: dict[str, Any] = answer["config"]
     return completed

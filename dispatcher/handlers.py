@@ -217,7 +217,9 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     native = daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, None if native else message.pid)
-    attached = await registration.pool.route(message.instance, message.lost, message.avoid)
+    attached = await registration.pool.route(
+        message.instance, message.lost, message.avoid, message.version
+    )
     return msgspec.structs.replace(attached, tracing=daemon.tracing)
 
 

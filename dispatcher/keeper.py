@@ -14,6 +14,7 @@ from typing import Any, Optional, Protocol
 
 import structlog
 
+from pytriton.dispatcher import slots
 from pytriton.dispatcher.guard import guard
 from pytriton.dispatcher.states import InstanceState, StateMachine
 from pytriton.dispatcher.worker import Worker
@@ -33,9 +34,9 @@ Tell = Callable[[Optional[str]], Awaitable[None]]
 
 
 class StartWorker(Protocol):
-    """Starts the worker of one instance."""
+    """Starts the worker of one slot, see slots.py."""
 
-    def __call__(self, instance: int) -> Awaitable[Worker]: ...
+    def __call__(self, slot: int, /) -> Awaitable[Worker]: ...
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,22 @@ class Keeper:
 
     Attributes:
         index: number of the instance; those from `spec.instances` on are spares.
+        version: what it serves, where each version has workers of its own.
         worker: the present worker, also while it loads or after it ended.
         first: done when the first worker is ready; raises RemoteFailure when it cannot be loaded.
     """
 
     def __init__(
         self,
-        index: int,
+        slot: int,
         spec: messages.ModelSpec,
         start_worker: StartWorker,
         policy: RestartPolicy,
         tell: Tell,
     ) -> None:
-        self.index = index
+        self._slot = slot
+        self.index = slots.instance_of(spec, slot)
+        self.version = slots.taken_by(spec, slot)[0].version if slots.versions(spec) else None
         self.worker: Worker | None = None
         self.last_exit: str | None = None
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,6 +138,7 @@ class Keeper:
             batches=done.answered if done is not None else 0,
             busy_s=done.busy_s if done is not None else None,
             ends=self._ends,
+            version=self.version,
         )
 
     # ── the life of an instance ──────────────────────────────────────────────────────────────────
@@ -178,7 +183,7 @@ class Keeper:
         await self._tell(self.worker.name)
 
     async def _start(self) -> Worker:
-        worker = await self._start_worker(self.index)
+        worker = await self._start_worker(self._slot)
         self._workers.add(worker)
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours

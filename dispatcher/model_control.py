@@ -67,9 +67,9 @@ class ModelControl:
             )
         names = [message.name]
         if message.dependents:
-            names += await self._repository.parts(message.name)
+            names += self._repository.known.parts(message.name)
         for name in names:
-            if self._repository.serves(name):
+            if self._repository.known.serves(name):
                 _log.info("a model asks for another one to be unloaded", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
@@ -87,7 +87,7 @@ class ModelControl:
                 ErrorKind.INVALID, f"{version!r} is no version of a model: it has to be a number"
             )
         wanted = None if version in _ANY_VERSIONS else int(version)
-        native = self._repository.native_versions(name)
+        native = self._repository.known.native_versions(name)
         if native is not None:
             return wanted is None or not native or wanted in native
         for registration in self._registry:
@@ -99,7 +99,7 @@ class ModelControl:
 
     def _registered(self, name: str) -> Registration | None:
         """Return the registration that a name belongs to, unless it is a model of a repository."""
-        if self._repository.serves(name):
+        if self._repository.known.serves(name):
             return None
         return next((one for one in self._registry if one.spec.name == name), None)
 

@@ -20,6 +20,8 @@ from pytriton.formats import pbtxt, table
 
 #: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
 _DEFAULT_LATEST = 1
+#: A library that puts batches together (user_guide/batcher.md, "Custom Batching").
+_BATCH_STRATEGY = "batchstrategy.so"
 
 
 class UnservableModel(Exception):
@@ -105,15 +107,23 @@ def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[
     return there[-count:]
 
 
-def route(model: FoundModel, backends: Path) -> table.Format | None:
+def route(model: FoundModel, backends: Path, native: Sequence[str] = ()) -> table.Format | None:
     """Say who serves a model: None is tritonserver itself, a format is one of our workers.
 
-    tritonserver does wherever it has the backend: in its folder of backends, or beside the model.
+    tritonserver does wherever it has the backend: in its folder of backends, or beside the model. But Python models
+    are workers' business, unless they need what only tritonserver's own python backend has.
+
+    Args:
+        model: as it was found
+        backends: the folder of tritonserver's backends
+        native: names of Python models that tritonserver's own backend is to serve; "*" is all
 
     Raises:
         UnservableModel: neither can.
     """
     backend = table.backend_of(model.config, model.files)
+    if backend == table.PYTHON.backend and why_native(model, native) is None:
+        return table.PYTHON
     if backend == "ensemble" or (backend and _has_backend(model, backends, backend)):
         return None
     form = table.format_of(model.config, model.files)
@@ -130,6 +140,35 @@ def route(model: FoundModel, backends: Path) -> table.Format | None:
         f"workers cannot serve it either. Use a tritonserver that has it (setting tritonserver), or a model in "
         f"one of {', '.join(one.title for one in table.FORMATS)}"
     )
+
+
+def why_native(model: FoundModel, native: Sequence[str]) -> str | None:
+    """Return why tritonserver's own python backend serves a Python model; None: workers do."""
+    if model.name in native or "*" in native:
+        return "the setting native_model names it"
+    if model.config.get("model_repository_agents"):
+        return "its model_repository_agents work on its folder, which only tritonserver itself does"
+    places = [model.folder, *(model.folder / str(version) for version in model.versions)]
+    if any((place / _BATCH_STRATEGY).exists() for place in places):
+        return f"tritonserver looks for its {_BATCH_STRATEGY} in its folder"
+    return None
+
+
+def not_given_by_workers(model: FoundModel) -> str | None:
+    """Return what a Python model asks for and workers do not give, in words; None: nothing."""
+    forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
+    if str(forced.get("string_value", "")).lower() == "no":
+        return (
+            "it takes inputs in memory of a GPU (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers give them in memory "
+            f"of the CPU; tritonserver's own python backend serves it with native_model = [{model.name!r}]"
+        )
+    return None
+
+
+def steps_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the models that an ensemble is made of; none if it is no ensemble."""
+    steps = config.get("ensemble_scheduling", {}).get("step", ())
+    return [str(step.get("model_name", "")) for step in steps]
 
 
 def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:

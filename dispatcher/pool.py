@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 
 import structlog
 
+from pytriton.dispatcher import slots
 from pytriton.dispatcher.keeper import Keeper, RestartPolicy, StartWorker
 from pytriton.dispatcher.routing import Routes
 from pytriton.dispatcher.states import InstanceState
@@ -82,7 +84,7 @@ class Pool:
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
         self._spec = spec
-        leaving = self._keepers[spec.instances + spec.spares :]
+        leaving = self._keepers[slots.count(spec) :]
         await self._stop_keepers(leaving, grace_s)
         self._keepers = [keeper for keeper in self._keepers if keeper not in leaving]
         await self._tell(None)
@@ -102,8 +104,8 @@ class Pool:
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         new = [
-            Keeper(index, spec, self._start, self._policy, self._tell)
-            for index in range(len(self._keepers), spec.instances + spec.spares)
+            Keeper(slot, spec, self._start, self._policy, self._tell)
+            for slot in range(len(self._keepers), slots.count(spec))
         ]
         self._keepers.extend(new)
         total = len(new)
@@ -126,7 +128,7 @@ class Pool:
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
     async def route(
-        self, proxy: str, lost: str | None, avoid: Sequence[str] = ()
+        self, proxy: str, lost: str | None, avoid: Sequence[str] = (), version: int = 0
     ) -> messages.Attached:
         """Return the worker that serves `proxy` from now on; waits for one to be ready.
 
@@ -134,28 +136,32 @@ class Pool:
             proxy: its instance's name
             lost: the worker that it could not reach
             avoid: those that wait for the batch that it has
+            version: that it serves; matters where each has workers of its own
 
         Raises:
             RemoteFailure: no worker will come any more.
         """
+        own = slots.versions(self._spec)
+        if own and version not in own:
+            text = f"model {self._spec.name} has no version {version}; it has {own}"
+            raise RemoteFailure(ErrorKind.INVALID, text)
         self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
         if lost in self._workers:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
-                ready = [
-                    name for name in self.ready_workers() if name != lost and name not in avoid
-                ]
+                present = self.ready_workers(version)
+                ready = [name for name in present if name != lost and name not in avoid]
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     self._do_aside(self._balance())  # a worker may lack more than this one
                     return messages.Attached(
                         worker.name, str(worker.lane_path), self._spec.execution_timeout_s
                     )
-                if self._stopping or self.given_up:
-                    raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody())
-                if avoid and self.ready_workers():
+                if self._stopping or self._nobody_comes(version):
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody(version))
+                if avoid and present:
                     text = f"model {self._spec.name}: all its workers wait for this very request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
                 await self._changed.wait()
@@ -256,8 +262,11 @@ class Pool:
     @property
     def given_up(self) -> bool:
         """Whether no worker will come any more by itself."""
+        return self._nobody_comes(None)
+
+    def _nobody_comes(self, version: int | None) -> bool:
         return self._given_up_for is not None or all(
-            keeper.state is InstanceState.FAILED for keeper in self._keepers
+            keeper.state is InstanceState.FAILED for keeper in self._of(version)
         )
 
     async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
@@ -270,7 +279,7 @@ class Pool:
         log = _log.info if ready else _log.warning
         log("readiness", model=self._spec.name, worker=worker.name, ready=ready, why=why)
         await self._tell(worker.name if ready else None)
-        if not ready and self.can_serve:
+        if not ready and self.ready_workers(worker.version):
             for _ in range(self._routes.lanes_of(worker.name)):
                 await worker.withdraw_lane()
 
@@ -304,13 +313,13 @@ class Pool:
             for keeper in self._keepers
         ]
 
-    def why_nobody(self) -> str:
-        """Say why no worker will come any more."""
+    def why_nobody(self, version: int | None = None) -> str:
+        """Say why no worker will come any more (for a version)."""
         if self._given_up_for is not None:
             return self._given_up_for
         if self._stopping:
             return f"model {self._spec.name} is being stopped"
-        ends = "; ".join(sorted({k.last_exit for k in self._keepers if k.last_exit}))
+        ends = "; ".join(sorted({k.last_exit for k in self._of(version) if k.last_exit}))
         return (
             f"model {self._spec.name}: no worker is left, each was replaced {self._policy.limit} times and "
             f"ended again ({ends}). See pytriton-daemon logs {self._spec.name}; mend it and register it again."
@@ -348,7 +357,7 @@ class Pool:
     async def _balance(self) -> None:
         """Have every worker without a proxy get one that another has too many; each gives one at a time."""
         for idle in self.ready_workers():
-            giver = self._routes.too_many_for(idle)
+            giver = self._routes.too_many_for(idle, partial(self._alike, idle))
             if giver is not None and giver not in self._asked:
                 self._asked.add(giver)
                 await self._workers[giver].withdraw_lane()
@@ -358,9 +367,20 @@ class Pool:
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    def ready_workers(self) -> list[str]:
-        """Return the names of the workers that serve."""
-        return [keeper.serving.name for keeper in self._keepers if keeper.serving is not None]
+    def _alike(self, one: str, other: str) -> bool:
+        """Whether two workers serve the same version, if they serve one only."""
+        if not slots.versions(self._spec):
+            return True
+        return other in self._workers and self._workers[other].version == self._workers[one].version
+
+    def _of(self, version: int | None) -> list[Keeper]:
+        """Return those that serve a version; None: all."""
+        wanted = (None, version)
+        return [one for one in self._keepers if version is None or one.version in wanted]
+
+    def ready_workers(self, version: int | None = None) -> list[str]:
+        """Return the names of the workers that serve (a version)."""
+        return [one.serving.name for one in self._of(version) if one.serving is not None]
 
 
 def _workers(count: int) -> str:

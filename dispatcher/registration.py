@@ -326,6 +326,7 @@ class Registration:
         return messages.ModelInfo(
             name=name,
             version=self.spec.version,
+            versions=self.spec.versions,
             state=self.state,
             instances=self.pool.infos(),
             url=f"{http_url}/v2/models/{name}" if http_url else "",

@@ -104,6 +104,11 @@ class Registry:
                 )
             elif self.restoring.waits(name):
                 text = f"model {name!r} is not served yet: it is being restored"
+            elif repository.is_linked(self._rundir.models, name):
+                text = (
+                    f"model {name!r} has no workers: it is one of a model repository, and tritonserver itself serves "
+                    f"it (pytriton-daemon repository unload {name})"
+                )
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
 
     def workers_of(self, model: str) -> list[str]:

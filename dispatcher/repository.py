@@ -120,7 +120,7 @@ def triton_config(
     if spec.python_model is not None:
         value = "streams" if spec.python_model.streams else "details"
         parameters[PYTHON_MODEL_PARAMETER] = {"string_value": value}
-    if spec.versions:
+    if spec.versions and spec.python_model is None:
         parameters[VERSIONS_PARAMETER] = {"string_value": ",".join(map(str, spec.versions))}
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import structlog
 
 from pytriton.dispatcher import model_folders, repository
 from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.folder_spec import specification
+from pytriton.dispatcher.folder_spec import Workshop, specification
 from pytriton.dispatcher.given_files import BadFileName, GivenFiles
+from pytriton.dispatcher.known_models import NATIVE, WORKERS, Known, KnownModels
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
-from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.repository_places import CLOUD, Places
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -31,26 +33,9 @@ _log = structlog.get_logger(__name__)
 
 #: Models that are loaded at once at the start; each may take all cores while it loads.
 _AT_ONCE = 4
-NATIVE, WORKERS = "tritonserver", "workers"
-#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
-_CLOUD = "cloud"
 #: States of tritonserver's for a model that it does not serve (any more).
 _GONE = ("", "UNAVAILABLE")
 _LOOK_S = 0.05
-
-
-@dataclasses.dataclass
-class _Known:
-    """What is known of a model beside its files."""
-
-    state: str = "unloaded"
-    served_by: str = ""
-    reason: str = ""
-    versions: list[int] = dataclasses.field(default_factory=list)
-    registration: Registration | None = None
-    config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
-    given: Path | None = None  #: the repository of files that came with the request to load it
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
 class RepositoryModels:
@@ -69,10 +54,11 @@ class RepositoryModels:
         self._config = config
         self._models = models
         self._backends = backends
-        self._library = library
+        self._workshop = Workshop(library, config.model_python, config.install_packages)
         self._server = server
         self._registry = registry
-        self._known: dict[str, _Known] = {}
+        self._places = Places(config.model_repository, models, server, registry)
+        self.known = KnownModels(server, registry)
         self._given = GivenFiles(models.parent / "given")
         self._begun = False
         repository.remove_links(models)
@@ -87,21 +73,27 @@ class RepositoryModels:
             wanted = list(self._config.load_model)
             wanted = list(names) if wanted == ["*"] else wanted
         for name in wanted:
-            self._of(name).state = "loading"
+            self.known.of(name).state = "loading"
         self._begun = True
         slots = asyncio.Semaphore(_AT_ONCE)
+        ensembles = await self._places.ensembles(names)
 
         async def load(name: str) -> None:
             async with slots:
                 await self._try_to_load(name)
 
-        await asyncio.gather(*(load(name) for name in wanted))
+        await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
+        for name in wanted:
+            if name in ensembles and not self.known.of(name).served_by:  # as another one's step
+                await self._try_to_load(name)
         if self._config.model_control_mode == "poll":
             await self._poll()
 
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
-        for name, known in self._known.items():
+        # An ensemble's steps were loaded before it, so they were known before.
+        natives = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
+        for name, known in natives:
             if known.served_by == NATIVE and known.state == "ready":
                 async with known.lock:
                     await self._try(name, known, self._server.load(name, known.config))
@@ -111,9 +103,9 @@ class RepositoryModels:
 
         At the most, that takes the grace period.
         """
-        leaving = {name for name, known in self._known.items() if known.served_by == NATIVE}
+        leaving = {name for name, known in self.known.items() if known.served_by == NATIVE}
         for name in leaving:
-            await self._try(name, self._of(name), self._server.unload(name))
+            await self._try(name, self.known.of(name), self._server.unload(name))
         deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
         while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
             try:
@@ -130,13 +122,17 @@ class RepositoryModels:
         name: str,
         config: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
+        above: Sequence[str] = (),
     ) -> None:
         """Load a model, or load it anew: the one that is there serves until then.
+
+        Steps of an ensemble that are not served yet are loaded first, as tritonserver does with its own.
 
         Args:
             name: of the model
             config: a configuration to use instead of the one in its folder
             files: all that its folder is to hold ("file:1/model.onnx"), until it is unloaded or loaded without
+            above: the ensembles whose step it is
 
         Raises:
             RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
@@ -151,13 +147,13 @@ class RepositoryModels:
                 ErrorKind.NOT_FOUND,
                 f"no model repository has a model {name!r}; there are: {known}",
             )
-        known_model = self._of(name)
+        known_model = self.known.of(name)
         async with known_model.lock:
             before = dataclasses.replace(known_model)
             unneeded = given
             known_model.state = "loading"
             try:
-                await self._load(name, names[name], known_model, config)
+                await self._load(name, names[name], known_model, config, above)
             except (RemoteFailure, UnservableModel) as error:
                 serving = before.served_by != ""
                 known_model.state = "ready" if serving else "failed"
@@ -174,6 +170,7 @@ class RepositoryModels:
             finally:
                 self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
+            known_model.loaded_at = time.time()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
     async def unload(self, name: str) -> None:
@@ -182,7 +179,7 @@ class RepositoryModels:
         Raises:
             RemoteFailure: it is not served from a repository.
         """
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is None or not known.served_by:
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
@@ -199,36 +196,10 @@ class RepositoryModels:
                 known.state = "ready"
                 raise
             known.state, known.served_by, known.registration = "unloaded", "", None
-            known.versions = []
+            known.versions, known.steps = [], []
             self._given.remove(known.given)
             known.given = None
         _log.info("model of a repository unloaded", model=name)
-
-    def serves(self, name: str) -> bool:
-        """Whether a name is now that of a model loaded from a repository."""
-        known = self._known.get(name)
-        if known is None or not known.served_by:
-            return False
-        return known.registration is None or known.registration in list(self._registry)
-
-    def native_versions(self, name: str) -> list[int] | None:
-        """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
-        known = self._known.get(name)
-        if known is None or known.served_by != NATIVE or known.state not in ("ready", "loading"):
-            return None
-        return known.versions
-
-    async def parts(self, name: str) -> list[str]:
-        """Return the models that an ensemble consists of; none if it is none, or lies in a cloud."""
-        place = (await self._names()).get(name, _CLOUD)
-        if place == _CLOUD:
-            return []
-        try:
-            model = await asyncio.to_thread(model_folders.read_model, Path(place) / name)
-        except UnservableModel:
-            return []  # what is served is another state of its folder
-        steps = model.config.get("ensemble_scheduling", {}).get("step", ())
-        return sorted({step["model_name"] for step in steps})
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models that there are, with what became of them."""
@@ -238,32 +209,20 @@ class RepositoryModels:
             messages.RepositoryModel(
                 name=name,
                 repository=names.get(name, ""),
-                versions=self._of(name).versions,
-                state="loading" if loading else self._of(name).state,
-                served_by=self._of(name).served_by,
-                reason=self._of(name).reason,
+                versions=self.known.of(name).versions,
+                state="loading" if loading else self.known.of(name).state,
+                served_by=self.known.of(name).served_by,
+                reason=self.known.of(name).reason,
             )
-            for name in sorted({*names, *self._known})
+            for name in sorted({*names, *self.known})
         ]
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _names(self) -> dict[str, str]:
-        """Return name -> repository; the first repository that has a name counts."""
-        found: dict[str, str] = {}
-        for place in self._config.model_repository:
-            if "://" in place:
-                continue
-            try:
-                names = await asyncio.to_thread(model_folders.model_names, Path(place))
-            except UnservableModel as error:
-                _log.error("a model repository is passed over", reason=str(error))
-                continue
-            for name in names:
-                found.setdefault(name, place)
-        for name in await self._cloud_names():
-            found.setdefault(name, _CLOUD)
-        for name, known in self._known.items():
+        """Return name -> repository; that of files which came with a request is the last to count."""
+        found = await self._places.names()
+        for name, known in self.known.items():
             if known.given is not None:
                 found.setdefault(name, str(known.given))
         return found
@@ -278,22 +237,8 @@ class RepositoryModels:
                 ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
             ) from error
 
-    async def _cloud_names(self) -> list[str]:
-        if not repository.cloud(self._config.model_repository) or not self._server.ready:
-            return []
-        ours = {registration.spec.name for registration in self._registry}
-        try:
-            names = list(await self._server.repository_states())
-        except RemoteFailure as failure:
-            _log.error("a model repository is passed over", reason=failure.text)
-            return []
-        return [name for name in names if name not in ours and not (self._models / name).exists()]
-
-    def _of(self, name: str) -> _Known:
-        return self._known.setdefault(name, _Known())
-
     async def _try_to_load(self, name: str) -> None:
-        known = self._of(name)
+        known = self.known.of(name)
         try:
             await self.load(name)
         except RemoteFailure as failure:
@@ -303,7 +248,7 @@ class RepositoryModels:
             known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
             _log.exception("model of a repository was not loaded", model=name)
 
-    async def _try(self, name: str, known: _Known, doing: Any) -> None:
+    async def _try(self, name: str, known: Known, doing: Any) -> None:
         try:
             await doing
         except RemoteFailure as failure:
@@ -311,25 +256,34 @@ class RepositoryModels:
             _log.error("tritonserver refused", model=name, reason=failure.text)
 
     async def _load(
-        self, name: str, place: str, known: _Known, config: Mapping[str, Any] | None
+        self,
+        name: str,
+        place: str,
+        known: Known,
+        config: Mapping[str, Any] | None,
+        above: Sequence[str],
     ) -> None:
         self._refuse_registered(name, known)
-        if place == _CLOUD:
+        if place == CLOUD:
             await self._server.load(name, None if config is None else dict(config))
             known.served_by, known.config = NATIVE, None if config is None else dict(config)
             return
-        model = await asyncio.to_thread(model_folders.read_model, Path(place) / name)
+        model = await self._places.read(name, place)
         if config is not None:
             model = model.with_config(json.loads(json.dumps(config)))
-        form = model_folders.route(model, self._backends)
+        form = model_folders.route(model, self._backends, self._config.native_model)
         if form is None:
+            await self._load_steps(model, above)
             await self._load_native(model, known, config)
             return
         if known.served_by == NATIVE:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
-        spec, payload = await specification(model, form, self._config.model_python, self._library)
+        lacking = model_folders.not_given_by_workers(model)
+        if lacking:
+            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
+        spec, payload = await specification(model, form, self._workshop, config)
         known.registration = await self._registry.register(
             messages.Register(spec, replace=known.served_by == WORKERS),
             [payload],
@@ -338,8 +292,30 @@ class RepositoryModels:
         )
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
 
+    async def _load_steps(self, model: FoundModel, above: Sequence[str]) -> None:
+        """Load the steps of an ensemble that nobody serves; of those that no repository has, tritonserver tells.
+
+        Raises:
+            UnservableModel: one cannot be loaded.
+        """
+        steps = model_folders.steps_of(model.config)
+        if not steps:
+            return
+        above = [*above, model.name]
+        ours = {registration.spec.name for registration in self._registry}
+        there = await self._names()
+        for step in dict.fromkeys(steps):
+            if step in above or step in ours or step not in there or self.known.of(step).served_by:
+                continue
+            try:
+                await self.load(step, above=above)
+            except RemoteFailure as failure:
+                raise UnservableModel(
+                    f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
+                ) from failure
+
     async def _load_native(
-        self, model: FoundModel, known: _Known, config: Mapping[str, Any] | None
+        self, model: FoundModel, known: Known, config: Mapping[str, Any] | None
     ) -> None:
         if known.served_by == WORKERS:
             raise UnservableModel(
@@ -360,9 +336,10 @@ class RepositoryModels:
                 repository.link(self._models, model.name, former)
             raise
         known.served_by, known.config = NATIVE, override
+        known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
-    def _refuse_registered(self, name: str, known: _Known) -> None:
+    def _refuse_registered(self, name: str, known: Known) -> None:
         """A name that somebody has registered is theirs."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         if present is None:
@@ -379,26 +356,22 @@ class RepositoryModels:
 
     async def _poll(self) -> None:
         """Load what has appeared or changed, unload what is gone, again and again."""
-        seen = await self._snapshots()
+        seen = await self._places.snapshots()
         while True:
             await asyncio.sleep(
                 self._config.repository_poll_s
             )  # files send no news over all file systems
-            now = await self._snapshots()
-            for name in now:
-                if now[name] != seen.get(name):
-                    await self._try_to_load(name)
+            now = await self._places.snapshots()
+            changed = [name for name in now if now[name] != seen.get(name)]
+            ensembles = (
+                await self._places.ensembles(await self._places.names()) if changed else set()
+            )
+            for name in sorted(changed, key=lambda name: name in ensembles):
+                await self._try_to_load(name)
             for name in seen.keys() - now.keys():
-                if self._of(name).served_by:
-                    await self._try(name, self._of(name), self.unload(name))
+                if self.known.of(name).served_by:
+                    await self._try(name, self.known.of(name), self.unload(name))
             seen = now
-
-    async def _snapshots(self) -> dict[str, Any]:
-        return {
-            name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
-            for name, place in (await self._names()).items()
-            if place != _CLOUD
-        }
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

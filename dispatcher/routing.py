@@ -8,7 +8,7 @@ that others have too many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class Routes:
@@ -49,9 +49,13 @@ class Routes:
         """All proxies are gone."""
         self._worker_of.clear()
 
-    def too_many_for(self, idle: str) -> str | None:
-        """Return the worker that should give a proxy to `idle`; None if there is nothing to give."""
-        if not self._worker_of or self.lanes_of(idle) >= self._lanes:
+    def too_many_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:
+        """Return the worker that should give a proxy to `idle`; None if there is nothing to give.
+
+        `alike`: whether a worker serves what `idle` does.
+        """
+        givers = {name for name in self._worker_of.values() if alike(name)}
+        if not givers or self.lanes_of(idle) >= self._lanes:
             return None
-        busiest = max(set(self._worker_of.values()), key=self.lanes_of)
+        busiest = max(givers, key=self.lanes_of)
         return busiest if self.lanes_of(busiest) > self._lanes else None

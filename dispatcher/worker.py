@@ -58,6 +58,8 @@ class Worker:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.spent: asyncio.Future[str] = loop.create_future()
         self._spec = spec
+        #: What it serves; of one that serves all of a model's versions, the newest.
+        self.version = spec.version
         self._instance = instance
         self._peer: Peer | None = None
         self._done: Reading | None = None

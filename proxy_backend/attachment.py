@@ -14,7 +14,12 @@ class Attachment:
     """A proxy's place with the dispatcher, and its lane while it has one. Not for several threads at once."""
 
     def __init__(
-        self, control: ControlClient, registration: str, instance: str, calls: Calls
+        self,
+        control: ControlClient,
+        registration: str,
+        instance: str,
+        calls: Calls,
+        version: int = 0,
     ) -> None:
         self.lane: Lane | None = None
         #: Workers that wait for the batch at hand, so cannot serve it.
@@ -24,6 +29,7 @@ class Attachment:
         self._control = control
         self._registration = registration
         self._instance = instance
+        self._version = version
         self.calls = calls
         self.worker = ""
 
@@ -80,7 +86,9 @@ class Attachment:
 
     def _ask_for_worker(self, lost: str | None) -> messages.Attached:
         avoid, self.avoid = self.avoid, []
-        ask = messages.Attach(self._registration, self._instance, os.getpid(), lost, avoid)
+        ask = messages.Attach(
+            self._registration, self._instance, os.getpid(), lost, avoid, self._version
+        )
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
         # one, and when the dispatcher ends, this process does.
         answer = self._control.ask(ask, timeout_s=None)

@@ -76,7 +76,8 @@ class TritonPythonModel:
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
         calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
-        attachment = Attachment(control, registration, instance, calls)
+        version = int(args["model_version"])
+        attachment = Attachment(control, registration, instance, calls, version)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         self._translator, self._attachment = translator, attachment
         self._streams = None

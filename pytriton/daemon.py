@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton._clash import clashing_distribution
 from pytriton.connection import Connection
-from pytriton.daemon_view import DaemonView
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
@@ -37,6 +36,7 @@ from pytriton.exceptions import (
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.progress import Report, reporter
+from pytriton.python_registering import PythonRegistering
 from pytriton.remote import RemoteConnection
 from pytriton.served_model import Model
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pytriton.hosting import Host
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
-    from pytriton.python_models import ConfigSource, ModelSource
     from pytriton.registration import Device, Target
     from pytriton.world import Env, StrPath
 
@@ -88,7 +87,7 @@ def connect(
     return client
 
 
-class DaemonClient(DaemonView):
+class DaemonClient(PythonRegistering):
     """The daemon's control socket as methods. For any number of threads, and after a fork.
 
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
@@ -211,58 +210,8 @@ class DaemonClient(DaemonView):
             answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
-    def register_model(
-        self,
-        model: ModelSource,
-        model_name: str | None = None,
-        *,
-        config: ConfigSource = None,
-        version: int | None = None,
-        requirements: Sequence[str] | None = None,
-        progress: bool | Report | None = None,
-        **options: Any,
-    ) -> Model:
-        """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
-
-        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
-        docs/model-py.md tells how, and what differs from Triton's own python backend.
-
-        Args:
-            model: a model's folder in a model repository, on the daemon's machine, or a class with the
-                methods of `TritonPythonModel`
-            model_name: the configuration's, or the folder's or class's own
-            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
-            version: which of the numbered folders to serve (what the version policy chooses)
-            requirements: packages such as "torch>=2": the workers get an environment with them, made
-                once and kept
-            progress: as for `register`
-            options: `instances`, `devices`, `python` (also a conda-pack archive), `env`, `cwd`, `sys_path`,
-                `replace`, `load_timeout_s`, `on_crash`, `spares`, `execution_timeout_s`, `max_batches`,
-                `limits`, `lanes`, `zero_copy_inputs`: as for `register`
-
-        Raises:
-            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
-                wrong, an argument is wrong, or the environment cannot be made.
-            ModelExistsError: the name is taken and `replace` was not given.
-            RegistrationError: it failed in the worker or in tritonserver; carries the remote
-                traceback.
-
-        Example:
-            >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
-        """
-        from pytriton.python_models import prepare_model
-
-        given = {**options, "model_version": version}
-        with reporter(progress, model_name or str(model)) as report:
-            message, payloads = prepare_model(
-                model, model_name, config, requirements, given, report
-            )
-            name = message.spec.name
-            answer = self._ask(message, messages.Registered, payloads, report, model=name)
-        return Model(self, answer.model)
-
     def models(self) -> list[Model]:
-        """Return the models that are served, in the order of registration."""
+        """Return the models that are served: those that are registered, in order, then those of tritonserver's own."""
         answer = self._ask(messages.ListModels(), messages.Models)
         return [Model(self, info) for info in answer.models]
 

@@ -142,14 +142,24 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
     return str(folder)
 
 
-def _lacking(python: str) -> list[str]:
+def lacking(python: str, modules: Sequence[str]) -> list[str]:
+    """Return those of the modules that an interpreter does not find.
+
+    Raises:
+        PyTritonBadParameterError: it does not work as one.
+    """
     code = (
         "import importlib.util, json, sys\n"
         "print(json.dumps([n for n in sys.argv[1:] if importlib.util.find_spec(n) is None]))"
     )
+    found: list[str] = json.loads(_ask(python, code, *modules))
+    return found
+
+
+def _lacking(python: str) -> list[str]:
     modules = {"numpy": "numpy", **WORKER_PACKAGES}
-    said = _ask(python, code, *modules.values())
-    return [name for name, module in modules.items() if module in json.loads(said)]
+    absent = lacking(python, list(modules.values()))
+    return [name for name, module in modules.items() if module in absent]
 
 
 def _version_of(python: str) -> str:

@@ -88,7 +88,7 @@ def _plain_value(field: Any, value: Any, full: bool) -> Any:
     return value
 
 
-def config_for_triton(config: Any, version: int) -> dict[str, Any]:
+def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
     """Return what tritonserver is told: all but where the code is, which is the dispatcher's business."""
     document = plain(config)
     for name in _CODE_FIELDS:
@@ -98,7 +98,7 @@ def config_for_triton(config: Any, version: int) -> dict[str, Any]:
         parameters.pop(name, None)
     document.setdefault("input", [])
     document.setdefault("output", [])
-    document["version_policy"] = {"specific": {"versions": [version]}}
+    document["version_policy"] = {"specific": {"versions": list(versions)}}
     return document
 
 
@@ -194,11 +194,11 @@ def versions_of(folder: Path, file: str) -> list[int]:
     )
 
 
-def chosen_version(folder: Path, file: str, config: Any, wanted: int | None) -> int:
-    """Return the version to serve: the wanted one, else what the configuration's version policy says.
+def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) -> list[int]:
+    """Return the versions to serve, ascending: the wanted one, else those that the version policy chooses.
 
     Raises:
-        PyTritonBadParameterError: there is none, or several.
+        PyTritonBadParameterError: there is none.
     """
     there = versions_of(folder, file)
     if not there:
@@ -210,7 +210,7 @@ def chosen_version(folder: Path, file: str, config: Any, wanted: int | None) -> 
             raise PyTritonBadParameterError(
                 f"{folder} has no version {wanted}; it has {', '.join(map(str, there))}."
             )
-        return wanted
+        return [wanted]
     policy = config.version_policy
     which = policy.WhichOneof("policy_choice")
     if which == "specific":
@@ -219,13 +219,12 @@ def chosen_version(folder: Path, file: str, config: Any, wanted: int | None) -> 
         found = there
     else:
         found = there[-max(1, policy.latest.num_versions) :]
-    if len(found) != 1:
+    if not found:
         raise PyTritonBadParameterError(
-            f"{folder}: its version_policy chooses {len(found)} versions of {', '.join(map(str, there))}. A "
-            "registration serves one: say which (version=, --model-version), and register others under names of "
-            "their own."
+            f"{folder}: its version_policy chooses none of its versions, which are {', '.join(map(str, there))}. "
+            f"Mend it in {CONFIG_FILE}, or say which version to serve (version=)."
         )
-    return found[0]
+    return found
 
 
 def environment_of(config: Any, folder: Path | None) -> str | None:

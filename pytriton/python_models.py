@@ -20,6 +20,7 @@ from typing import Any, Union
 
 from pytriton import environments, model_dir
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack
 from pytriton.model_config.triton_config import validate_model_name
@@ -98,20 +99,20 @@ def prepare_model(
     name = model_name or said.name or (folder.name if folder else _own_name(cls))
     validate_model_name(name)
     said.name = name
-    version = (
-        model_dir.chosen_version(folder, file, said, given.get("model_version"))
+    versions = (
+        model_dir.chosen_versions(folder, file, said, given.get("model_version"))
         if folder
-        else options.model_version
+        else [options.model_version]
     )
-    source = _Source(folder, cls, _text_of(folder, cls, version, file))
+    source = _Source(folder, cls, _text_of(folder, cls, versions))
     world = _world(options, said, folder, requirements, _teller(report))
-    if source.completes:
-        said = _completed(source, said, world, version, file)
+    if source.completes:  # of several versions, the newest is asked
+        said = _completed(source, said, world, versions[-1], file)
     _check(said, where)
-    document = model_dir.config_for_triton(said, version)
+    document = model_dir.config_for_triton(said, versions)
     places = _places(said, options)
     model = _python_model(source, said, places, file)
-    spec = _spec(name, version, document, world, options, places, model)
+    spec = _spec(name, versions, document, world, options, places, model)
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
@@ -120,9 +121,31 @@ def prepare_model(
     return messages.Register(spec, options.replace), [payload]
 
 
+def backend_of(folder: Path) -> str:
+    """Return what serves a model's folder in Triton: "python", another backend, or "an unknown backend".
+
+    Raises:
+        PyTritonBadParameterError: its configuration cannot be read.
+    """
+    said, _ = _configuration(None, folder)
+    files = [
+        entry.name for one in folder.iterdir() if one.name.isdecimal() for entry in one.iterdir()
+    ]
+    return table.backend_of(model_dir.plain(said), files) or "an unknown backend"
+
+
+def names_environment(config: ConfigSource, folder: Path | None) -> bool:
+    """Whether a model's configuration says in which environment it runs.
+
+    Raises:
+        PyTritonBadParameterError: the configuration cannot be read.
+    """
+    return model_dir.ENVIRONMENT_PARAMETER in _configuration(config, folder)[0].parameters
+
+
 def _spec(
     name: str,
-    version: int,
+    versions: list[int],
     document: dict[str, Any],
     world: messages.World,
     options: Options,
@@ -137,7 +160,8 @@ def _spec(
     instances = count_instances(asked, devices, None)
     return messages.ModelSpec(
         name=name,
-        version=version,
+        version=versions[-1],
+        versions=versions if len(versions) > 1 else [],
         config=document,
         world=world,
         instances=instances,
@@ -219,15 +243,15 @@ def _own_name(cls: type | None) -> str:
     return cls.__name__
 
 
-def _text_of(folder: Path | None, cls: type | None, version: int, file: str) -> str:
-    """Return the Python text of a model's version: all of it, since a helper may use the sender."""
+def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> str:
+    """Return the Python text of a model's versions: all of it, since a helper may use the sender."""
     if folder is None:
         assert cls is not None
         try:
             return inspect.getsource(inspect.getmodule(cls) or cls)
         except (OSError, TypeError):  # made at run time, or in a notebook
             return " ".join(_STREAM_NAMES.pattern.split("|"))
-    files = sorted((folder / str(version)).rglob("*.py"))
+    files = [file for one in versions for file in sorted((folder / str(one)).rglob("*.py"))]
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
 

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of pytriton/ipc/messages.py: the dispatcher refuses a proxy of another version. */
-enum { PROTOCOL = 3 };
+/* Of pytriton/ipc/messages/base.py: the dispatcher refuses a proxy of another version. */
+enum { PROTOCOL = 4 };
 
 static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
 {
-    put_message(question, "Attach", 6);
+    put_message(question, "Attach", 7);
     put_text_field(question, "registration", proxy->model->registration);
     put_text_field(question, "instance", proxy->name);
     put_int_field(question, "pid", getpid());
@@ -19,6 +19,7 @@ static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
     put_string(question, "avoid");
     put_array(question, proxy->avoided);
     buffer_put(question, proxy->avoid.data, proxy->avoid.size);
+    put_int_field(question, "version", (int64_t)proxy->model->number);
     put_int_field(question, "protocol", PROTOCOL);
     proxy->avoid.size = 0;
     proxy->avoided = 0;

@@ -99,6 +99,7 @@ static void read_config(Model *model, Json config, uint64_t version)
     model->details = python_model != NULL;
     model->streams = json_is(json_find(json_find(config, "model_transaction_policy"), "decoupled"), "true") ||
         (python_model && strcmp(python_model, "streams") == 0);
+    model->number = version;
     model->version = versions ? texted("%lu", version) : NULL;
     free(python_model);
     free(versions);

@@ -26,6 +26,7 @@ typedef struct {
     char *name;
     char *endpoint;     /* of the dispatcher's control socket */
     char *registration; /* which registration this is */
+    uint64_t number;    /* of this version */
     char *version;      /* what requests tell the worker, of a model with several; else NULL */
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */

@@ -170,7 +170,7 @@ def register(
         Optional[str],
         typer.Option(
             metavar="FOLDER",
-            help="A Triton Python model: the folder with config.pbtxt, 1/model.py.",
+            help="A Triton Python model: the folder with config.pbtxt, 1/model.py; or a folder of such folders.",
         ),
     ] = None,
     name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,

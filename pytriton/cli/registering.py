@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from pytriton.cli.errors import CliError, say
 from pytriton.ipc import messages
@@ -56,7 +56,7 @@ def register_target(wish: Wish, rundir: RuntimeDir) -> str:
 
 
 def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
-    """Register a Triton Python model and return a sentence about the model that serves now.
+    """Register a Triton Python model, or all of a repository; return a sentence about each that serves now.
 
     Raises:
         CliError: as `register_target`.
@@ -115,7 +115,9 @@ def _import_failed(module_name: str) -> CliError:
     return CliError(ExitCode.USAGE, text)
 
 
-def _register(act: Callable[[DaemonClient, Any], Model], rundir: RuntimeDir) -> str:
+def _register(
+    act: Callable[[DaemonClient, Any], Union[Model, list[Model]]], rundir: RuntimeDir
+) -> str:
     from pytriton.daemon import connect
     from pytriton.exceptions import (
         DaemonNotRunningError,
@@ -130,8 +132,9 @@ def _register(act: Callable[[DaemonClient, Any], Model], rundir: RuntimeDir) -> 
     try:
         with connect(runtime_dir=rundir.path) as client:
             progress = None if sys.stderr.isatty() else tell  # None: a bar
-            model = act(client, progress)
-            return f"{model.name} is ready: {model.url}"
+            served = act(client, progress)
+            models = served if isinstance(served, list) else [served]
+            return "\n".join(f"{model.name} is ready: {model.url}" for model in models)
     except DaemonNotRunningError as error:
         raise CliError(ExitCode.NO_DAEMON, str(error)) from None
     except (PyTritonBadParameterError, PyTritonValidationError) as error:

@@ -19,6 +19,8 @@ _GOOD = {"ready", "spare", "ok", "serving", "running"}
 _BAD = {"failed", "problem", "given up", "lost"}
 #: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
 _PIPE_WIDTH = 200
+#: Of a model without workers of ours.
+_NATIVE = "served by tritonserver"
 
 
 def print_status(status: messages.Status) -> None:
@@ -57,15 +59,14 @@ def print_status(status: messages.Status) -> None:
     for model in status.models:
         for one in model.instances:
             table.add_row(
-                Text(model.name), str(one.index), _instance_state(model, one), _place(model, one),
+                Text(model.name), _number(one), _instance_state(model, one), _place(model, one),
                 _or_dash(one.device), str(one.lanes), str(one.batches), str(one.restarts),
                 Text(one.last_exit or "-"),
             )  # fmt: skip
         if not model.instances:
             dashes = ["-"] * 5
-            table.add_row(
-                Text(model.name), "-", _state(model.state), *dashes, Text(model.error or "-")
-            )
+            last = _NATIVE if _is_native(model) else model.error or "-"
+            table.add_row(Text(model.name), "-", _state(model.state), *dashes, Text(last))
     console.print(table)
 
 
@@ -98,10 +99,9 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
     table = _table("model", "version", "state", "instances", "url")
     for model in models:
         ready = sum(one.state == "ready" for one in model.instances)
-        count = f"{ready}/{len(model.instances)} ready"
-        table.add_row(
-            Text(model.name), str(model.version), _state(model.state), count, Text(model.url)
-        )
+        count = _NATIVE if _is_native(model) else f"{ready}/{len(model.instances)} ready"
+        versions = ", ".join(map(str, model.versions or [model.version]))
+        table.add_row(Text(model.name), versions, _state(model.state), count, Text(model.url))
     _console().print(table)
 
 
@@ -154,6 +154,15 @@ def _place(model: messages.ModelInfo, instance: messages.InstanceInfo) -> str:
     """Return the worker's pid, and whether it is a thread of its registrant's process."""
     thread = " (thread)" if model.isolation == "thread" and instance.pid is not None else ""
     return f"{_or_dash(instance.pid)}{thread}"
+
+
+def _is_native(model: messages.ModelInfo) -> bool:
+    return model.served_by == "tritonserver"
+
+
+def _number(instance: messages.InstanceInfo) -> str:
+    """Return an instance's number; where each version has workers of its own, with that: `0 of v2`."""
+    return f"{instance.index}" + (f" of v{instance.version}" if instance.version else "")
 
 
 def _or_dash(value: object) -> str:

@@ -83,6 +83,9 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
+#: Triton Python models, which have a way of their own into workers (dispatcher/folder_spec.py).
+PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
+
 
 def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
     """Return the backend that serves a model; "" when nothing tells.
@@ -137,4 +140,7 @@ def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> 
 def missing(form: Format, python: str, lacking: Iterable[str]) -> str:
     """Return the sentence about packages that an interpreter lacks, with the line that installs them."""
     packages = " ".join(form.packages.get(module, module) for module in lacking)
-    return f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}"
+    return (
+        f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}\n"
+        "(or switch the daemon's setting install_packages on)"
+    )

@@ -52,6 +52,31 @@ def add_affine(
     return add(repository, name, files, config)
 
 
+def add_multiplier(
+    repository: Path, name: str, factors: dict[int, float], config: str = ""
+) -> Path:
+    """Write a Python model that multiplies by what a module of its own says: version -> factor."""
+    code = PYTHON_MODEL.replace("import pathlib", "import pathlib, factor").replace(
+        "5 * x", "factor.FACTOR * x"
+    )
+    files = {f"{version}/model.py": code.encode() for version in factors}
+    files.update({f"{v}/factor.py": f"FACTOR = {f}\n".encode() for v, f in factors.items()})
+    return add(repository, name, files, PYTHON_CONFIG + config)
+
+
+def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
+    """Write an ensemble of models with x and y, one after the other, which has x and y itself."""
+    tensors = ["x", *(f"t{number}" for number in range(1, len(steps))), "y"]
+    lines = [
+        f'{{ model_name: "{step}" model_version: -1 input_map {{ key: "x" value: "{tensors[i]}" }} '
+        f'output_map {{ key: "y" value: "{tensors[i + 1]}" }} }}'
+        for i, step in enumerate(steps)
+    ]
+    config = PYTHON_CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    config += f"ensemble_scheduling {{ step [ {', '.join(lines)} ] }}"
+    return add(repository, name, {"1/.keep": b""}, config)
+
+
 @functools.lru_cache(maxsize=1)
 def trained_on_digits() -> tuple[Any, Any, Any]:
     """Return a small MLPClassifier, and digits that it has not seen: images (n, 64) of 0 to 1, labels."""

@@ -95,8 +95,13 @@ def double(requests: Any) -> Any:
 
 def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: Path) -> None:
     native = {"1/model.py": repositories.PYTHON_MODEL.encode()}
-    repositories.add(repository, "native", native, repositories.PYTHON_CONFIG)
-    settings: dict[str, Any] = {"model_control_mode": "poll", "repository_poll_s": 0.2}
+    for name in ("native", "ours"):
+        repositories.add(repository, name, native, repositories.PYTHON_CONFIG)
+    settings: dict[str, Any] = {
+        "model_control_mode": "poll",
+        "repository_poll_s": 0.2,
+        "native_model": ("native",),
+    }
     with RunningDaemon.start(model_repository=(str(repository),), **settings) as daemon:
         runner = Runner("poll", daemon=daemon.client)
 
@@ -113,7 +118,9 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
                 daemon.client.register(double, name, *tensors)
         repositories.add_affine(repository, "one", {2: 7.0})
         repositories.add_affine(repository, "late", {1: 5.0})
+        repositories.add_multiplier(repository, "ours", {1: 6.0})
         eventually(lambda: gives("one", 7.0) and gives("late", 5.0), "new files are served", 60)
+        eventually(lambda: gives("ours", 6.0), "so is a new model.py", 60)
         os.rename(repository / "late", repository / ".away")
         eventually(lambda: not gives("late", 5.0), "a model whose files are gone is not served", 60)
         daemon.client.register(double, "mine", *tensors)

@@ -26,7 +26,7 @@ default_model_filename: "other.py"
 
 
 def test_what_tritonserver_is_told() -> None:
-    assert model_dir.config_for_triton(model_dir.parse_config(TEXT, "it"), 3) == {
+    assert model_dir.config_for_triton(model_dir.parse_config(TEXT, "it"), [3]) == {
         "max_batch_size": 8,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}],
         "output": [
@@ -99,16 +99,17 @@ def test_versions(tmp_path: Path) -> None:
         (tmp_path / version / "model.py").touch()
     (tmp_path / "11").mkdir()
 
-    def chosen(policy: str, wanted: int | None = None) -> int:
+    def chosen(policy: str, wanted: int | None = None) -> list[int]:
         config = model_dir.parse_config(policy, "it")
-        return model_dir.chosen_version(tmp_path, "model.py", config, wanted)
+        return model_dir.chosen_versions(tmp_path, "model.py", config, wanted)
 
-    assert chosen("") == 10
-    assert chosen("version_policy { specific { versions: [ 3, 4 ] } }") == 3
-    assert chosen("version_policy { all {} }", 1) == 1
-    for policy in ("version_policy { all {} }", "version_policy { latest { num_versions: 2 } }"):
-        with pytest.raises(PyTritonBadParameterError, match="serves one"):
-            chosen(policy)
+    assert chosen("") == [10]
+    assert chosen("version_policy { specific { versions: [ 3, 4 ] } }") == [3]
+    assert chosen("version_policy { all {} }", 1) == [1]
+    assert chosen("version_policy { all {} }") == [1, 3, 10]
+    assert chosen("version_policy { latest { num_versions: 2 } }") == [3, 10]
+    with pytest.raises(PyTritonBadParameterError, match="chooses none of its versions"):
+        chosen("version_policy { specific { versions: 7 } }")
     with pytest.raises(PyTritonBadParameterError, match="no version 2"):
         chosen("", 2)
 

@@ -58,6 +58,8 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     busy_s: Optional[float] = None
     #: The newest ends, oldest first.
     ends: list[WorkerEnd] = []
+    #: What it serves, where each version of a model has workers of its own.
+    version: Optional[int] = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -78,6 +80,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     error: Optional[str] = None
     #: "thread": its workers are threads of the process that registered it, which `pid` of its instances names.
     isolation: str = "process"
+    #: "tritonserver": one of its own backends serves the model, so there are no instances of ours.
+    served_by: str = "workers"
+    #: All versions that are served, when there are several.
+    versions: list[int] = []
 
 
 class ServerInfo(msgspec.Struct, frozen=True):

@@ -123,5 +123,6 @@ class ModelSpec(msgspec.Struct, frozen=True):
     warmups: list[Warmup] = []
     #: What is served is a Triton Python model and no inference callable.
     python_model: Optional[PythonModel] = None
-    #: All versions that are served, when there are several; each request says which one it is for.
+    #: All versions that are served, when there are several. Of a Python model each has workers of its own;
+    #: of any other, each request says which one it is for.
     versions: list[int] = []

@@ -22,6 +22,8 @@ class Attach(Message, frozen=True):
     lost: Optional[str] = None
     #: Workers that wait for the very batch that is to be served.
     avoid: list[str] = msgspec.field(default_factory=list)
+    #: Of the model; matters where each version has workers of its own.
+    version: int = 0
     protocol: int = PROTOCOL
 
 

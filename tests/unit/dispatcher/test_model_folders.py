@@ -59,11 +59,22 @@ def test_workers_serve_what_tritonserver_lacks_the_backend_for(
     assert route(model, pip_backends) is None
 
 
+@pytest.mark.parametrize("config", [None, 'backend: "python"'])
+def test_python_models_are_workers_business(
+    tmp_path: Path, pip_backends: Path, config: str | None
+) -> None:
+    folder = write(tmp_path / "models", "m", "model.py", config)
+    assert route(read_model(folder), pip_backends, ["another"]) is table.PYTHON
+    for native in (["m"], ["another", "*"]):
+        assert route(read_model(folder), pip_backends, native) is None
+    (folder / "1" / "batchstrategy.so").touch()
+    assert route(read_model(folder), pip_backends) is None
+
+
 @pytest.mark.parametrize(
     ("file", "config"),
     [
-        ("model.py", None),
-        ("model.py", 'backend: "python"'),
+        ("model.py", 'model_repository_agents { agents [ { name: "checksum" } ] }'),
         ("nothing", 'platform: "ensemble"'),
         ("libtriton_mine.so", 'backend: "mine"'),
     ],

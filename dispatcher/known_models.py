@@ -1,0 +1,89 @@
+"""What is known of the models of repositories beside their files: who serves them, how they are, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pytriton.dispatcher.registration import Registration
+from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.ipc import messages
+
+NATIVE, WORKERS = "tritonserver", "workers"
+
+
+@dataclasses.dataclass
+class Known:
+    """One model."""
+
+    state: str = "unloaded"
+    served_by: str = ""
+    reason: str = ""
+    versions: list[int] = dataclasses.field(default_factory=list)
+    registration: Registration | None = None
+    config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
+    steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
+    loaded_at: float = 0.0
+    given: Path | None = None  #: the repository of files that came with the request to load it
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
+class KnownModels(dict[str, Known]):
+    """All models that were ever heard of, by name."""
+
+    def __init__(self, server: TritonServer, registry: Registry) -> None:
+        super().__init__()
+        self._server = server
+        self._registry = registry
+
+    def of(self, name: str) -> Known:
+        """Return what is known of a model, from now on."""
+        return self.setdefault(name, Known())
+
+    def serves(self, name: str) -> bool:
+        """Whether a name is now that of a model loaded from a repository."""
+        known = self.get(name)
+        if known is None or not known.served_by:
+            return False
+        return known.registration is None or known.registration in list(self._registry)
+
+    def native_versions(self, name: str) -> list[int] | None:
+        """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
+        known = self.get(name)
+        if known is None or known.served_by != NATIVE or known.state not in ("ready", "loading"):
+            return None
+        return known.versions
+
+    def parts(self, name: str) -> list[str]:
+        """Return the models that a loaded ensemble consists of; none if it is none, or lies in a cloud."""
+        known = self.get(name)
+        return [] if known is None else sorted(set(known.steps))
+
+    def infos(self, http_url: str) -> list[messages.ModelInfo]:
+        """Return what status shows of the models that tritonserver serves itself."""
+        return [
+            messages.ModelInfo(
+                name=name,
+                version=max(known.versions, default=0),
+                state=self._state(known),
+                instances=[],
+                url=f"{http_url}/v2/models/{name}" if http_url else "",
+                registered_at=known.loaded_at,
+                served_by=NATIVE,
+                versions=known.versions if len(known.versions) > 1 else [],
+            )
+            for name, known in self.items()
+            if known.served_by == NATIVE
+        ]
+
+    def _state(self, known: Known) -> str:
+        """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
+        if known.state != "ready":
+            return known.state
+        ready = {one.spec.name for one in self._registry if one.ready}
+        ready |= {name for name, one in self.items() if one.served_by == NATIVE}
+        up = self._server.ready and ready.issuperset(known.steps)
+        return "ready" if up else "unready"

@@ -1,0 +1,90 @@
+"""Where the models of the given repositories are: looked up anew each time, since files come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher import model_folders, repository
+from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: In place of a repository's path: tritonserver does not tell in which of them it found a model.
+CLOUD = "cloud"
+
+
+class Places:
+    """The repositories that the daemon was given, in order: the first one that has a name counts."""
+
+    def __init__(
+        self, repositories: tuple[str, ...], models: Path, server: TritonServer, registry: Registry
+    ) -> None:
+        self._repositories = repositories
+        self._models = models
+        self._server = server
+        self._registry = registry
+
+    async def names(self) -> dict[str, str]:
+        """Return name -> repository; the first repository that has a name counts."""
+        found: dict[str, str] = {}
+        for place in self._repositories:
+            if "://" in place:
+                continue
+            try:
+                names = await asyncio.to_thread(model_folders.model_names, Path(place))
+            except UnservableModel as error:
+                _log.error("a model repository is passed over", reason=str(error))
+                continue
+            for name in names:
+                found.setdefault(name, place)
+        for name in await self._cloud_names():
+            found.setdefault(name, CLOUD)
+        return found
+
+    async def _cloud_names(self) -> list[str]:
+        if not repository.cloud(self._repositories) or not self._server.ready:
+            return []
+        ours = {registration.spec.name for registration in self._registry}
+        try:
+            names = list(await self._server.repository_states())
+        except RemoteFailure as failure:
+            _log.error("a model repository is passed over", reason=failure.text)
+            return []
+        return [name for name in names if name not in ours and not (self._models / name).exists()]
+
+    async def read(self, name: str, place: str) -> FoundModel:
+        """Read a model's folder.
+
+        Raises:
+            UnservableModel: its config.pbtxt cannot be read, or is of another model.
+        """
+        return await asyncio.to_thread(model_folders.read_model, Path(place) / name)
+
+    async def ensembles(self, names: Mapping[str, str]) -> set[str]:
+        """Return those of the models that are made of others; what cannot be read is told when it is loaded."""
+        found = set()
+        for name, place in names.items():
+            if place == CLOUD:
+                continue
+            with contextlib.suppress(UnservableModel):
+                model = await self.read(name, place)
+                if model_folders.steps_of(model.config):
+                    found.add(name)
+        return found
+
+    async def snapshots(self) -> dict[str, Any]:
+        """Return what changes when a model's files do, by name."""
+        return {
+            name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
+            for name, place in (await self.names()).items()
+            if place != CLOUD
+        }
