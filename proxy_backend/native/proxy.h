@@ -2,7 +2,7 @@
  *
  *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
  *     streams.c     batches that may be answered many times, or at any time; metrics.c: what such a model counts
- *     translate.c   requests and responses, between Triton's form and the lane's
+ *     requests.c    what tritonserver asks, in the lane's form; responses.c: what the worker answers, in Triton's
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
  *     lane.c        the connection with the worker; memory.c, wire.c: what lies behind it
  *     control.c     the connection with the dispatcher
@@ -72,12 +72,12 @@ char *judge_final_loss(Proxy *proxy);
  * worker. */
 char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
 
-/* ── translate.c ────────────────────────────────────────────────────────────────────────────────── */
+/* ── requests.c, responses.c ────────────────────────────────────────────────────────────────────────────────── */
 
 /* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
  * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
-char *put_batch(
-    Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
+char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
+
 /* To whom responses go: a request, or what is left of it when it has been released. */
 typedef struct {
     TRITONBACKEND_Request *request; /* NULL: the others say it */

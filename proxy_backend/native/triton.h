@@ -40,7 +40,7 @@ typedef enum {
     ERROR_CANCELLED
 } TRITONSERVER_Error_Code;
 
-/* TRITONSERVER_DataType; `datatypes` in translate.c has the names and sizes. */
+/* TRITONSERVER_DataType; `datatypes` in tensors.c has the names and sizes. */
 enum { TYPE_INVALID, TYPE_BYTES = 13, TYPE_COUNT = 15 };
 enum { MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU };
 enum { PARAMETER_STRING, PARAMETER_INT, PARAMETER_BOOL, PARAMETER_BYTES, PARAMETER_DOUBLE };

@@ -1,0 +1,53 @@
+/* What requests and responses have in common: datatypes, error codes, and copies from and to where tritonserver wants them. */
+#define _GNU_SOURCE
+#include "tensors.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+const Datatype datatypes[TYPE_COUNT] = {
+    {"INVALID", 0}, {"BOOL", 1}, {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4}, {"UINT64", 8}, {"INT8", 1},
+    {"INT16", 2}, {"INT32", 4}, {"INT64", 8}, {"FP16", 2}, {"FP32", 4}, {"FP64", 8}, {"BYTES", 0}, {"BF16", 2}};
+
+const char *const codes[CODE_COUNT] = {"UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE",
+    "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};
+
+char *text_of(TRITONSERVER_Error *error)
+{
+    if (error == NULL)
+        return NULL;
+    char *text = texted("%s", TRITONSERVER_ErrorMessage(error));
+    TRITONSERVER_ErrorDelete(error);
+    return text;
+}
+
+bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count)
+{
+    while (count && size >= 4) {
+        uint32_t length;
+        memcpy(&length, bytes, 4);
+        if (length > size - 4)
+            return false;
+        bytes += 4 + (uint64_t)length;
+        size -= 4 + (uint64_t)length;
+        count--;
+    }
+    return count == 0 && size == 0;
+}
+
+/* Copy to or from a device: by the CUDA library that tritonserver has loaded then. */
+static bool copy_on_device(void *to, const void *from, size_t size)
+{
+    enum { ANY_DIRECTION = 4 }; /* cudaMemcpyDefault */
+    int (*copy)(void *, const void *, size_t, int) =
+        (int (*)(void *, const void *, size_t, int))(uintptr_t)dlsym(RTLD_DEFAULT, "cudaMemcpy");
+    return copy && copy(to, from, size, ANY_DIRECTION) == 0;
+}
+
+bool copied(void *to, const void *from, size_t size, int memory_type)
+{
+    if (memory_type == MEMORY_GPU)
+        return copy_on_device(to, from, size);
+    memcpy(to, from, size);
+    return true;
+}
