@@ -255,8 +255,9 @@ static char *judge(Streams *streams, Flight *flight, bool unread, const char *te
     return text && !others ? strdup(text) : judge_loss(streams->proxy, flight->losses);
 }
 
-/* The lane has ended: answer what had begun, and let what had not be sent again, if it may. */
-static void lost(Streams *streams, LaneState state)
+/* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
+ * instance no more. From its broadcast on, the lock must not be taken again: who joins this thread may hold it. */
+static bool lost(Streams *streams, LaneState state)
 {
     Proxy *proxy = streams->proxy;
     pthread_mutex_lock(&streams->lock);
@@ -281,6 +282,7 @@ static void lost(Streams *streams, LaneState state)
     drop_lane(proxy);
     streams->flights = NULL;
     streams->under_way = streams->room = 0;
+    bool alone = streams->alone; /* it comes to be so only while there are batches under way */
     pthread_cond_broadcast(&streams->changed);
     pthread_mutex_unlock(&streams->lock);
     while (all) {
@@ -291,6 +293,7 @@ static void lost(Streams *streams, LaneState state)
         flight_let_go(flight);
     }
     free(text);
+    return alone;
 }
 
 void *read_lane(void *argument)
@@ -312,11 +315,7 @@ void *read_lane(void *argument)
         if (state != LANE_OK)
             break;
     }
-    lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state);
-    pthread_mutex_lock(&streams->lock);
-    bool alone = streams->alone;
-    pthread_mutex_unlock(&streams->lock);
-    if (alone) {
+    if (lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state)) {
         Proxy *proxy = streams->proxy;
         streams_free(streams);
         end_proxy(proxy);

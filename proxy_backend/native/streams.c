@@ -58,7 +58,7 @@ static char *get_lane(Streams *streams)
 {
     if (streams->proxy->lane)
         return NULL;
-    if (streams->reading) /* it does not need the lock any more: it has let the lane go */
+    if (streams->reading) /* it does not take the lock again: it has let the lane go */
         pthread_join(streams->reader, NULL);
     streams->reading = false;
     char *failure = attach(streams->proxy);
