@@ -90,13 +90,21 @@ static char *grow(Arena *arena, uint64_t needed)
             arena->size, available);
         return no_memory(size, text);
     }
-    if (arena->map == NULL) {
-        arena->fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (arena->fd < 0 || fcntl(arena->fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
-            return no_memory(size, strerror(errno));
+    if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */
+        int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+            char *text = no_memory(size, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            return text;
+        }
+        arena->fd = fd;
     }
     /* Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy. */
-    int failed = posix_fallocate(arena->fd, (off_t)arena->size, (off_t)(size - arena->size));
+    int failed;
+    do
+        failed = posix_fallocate(arena->fd, (off_t)arena->size, (off_t)(size - arena->size));
+    while (failed == EINTR);
     if (failed)
         return no_memory(size, strerror(failed));
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, 0);
