@@ -283,8 +283,8 @@ static Heard take_packet(Connection *connection, Reader *message)
     int descriptors[MOST_DESCRIPTORS], count;
     bool cut = false;
     ssize_t size = receive_packet(connection, descriptors, &count, &cut);
-    if (size <= 0)
-        return size < 0 ? HEARD_NOTHING : HEARD_END;
+    if (size < 0)
+        return HEARD_NOTHING;
     Reader reader = *message = (Reader){connection->packet, connection->packet + size, false};
     get_array(&reader);
     Text tag = get_text(&reader);
@@ -294,6 +294,8 @@ static Heard take_packet(Connection *connection, Reader *message)
         return take_memory(connection, number, descriptors[0]);
     for (int i = 0; i < count; i++)
         close(descriptors[i]);
+    if (size == 0)
+        return HEARD_END;
     if (cut)
         return fault(connection, "a message about calls was longer than the protocol allows");
     if (reader.malformed || memory || count)

@@ -13,7 +13,8 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-enum { SENDING = MSG_NOSIGNAL | MSG_DONTWAIT };
+/* A worker announces one memory, its arena: each holds a descriptor of tritonserver's. */
+enum { SENDING = MSG_NOSIGNAL | MSG_DONTWAIT, MOST_MEMORIES = 16 };
 
 static LaneState fault(Lane *lane, const char *what)
 {
@@ -130,6 +131,30 @@ static Memory *find(Lane *lane, int64_t number)
     return NULL;
 }
 
+/* The descriptor that came with a packet; -1: there is not exactly one, or none is `wanted`. Others are closed: padding
+ * makes room for two where there should be one. */
+static int only_descriptor(struct msghdr *message, bool wanted)
+{
+    int only = -1, count = 0;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t bytes = header->cmsg_len - CMSG_LEN(0);
+        for (size_t i = 0; i + sizeof(int) <= bytes; i += sizeof(int)) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(header) + i, sizeof fd);
+            if (wanted && count++ == 0) {
+                only = fd;
+                continue;
+            }
+            close(fd);
+        }
+    }
+    if (count > 1)
+        close(only);
+    return count == 1 ? only : -1;
+}
+
 /* The packet behind an announcement. */
 static LaneState receive_descriptor(Lane *lane)
 {
@@ -147,21 +172,17 @@ static LaneState receive_descriptor(Lane *lane)
     while (size < 0 && errno == EINTR);
     if (size < 0)
         return errno == EAGAIN ? LANE_SILENT : LANE_UNREAD;
+    int fd = only_descriptor(&message, size > 0 && !(message.msg_flags & MSG_CTRUNC));
     if (size == 0)
         return LANE_CLOSED;
-    int fd = -1;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header))
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && fd < 0 &&
-            header->cmsg_len == CMSG_LEN(sizeof(int)))
-            memcpy(&fd, CMSG_DATA(header), sizeof fd);
     if (fd < 0)
         return fault(lane, "something else than a descriptor came behind an announcement");
-    Memory *memories = message.msg_flags & MSG_CTRUNC || find(lane, lane->announced_number)
+    Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MOST_MEMORIES
         ? NULL
         : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(fd);
-        return fault(lane, "a memory was announced twice or with several descriptors");
+        return fault(lane, "a memory was announced twice, or too many were");
     }
     lane->memories = memories;
     memories[lane->memory_count].number = lane->announced_number;
@@ -192,7 +213,13 @@ static LaneState look_into(Lane *lane, Reader *message, bool inlined)
         const uint8_t *start = lane_memory(lane, ARENA_NUMBER, offset, size);
         if (start == NULL)
             return LANE_FAULT;
-        *message = (Reader){start, start + size, false};
+        /* Copied: the worker could change it while it is read, and mapping more of its memory moves what is there. */
+        lane->spilled.size = 0;
+        lane->spilled.failed = false;
+        buffer_put(&lane->spilled, start, (size_t)size);
+        if (lane->spilled.failed)
+            return fault(lane, "out of memory");
+        *message = (Reader){lane->spilled.data, lane->spilled.data + size, false};
         return look_into(lane, message, false);
     }
     return LANE_OK;
@@ -247,6 +274,7 @@ void lane_close(Lane *lane)
     if (lane->fd >= 0)
         close(lane->fd);
     arena_close(&lane->arena);
+    buffer_free(&lane->spilled);
     for (size_t i = 0; i < lane->memory_count; i++)
         mapped_close(&lane->memories[i].memory);
     free(lane->memories);

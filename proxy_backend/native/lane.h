@@ -19,6 +19,7 @@ typedef struct {
     bool arena_announced;
     Memory *memories;
     size_t memory_count;
+    Buffer spilled; /* a message that lay in the worker's arena */
     bool announced; /* the next packet has the descriptor of memory `announced_number` */
     int64_t announced_number;
     char fault[160]; /* what the worker did wrong, or why there is no memory */
@@ -43,7 +44,8 @@ bool lane_all_read(const Lane *lane);
 LaneState lane_send(Lane *lane, const Buffer *message);
 /* Receive the next message that is not about memory. It stays valid until the next call. */
 LaneState lane_receive(Lane *lane, Reader *message);
-/* Bytes of a memory that the worker has announced, NULL with `fault`. They stay until the next lane_receive. */
+/* Bytes of a memory that the worker has announced, NULL with `fault`. They stay until the next
+ * call of it or of lane_receive. */
 const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size);
 /* End the connection, so that a thread that receives on it sees its end. */
 void lane_hang_up(Lane *lane);

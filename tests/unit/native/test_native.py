@@ -26,6 +26,7 @@ from pytriton.dispatcher.native_proxy import sources
 from pytriton.ipc import messages, tensors
 from pytriton.ipc.control import frames, parse
 from pytriton.ipc.lane import (
+    Announce,
     Batch,
     BatchDone,
     BatchFailed,
@@ -33,6 +34,7 @@ from pytriton.ipc.lane import (
     LaneClosed,
     ResponseDetails,
     ResponseRef,
+    Spilled,
     TensorRef,
 )
 
@@ -368,6 +370,53 @@ def test_a_wrong_answer_fails_its_batch_alone(
     assert "error 4 model model: " in wrong
     assert complaint in wrong
     assert " y 11 " in right
+
+
+def test_a_message_in_memory_that_grows_meanwhile_is_read_to_its_end(
+    program: Path, tmp_path: Path
+) -> None:
+    """The second answer lies in what is mapped already, its tensors in what has to be mapped anew: elsewhere."""
+
+    def answer(lane: Lane, batch: Batch) -> Spilled:
+        far = lane.arena.allocate(batch.id << 17) + (batch.id << 17) - 64
+        memory = lane.arena.writable()
+        memory[far : far + 16] = b"0123456789abcdef"
+        responses = [ResponseRef([TensorRef("y", "FP32", [1, 4], 0, far, 16)])] * 2
+        data = msgspec.msgpack.encode(BatchDone(batch.id, responses))
+        memory[: len(data)] = data
+        return Spilled(0, len(data))
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    assert sum(line.endswith("[1,4] 30313233343536373839616263646566") for line in lines) == 4
+
+
+def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: Path) -> None:
+    """Two at once, and one with a packet of no bytes: nobody holds them when the next batch comes."""
+    sent: list[socket.socket] = []
+
+    def send(data: bytes, count: int) -> Work:
+        def work(lane: Lane) -> None:
+            lane.receive()
+            ours, theirs = socket.socketpair()
+            sent.append(ours)
+            ours.settimeout(20)
+            with theirs, closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+                connection.send(msgspec.msgpack.encode(Announce(5)))
+                socket.send_fds(connection, [data], [theirs.fileno()] * count)
+
+        return work
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        for one in sent:
+            assert one.recv(1) == b""  # a time-out while the proxy, which waits for us, holds the other end
+        return echo(lane, batch)
+
+    works = [send(b"\0", 2), send(b"", 1), serving(answer)]
+    lines, _ = run(program, tmp_path, works, batches=3)
+    assert " y 11 " in lines[-2]
+    assert len(sent) == 2
+    for one in sent:
+        one.close()
 
 
 _scalar = st.one_of(
