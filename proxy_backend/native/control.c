@@ -268,7 +268,7 @@ char *reply_text(const Buffer *reply, const char *key)
     if (!reply_find(reply, key, &value))
         return NULL;
     Text text = get_text(&value);
-    return value.malformed ? NULL : text_copy(text);
+    return value.malformed ? NULL : text_without_nul(text);
 }
 
 void put_message(Buffer *buffer, const char *type, uint32_t fields)

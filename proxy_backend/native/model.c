@@ -287,7 +287,7 @@ static bool pass_on(Execution *batch, Reader *answer)
     }
     batch->answered_ns = steady_ns();
     if (!done) {
-        char *text = text_copy(get_text(answer));
+        char *text = text_without_nul(get_text(answer));
         fail_rest(batch, ERROR_INTERNAL, text);
         free(text);
         return true;

@@ -199,7 +199,7 @@ static TRITONSERVER_Error *fill_response(
     if (*right && !details->has_error)
         return error;
     failed(error);
-    char *text = *right ? text_copy(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    char *text = *right ? text_without_nul(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
     error = TRITONSERVER_ErrorNew(*right ? code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
     free(text);
     return error;

@@ -301,13 +301,16 @@ bool text_is(Text text, const char *what)
 
 char *text_copy(Text text)
 {
-    if (memchr(text.start, 0, text.size))
-        return NULL;
+    return memchr(text.start, 0, text.size) ? NULL : text_without_nul(text);
+}
+
+char *text_without_nul(Text text)
+{
     char *copy = malloc(text.size + 1);
-    if (copy) {
-        memcpy(copy, text.start, text.size);
+    for (size_t i = 0; copy && i < text.size; i++)
+        copy[i] = text.start[i] ? text.start[i] : '?';
+    if (copy)
         copy[text.size] = 0;
-    }
     return copy;
 }
 

@@ -58,6 +58,8 @@ void skip_rest(Reader *reader, uint32_t count, uint32_t taken);
 bool text_is(Text text, const char *what);
 /* A copy that ends with NUL, for free(). NULL without memory, and where the text itself has a NUL. */
 char *text_copy(Text text);
+/* The same of what is for people's eyes: each NUL becomes a question mark. NULL without memory. */
+char *text_without_nul(Text text);
 bool is_utf8(Text text);
 /* Put text that may be anything: what is no UTF-8 becomes a question mark, and no more than so many bytes of it. */
 void put_clean(Buffer *buffer, const char *text, size_t most);
