@@ -8,6 +8,7 @@
 #include "proxy.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 enum { TICK_MS = 1000 };
 static const uint64_t tick_ns = 1000000000, tell_again_ns = 10000000000;
 /* Seconds that calls under way get when the model is unloaded. */
-enum { END_S = 30, STACK_BYTES = 1 << 18 };
+enum { END_S = 30, STACK_BYTES = 1 << 20 };
 
 void calls_unref(Calls *calls)
 {
@@ -291,9 +292,13 @@ static void *read_all(void *argument)
 static bool start_reader(Calls *calls)
 {
     pthread_attr_t attributes;
+    sigset_t all, before;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are tritonserver's business */
     bool started = pthread_create(&calls->reader, &attributes, read_all, calls) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return started;
 }
