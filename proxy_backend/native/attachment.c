@@ -34,6 +34,7 @@ static char *attached(Proxy *proxy, const Buffer *reply, char **path)
     if (*path == NULL || worker == NULL) {
         free(*path);
         free(worker);
+        *path = NULL;
         return texted("model %s: the dispatcher named no worker", proxy->model->name);
     }
     free(proxy->worker);
@@ -55,7 +56,7 @@ char *attach(Proxy *proxy)
         if (failure == NULL)
             failure = attached(proxy, &reply, &path);
         if (failure == NULL)
-            proxy->lane = lane_connect(path); /* a worker may have ended since the dispatcher answered */
+            proxy->lane = lane_connect(path, &failure); /* a worker may have ended since the dispatcher answered */
         if (proxy->lane)
             calls_serve(proxy, path);
         free(lost);
@@ -98,8 +99,11 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
     *action = failure ? NULL : reply_text(reply, "action");
     if (failure == NULL && *action == NULL)
         failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
-    if (failure == NULL && strcmp(*action, "fail") == 0)
+    if (failure == NULL && strcmp(*action, "fail") == 0) {
         failure = reply_text(reply, "text");
+        if (failure == NULL) /* else it would be tried again, for ever */
+            failure = texted("model %s: its worker is lost", proxy->model->name);
+    }
     return failure;
 }
 

@@ -22,15 +22,30 @@ static LaneState fault(Lane *lane, const char *what)
     return LANE_FAULT;
 }
 
-Lane *lane_connect(const char *path)
+/* Why no worker can be connected with at all: another one would not help. */
+static char *no_lane(const char *why)
+{
+    char *text = NULL;
+    if (asprintf(&text, "no worker can be connected with: %s", why) < 0)
+        return strdup("out of memory");
+    return text;
+}
+
+Lane *lane_connect(const char *path, char **failure)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    Lane *lane = strlen(path) < sizeof address.sun_path ? calloc(1, sizeof *lane) : NULL;
-    if (lane == NULL)
+    Lane *lane = calloc(1, sizeof *lane);
+    *failure = NULL;
+    if (lane == NULL || strlen(path) >= sizeof address.sun_path) {
+        *failure = no_lane(lane ? "the path of its socket is too long" : "out of memory");
+        free(lane);
         return NULL;
+    }
     strcpy(address.sun_path, path);
     lane->arena.fd = -1;
     lane->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (lane->fd < 0)
+        *failure = no_lane(strerror(errno));
     if (lane->fd < 0 || connect(lane->fd, (struct sockaddr *)&address, sizeof address) != 0) {
         lane_close(lane);
         return NULL;
@@ -75,8 +90,14 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
     while (sent < 0 && errno == EINTR);
     if (sent >= 0)
         return LANE_OK;
+    lane->was_reset |= errno == ECONNRESET;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
+        return LANE_UNREAD;
     /* There is room for all that may be under way, unless the worker has stopped to read: nobody shall wait for it. */
-    return errno == EAGAIN ? fault(lane, "the worker does not read what it is sent") : LANE_UNREAD;
+    if (errno == EAGAIN)
+        return fault(lane, "the worker does not read what it is sent");
+    snprintf(lane->fault, sizeof lane->fault, "the worker cannot be sent anything: %s", strerror(errno));
+    return LANE_FAULT;
 }
 
 static LaneState announce_arena(Lane *lane)

@@ -17,6 +17,7 @@ typedef struct {
     int fd;
     Arena arena;
     bool arena_announced;
+    bool was_reset; /* sending was told that the worker has left something unread: receiving will not be told again */
     Memory *memories;
     size_t memory_count;
     Buffer spilled; /* a message that lay in the worker's arena */
@@ -34,8 +35,8 @@ typedef enum {
     LANE_FAULT,  /* see `fault` */
 } LaneState;
 
-/* NULL: nobody listens there, or there is no memory. */
-Lane *lane_connect(const char *path);
+/* NULL: nobody listens there; or with a `failure`, for free(), there is no memory or descriptor for it here. */
+Lane *lane_connect(const char *path, char **failure);
 /* Seconds; 0: for ever. */
 void lane_set_patience(Lane *lane, double seconds);
 /* Whether the worker has read all that was sent to it. */

@@ -169,6 +169,8 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
         int64_t index = get_int(message);
         if (message->malformed || index < 0 || index >= (int64_t)flight->count)
             return fault(streams->lane, "the worker has queued a request again that there is not", (Text){"", 0});
+        if (flight->streams[index].to.factory == NULL)
+            continue; /* its last answer has been sent: tritonserver would answer it twice */
         stream_close(&flight->streams[index]);
         flight->streams[index].reschedule = true;
     }
@@ -204,7 +206,7 @@ static LaneState failed_with(Streams *streams, Flight *flight, Reader *message)
     Text given = get_text(message);
     if (message->malformed)
         return fault(streams->lane, "malformed message", (Text){"BatchFailed", 11});
-    char *text = text_copy(given);
+    char *text = text_without_nul(given);
     LaneState state = done(streams, flight, text ? text : "");
     free(text);
     return state;
@@ -235,7 +237,7 @@ static LaneState heard(Streams *streams, Reader *message)
         return has_begun(streams, flight);
     if (text_is(tag, "BatchPart") && flight->begun) /* else it would be tried again with an answer given */
         return pass_part(streams, flight, message);
-    if (text_is(tag, "BatchReturned") && flight->begun)
+    if (text_is(tag, "BatchReturned") && flight->begun && streams->until_returned && !flight->returned)
         return has_returned(streams, flight, message, fields);
     if (text_is(tag, "BatchDone"))
         return done(streams, flight, NULL);
@@ -261,6 +263,8 @@ static bool lost(Streams *streams, LaneState state)
 {
     Proxy *proxy = streams->proxy;
     pthread_mutex_lock(&streams->lock);
+    if (state == LANE_CLOSED && streams->lane->was_reset)
+        state = LANE_UNREAD;
     char *text = NULL;
     bool some_begun = false;
     for (Flight *flight = streams->flights; flight; flight = flight->next)

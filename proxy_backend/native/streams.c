@@ -113,9 +113,11 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
         if (state == LANE_OK)
             while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
                 pthread_cond_wait(&streams->changed, &streams->lock);
-        else if (*text == NULL) /* the reader sees its end, too, and lets it go */
+        else if (*text == NULL) { /* the reader sees its end, too, and lets it go */
+            lane_hang_up(proxy->lane); /* even if the worker has just closed its half */
             while (proxy->lane)
                 pthread_cond_wait(&streams->changed, &streams->lock);
+        }
     }
     bool is_begun = flight->begun;
     pthread_mutex_unlock(&streams->lock);

@@ -3,7 +3,8 @@
  *     fake_tritonserver CONFIG.json BATCHES REQUESTS
  *
  * loads a model with this configuration, gives it so many batches of so many requests each, and prints what comes
- * back, a line for each response: an error with its code, or outputs in hexadecimal.
+ * back, a line for each response: an error with its code, or outputs in hexadecimal. It waits for the answers of a
+ * decoupled model before it ends the instance.
  */
 #define _GNU_SOURCE
 #include "triton.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct TRITONSERVER_Error {
     TRITONSERVER_Error_Code code;
@@ -34,6 +36,9 @@ struct TRITONBACKEND_Input {
 struct TRITONBACKEND_Request {
     int number;
 };
+struct TRITONBACKEND_ResponseFactory {
+    int request;
+};
 struct TRITONBACKEND_Output {
     char *name;
     int datatype;
@@ -44,6 +49,7 @@ struct TRITONBACKEND_Output {
 };
 struct TRITONBACKEND_Response {
     int request;
+    bool streamed;
     int outputs;
     TRITONBACKEND_Output output[8];
 };
@@ -56,6 +62,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance *, TRITONBACKEND_Request **, uint32_t);
 
 static int released, statistics;
+static int factories; /* those that are held */
 
 TRITONSERVER_Error *TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char *text)
 {
@@ -303,6 +310,44 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response,
     return NULL;
 }
 
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
+    TRITONBACKEND_ResponseFactory **factory, TRITONBACKEND_Request *request)
+{
+    *factory = malloc(sizeof **factory);
+    (*factory)->request = request->number;
+    __atomic_add_fetch(&factories, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory *factory)
+{
+    free(factory);
+    __atomic_sub_fetch(&factories, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(TRITONBACKEND_ResponseFactory *factory, uint32_t flags)
+{
+    printf("flags %u to %d\n", flags, factory->request);
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryIsCancelled(TRITONBACKEND_ResponseFactory *factory, bool *gone)
+{
+    (void)factory;
+    *gone = false;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ResponseNewFromFactory(
+    TRITONBACKEND_Response **response, TRITONBACKEND_ResponseFactory *factory)
+{
+    *response = calloc(1, sizeof **response);
+    (*response)->request = factory->request;
+    (*response)->streamed = true;
+    return NULL;
+}
+
 TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
     TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name, int datatype,
     const int64_t *shape, uint32_t dims)
@@ -340,6 +385,9 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *respons
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error)
 {
+    if (error && response->streamed)
+        usleep(200000); /* a client that takes its time: whoever does something meanwhile has done it */
+    flockfile(stdout);
     printf("response to %d, flags %u:", response->request, flags);
     if (error)
         printf(" error %d %s", error->code, error->text);
@@ -353,6 +401,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
             printf("%02x", output->data[k]);
     }
     printf("\n");
+    funlockfile(stdout);
     return TRITONBACKEND_ResponseDelete(response);
 }
 
@@ -394,6 +443,8 @@ int main(int count, char **words)
     demand(TRITONBACKEND_ModelInstanceInitialize(&instance));
     for (int i = 0; i < batches; i++)
         demand(TRITONBACKEND_ModelInstanceExecute(&instance, batch, (uint32_t)requests));
+    while (__atomic_load_n(&factories, __ATOMIC_SEQ_CST))
+        usleep(1000);
     demand(TRITONBACKEND_ModelInstanceFinalize(&instance));
     demand(TRITONBACKEND_ModelFinalize(&model));
     free(model.config);

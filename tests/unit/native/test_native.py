@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -28,12 +29,16 @@ from pytriton.ipc.control import frames, parse
 from pytriton.ipc.lane import (
     Announce,
     Batch,
+    BatchBegun,
     BatchDone,
     BatchFailed,
+    BatchPart,
+    Credit,
     Lane,
     LaneClosed,
     ResponseDetails,
     ResponseRef,
+    Room,
     Spilled,
     TensorRef,
 )
@@ -164,6 +169,7 @@ def run(
     *,
     batches: int = 1,
     requests: int = 1,
+    decoupled: bool = False,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
     """Serve batches; return the lines that the program printed, and what the dispatcher was asked."""
@@ -177,6 +183,7 @@ def run(
         config = {
             "name": "model",
             "max_batch_size": 8,
+            "model_transaction_policy": {"decoupled": decoupled},
             "noise": {"list": [1, -2.5e3, {"a": '}\\"'}, []], "parameters": None},
             "parameters": {name: {"string_value": value} for name, value in values.items()},
         }
@@ -417,6 +424,74 @@ def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: P
     assert len(sent) == 2
     for one in sent:
         one.close()
+
+
+def streaming(lane: Lane) -> None:
+    """Answer each batch of a decoupled model with two parts, until the proxy goes."""
+    lane.send(Room(1))
+    try:
+        while True:
+            batch = lane.receive()
+            if isinstance(batch, Credit):
+                continue
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            for final in (False, True):
+                ref = output(lane, "y", np.ones((1, 2), np.float32))
+                details = ResponseDetails(final=final)
+                lane.send(BatchPart(batch.id, [ResponseRef([ref], None, details)]))
+            lane.send(BatchDone(batch.id, []))
+    except LaneClosed:
+        return
+
+
+_STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
+
+
+def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+    """While one that had is answered with an error, which takes its time."""
+
+    def leave(lane: Lane) -> None:
+        lane.send(Room(2))
+        begun = lane.receive()
+        assert isinstance(begun, Batch)
+        lane.send(BatchBegun(begun.id))
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    lines, heard = run(program, tmp_path, [leave, streaming], batches=2, decoupled=True)
+    assert [type(message).__name__ for message in heard] == [
+        *["Attach", "LaneLost", "Attach", "Detach"]
+    ]
+    assert heard[1].final
+    answers = [line for line in lines if line.startswith("response")]
+    assert answers == ["response to 0, flags 1: error 4 the worker was lost: é", *_STREAMED]
+
+
+def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
+    program: Path, tmp_path: Path
+) -> None:
+    def deaf(lane: Lane) -> None:
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.shutdown(socket.SHUT_RD)
+            lane.send(Room(1))
+            ended = select.poll()
+            ended.register(connection, 0)  # POLLHUP comes unasked
+            assert ended.poll(50_000)
+
+    lines, _ = run(program, tmp_path, [deaf, streaming], decoupled=True)
+    assert [line for line in lines if line.startswith("response")] == _STREAMED
+
+
+def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
+    def answer(lane: Lane, batch: Batch) -> Any:
+        if batch.id == 1:
+            return BatchFailed(batch.id, "a\0b")
+        return BatchDone(batch.id, [ResponseRef([], "c\0d")])
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2)
+    answers = [line for line in lines if line.startswith("response")]
+    assert [line.partition(": ")[2] for line in answers] == ["error 1 a?b", "error 1 c?d"]
 
 
 _scalar = st.one_of(
