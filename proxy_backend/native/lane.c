@@ -152,6 +152,17 @@ static Memory *find(Lane *lane, int64_t number)
     return NULL;
 }
 
+/* Why nothing was received. */
+static LaneState no_packet(Lane *lane)
+{
+    if (errno == EAGAIN)
+        return LANE_SILENT;
+    if (errno == ECONNRESET)
+        return LANE_UNREAD;
+    snprintf(lane->fault, sizeof lane->fault, "nothing can be received from the worker: %s", strerror(errno));
+    return LANE_FAULT;
+}
+
 /* The descriptor that came with a packet; -1: there is not exactly one, or none is `wanted`. Others are closed: padding
  * makes room for two where there should be one. */
 static int only_descriptor(struct msghdr *message, bool wanted)
@@ -192,10 +203,12 @@ static LaneState receive_descriptor(Lane *lane)
         size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC);
     while (size < 0 && errno == EINTR);
     if (size < 0)
-        return errno == EAGAIN ? LANE_SILENT : LANE_UNREAD;
+        return no_packet(lane);
     int fd = only_descriptor(&message, size > 0 && !(message.msg_flags & MSG_CTRUNC));
     if (size == 0)
         return LANE_CLOSED;
+    if (fd < 0 && message.msg_flags & MSG_CTRUNC)
+        return fault(lane, "the worker's memory cannot be taken: no descriptors are left here, or it passed several");
     if (fd < 0)
         return fault(lane, "something else than a descriptor came behind an announcement");
     Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MOST_MEMORIES
@@ -259,7 +272,7 @@ LaneState lane_receive(Lane *lane, Reader *message)
             size = recv(lane->fd, lane->packet, sizeof lane->packet, 0);
         while (size < 0 && errno == EINTR);
         if (size < 0)
-            return errno == EAGAIN ? LANE_SILENT : LANE_UNREAD;
+            return no_packet(lane);
         if (size == 0)
             return LANE_CLOSED;
         if (size > INLINE_BYTES)

@@ -170,6 +170,7 @@ def run(
     batches: int = 1,
     requests: int = 1,
     decoupled: bool = False,
+    descriptors: int | None = None,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
     """Serve batches; return the lines that the program printed, and what the dispatcher was asked."""
@@ -188,15 +189,21 @@ def run(
             "parameters": {name: {"string_value": value} for name, value in values.items()},
         }
         (folder / "config.json").write_text(json.dumps(config, indent=1))
+        limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
+        leaks = 0 if descriptors else 1  # they are searched by means of descriptors
         done = subprocess.run(
-            [program, folder / "config.json", str(batches), str(requests)],
+            [*limited, program, folder / "config.json", str(batches), str(requests)],
             capture_output=True,
             text=True,
             timeout=100,
-            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "PYTRITON_CALLS_KEY": "0" * 32},
+            env={
+                **os.environ,
+                "ASAN_OPTIONS": f"detect_leaks={leaks}",
+                "PYTRITON_CALLS_KEY": "0" * 32,
+            },
         )
         workers.join()
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0 or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines(), dispatcher.heard
 
 
@@ -492,6 +499,24 @@ def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
     lines, _ = run(program, tmp_path, [serving(answer)], batches=2)
     answers = [line for line in lines if line.startswith("response")]
     assert [line.partition(": ")[2] for line in answers] == ["error 1 a?b", "error 1 c?d"]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "attempts"),
+    [
+        (4, 1),  # standard ones, the connection with the dispatcher, and none for the lane
+        (5, 2),  # none for its memory: a worker is tried anew with each batch
+        (6, 2),  # none to pass that memory on
+    ],
+)
+def test_without_descriptors_there_is_an_answer_that_says_so(
+    program: Path, tmp_path: Path, descriptors: int, attempts: int
+) -> None:
+    works = [serving(echo)] * 3
+    lines, heard = run(program, tmp_path, works, batches=2, descriptors=descriptors)
+    said = "\n".join(lines)
+    assert "Too many open files" in said or "no descriptors are left" in said
+    assert sum(isinstance(message, messages.Attach) for message in heard) <= attempts
 
 
 _scalar = st.one_of(
