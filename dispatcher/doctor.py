@@ -17,9 +17,11 @@ from typing import Callable
 
 from pytriton._clash import clashing_distribution
 from pytriton.dispatcher import doctor_machine as machine
+from pytriton.dispatcher import native_proxy
 from pytriton.dispatcher.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton.dispatcher.doctor_check import Check, Status
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton.dispatcher.native_build import compiler
 from pytriton.dispatcher.ports import PortError, check_port_free
 from pytriton.dispatcher.server_runtime import ServerChoice, find_server
 from pytriton.dispatcher.server_tree import LIBRARY_NAME, ServerTree
@@ -54,6 +56,7 @@ def run_checks(
         ("distribution", _check_clash),
         ("proxy Python", partial(_check_proxy_python, choice, search)),
         ("tritonserver", partial(_check_server, search)),
+        ("proxy", partial(_check_proxy, choice)),
         ("cache", partial(_check_cache, choice)),
         *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
         (
@@ -139,6 +142,24 @@ def _check_server(search: _Search) -> Check:
         mend = "install the libraries that it misses, or use the binaries that we fetch"
         return Check(name, "problem", f"{where}: {flaw}", mend)
     return Check(name, "ok", "; ".join([where, *search.passed_over]))
+
+
+def _check_proxy(choice: ServerChoice) -> Check:
+    name = "proxy"
+    if choice.proxy == "python":
+        return Check(name, "ok", "the Python proxy, as the setting `proxy` says")
+    if native_proxy.is_built(cache_dir(choice.cache_dir)):
+        return Check(name, "ok", "the compiled proxy is there")
+    command = compiler()
+    if command is not None:
+        return Check(
+            name, "ok", f"the compiled proxy will be built at the first start, with {command}"
+        )
+    detail = (
+        "no compiled proxy, and no C compiler to build it: the Python proxy serves, which is slower"
+    )
+    status: Status = "problem" if choice.proxy == "native" else "warning"
+    return Check(name, status, detail, "install gcc or clang for the first start")
 
 
 def _library_environment(tree: ServerTree) -> dict[str, str]:

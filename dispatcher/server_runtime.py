@@ -16,14 +16,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, explain_os_error
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
-from pytriton.dispatcher.native_proxy import build
+from pytriton.dispatcher.native_proxy import build, misfit
 from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
@@ -110,15 +110,25 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         proxy=proxy,
         source=source,
         version=tree.version,
-        native=_native_proxy(choice, cache, progress),
+        native=_native_proxy(choice, found, (*tree.libraries, proxy.library_dir), progress),
     )
 
 
-def _native_proxy(choice: ServerChoice, cache: Path, progress: Progress) -> Path | None:
+def _native_proxy(
+    choice: ServerChoice,
+    found: tuple[ServerTree, str],
+    library_path: Sequence[Path],
+    progress: Progress,
+) -> Path | None:
     if choice.proxy == "python":
         return None
+    tree, source = found
     try:
-        return build(cache, progress)
+        native = build(cache_dir(choice.cache_dir), progress)
+        flaw = None if source == "cache" else misfit(native, tree.binary, library_path)
+        if flaw:
+            raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
+        return native
     except ServerRuntimeError as error:
         if choice.proxy == "native":
             raise

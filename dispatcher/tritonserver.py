@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,16 @@ class TritonServer:
         self.grpc_port = config.grpc_port
         self.metrics_port = config.metrics_port
 
-    @property
-    def has_native_proxy(self) -> bool:
-        """Whether models may name the compiled proxy as their backend."""
-        return self._runtime.native is not None
+    def proxy_is_native(self, config: Mapping[str, Any]) -> bool:
+        """Whether a model with this configuration is served by the compiled proxy.
+
+        A decoupled one only where the setting `proxy` demands it: the gRPC part of tritonserver 2.51 can crash when
+        clients cancel streams whose answers come as fast as the compiled proxy gives them (docs/architecture.md).
+        """
+        if self._runtime.native is None:
+            return False
+        decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+        return self._config.proxy == "native" or not decoupled
 
     def choose_ports(self) -> None:
         """Settle the ports: 0 becomes a free one, any other has to be free.

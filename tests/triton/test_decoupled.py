@@ -32,6 +32,13 @@ Y = [Tensor(name="y", dtype=np.int32, shape=(1,))]
 Serve = Callable[..., Model]
 
 
+@pytest.fixture(scope="module", params=["python", "native"])
+def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+    """A daemon whose decoupled models have this proxy."""
+    with RunningDaemon.start(proxy=request.param) as running:
+        yield running
+
+
 @pytest.fixture
 def serve(daemon: RunningDaemon) -> Iterator[Serve]:
     served: list[Model] = []

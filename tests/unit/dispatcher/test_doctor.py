@@ -34,6 +34,7 @@ def test_every_check_says_something_and_leaves_nothing(
         "distribution",
         "proxy Python",
         "tritonserver",
+        "proxy",
         "cache",
         "port http_port",
         "port grpc_port",
