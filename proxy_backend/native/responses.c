@@ -205,6 +205,12 @@ static TRITONSERVER_Error *fill_response(
     return error;
 }
 
+static bool is_gone(TRITONBACKEND_ResponseFactory *factory)
+{
+    bool gone = false;
+    return !failed(TRITONBACKEND_ResponseFactoryIsCancelled(factory, &gone)) && gone;
+}
+
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome)
 {
     Details details = {.error = {"", 0}, .code = {"", 0}, .parameters = {"", 0}};
@@ -216,6 +222,8 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
     if (details.reschedule)
         return true;
     outcome->final = to->request || details.final;
+    if (to->factory && is_gone(to->factory))
+        details.empty = true; /* nobody waits for it, and the less is sent in the moment of a cancellation, the better */
     if (details.empty && to->factory) {
         if (details.final)
             failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
