@@ -14,8 +14,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* So many packets that the worker has no room for may wait; then nothing more is heard of it until it reads. */
-enum { MOST_BEHIND = 256, MOST_DESCRIPTORS = 4 };
+/* So many packets that the worker has no room for may wait; then nothing more is heard of it until it reads. More than
+ * it can have calls under way: one that gives up hundreds at once is sent as many answers, and its thread that reads them
+ * has to say so before it reads on. If it could not, the two would wait for each other for ever. */
+enum { MOST_BEHIND = 1 << 16, MOST_DESCRIPTORS = 4 };
 
 /* What waits to be sent. */
 typedef struct Packet {
@@ -296,6 +298,8 @@ static Heard take_packet(Connection *connection, Reader *message)
         close(descriptors[i]);
     if (size == 0)
         return HEARD_END;
+    if (cut && memory && count == 0)
+        return fault(connection, "no descriptors are left here for the memory of its calls");
     if (cut)
         return fault(connection, "a message about calls was longer than the protocol allows");
     if (reader.malformed || memory || count)

@@ -422,7 +422,9 @@ def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: P
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
         for one in sent:
-            assert one.recv(1) == b""  # a time-out while the proxy, which waits for us, holds the other end
+            assert (
+                one.recv(1) == b""
+            )  # a time-out while the proxy, which waits for us, holds the other end
         return echo(lane, batch)
 
     works = [send(b"\0", 2), send(b"", 1), serving(answer)]
