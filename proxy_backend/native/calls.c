@@ -312,8 +312,10 @@ void calls_serve(Proxy *proxy, const char *lane_path)
     if (calls == NULL)
         return; /* its calls fail, and say that no proxy makes them */
     calls->connection = connection_open(lane_path);
-    if (calls->connection == NULL) {
-        free(calls); /* the worker is about to end, which its lane tells, too */
+    if (calls->connection == NULL) { /* or the worker is about to end, which its lane tells, too */
+        if (errno == EMFILE || errno == ENFILE)
+            log_error("model %s: no calls of a worker can be made, no descriptors are left", proxy->model->name);
+        free(calls);
         return;
     }
     pthread_mutex_init(&calls->lock, NULL);
