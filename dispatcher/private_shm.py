@@ -7,6 +7,9 @@ between could read from it as long as it exists. So a filter of system calls (se
 fchmod(FD, 0644) do nothing but succeed, in this program and in what it starts.
 
 Where the kernel refuses the filter the program runs without it, and says so.
+
+It may also open as many files as this user may at all: tritonserver has a descriptor for each connection, and its
+compiled proxies for each lane and call. The usual soft limit of 1024 is there for programs that use select(2).
 Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs),
 linux/filter.h and linux/seccomp.h. Standard library only, and little of it: it runs before every
 start of tritonserver.
@@ -17,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import resource
 import struct
 import sys
 
@@ -82,4 +86,6 @@ if __name__ == "__main__":
             f"private, a moment after it was made ({error}); see docs/security.md\n"
         )
         sys.stderr.flush()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     os.execv(sys.argv[1], sys.argv[1:])

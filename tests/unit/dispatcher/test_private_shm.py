@@ -65,3 +65,11 @@ def test_the_bytes_of_the_filter() -> None:
             "060000000000ff7f",  # allow
         ]
     )
+
+
+def test_the_program_may_open_as_many_files_as_the_user_may() -> None:
+    code = "import resource; soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); print(soft == hard > 64)"
+    launcher = [sys.executable, "-I", "-S", private_shm.__file__, sys.executable, "-c", code]
+    lowered = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *launcher]
+    done = subprocess.run(lowered, check=True, capture_output=True, text=True)
+    assert done.stdout == "True\n"
