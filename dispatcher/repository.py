@@ -6,6 +6,7 @@ goes with the load request. Triton insists only that the folder of the version e
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def unlink(models: Path, name: str) -> None:
 
 def is_linked(models: Path, name: str) -> bool:
     """Whether a name belongs to a model that tritonserver serves itself."""
-    return (models / name).is_symlink()
+    return os.path.islink(models / name)  # False for what cannot be a file's name, which a Path would raise
 
 
 def refuse_linked(models: Path, name: str) -> None:
