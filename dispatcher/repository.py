@@ -63,7 +63,9 @@ def unlink(models: Path, name: str) -> None:
 
 def is_linked(models: Path, name: str) -> bool:
     """Whether a name belongs to a model that tritonserver serves itself."""
-    return os.path.islink(models / name)  # False for what cannot be a file's name, which a Path would raise
+    return os.path.islink(
+        models / name
+    )  # False for what cannot be a file's name, which a Path would raise
 
 
 def refuse_linked(models: Path, name: str) -> None:
