@@ -61,6 +61,7 @@ class Loop:
         self._listener.bind(lane_path)
         os.chmod(lane_path, 0o600)  # whatever umask a user's process has
         self._listener.listen()
+        self._listener.setblocking(False)
         self._lane_path = lane_path
         _let_go_in_children(self)
 
@@ -94,17 +95,26 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
+        """Take all lanes that have come: one that is left waits for the next batch to be answered, and is not merged."""
+        while self._take_lane():
+            pass
+
+    def _take_lane(self) -> bool:
         try:
             connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
         except OSError as error:  # no descriptors left: the callable has leaked them
             self._unwatch(self._listener.fileno())
             text = f"it cannot take another lane: {error}"
             self._control.send(messages.WorkerSpent(self._worker, text))
-            return
+            return False
+        connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
         self._lanes[lane.fileno()] = lane
         self._poll.register(lane.fileno(), select.EPOLLIN)
         self._welcome(lane)
+        return True
 
     def _welcome(self, lane: Lane) -> None:
         """A proxy has connected."""

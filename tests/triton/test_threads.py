@@ -296,7 +296,7 @@ def test_replacing_scaling_and_unregistering(
     model.scale(2)
     assert [one.pid for one in model.instances] == [os.getpid()] * 2
     model.scale(1)
-    assert len([name for name in pytriton_threads() if "[" in name]) == 1
+    eventually(lambda: len([name for name in pytriton_threads() if "[" in name]) == 1, "one ends")
     assert inference.infer("model", {"x": ONES})["y"].tolist() == [[3, 3]]
     model.unregister()
     assert not pytriton_threads()
