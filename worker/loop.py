@@ -95,7 +95,7 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
-        """Take all lanes that have come: one that is left waits for the next batch to be answered, and is not merged."""
+        """Take all lanes that have come: one that is left waits until the next batch is answered, unmerged."""
         while self._take_lane():
             pass
 
