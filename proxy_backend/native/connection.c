@@ -2,6 +2,7 @@
 #include "connection.h"
 
 #include "lane.h"
+#include "packet.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -79,26 +80,7 @@ void connection_free(Connection *connection)
 /* 1: sent, 0: there is no room now, -1: the worker is gone. */
 static int try_send(int fd, const void *data, size_t size, int descriptor)
 {
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } rights = {0};
-    struct iovec part = {.iov_base = (void *)data, .iov_len = size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (descriptor >= 0) {
-        message.msg_control = &rights;
-        message.msg_controllen = sizeof rights.room;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent >= 0)
+    if (packet_send(fd, data, size, descriptor))
         return 1;
     /* ETOOMANYREFS: too many descriptors are under way, as good as no room. */
     return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "lane.h"
 
+#include "packet.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +16,7 @@
 #include <unistd.h>
 
 /* A worker announces one memory, its arena: each holds a descriptor of tritonserver's. */
-enum { SENDING = MSG_NOSIGNAL | MSG_DONTWAIT, MOST_MEMORIES = 16 };
+enum { MOST_MEMORIES = 16 };
 
 static LaneState fault(Lane *lane, const char *what)
 {
@@ -69,26 +71,7 @@ bool lane_all_read(const Lane *lane)
 
 static LaneState send_packet(Lane *lane, const void *data, size_t size, int descriptor)
 {
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } rights = {0};
-    struct iovec part = {.iov_base = (void *)data, .iov_len = size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (descriptor >= 0) {
-        message.msg_control = &rights;
-        message.msg_controllen = sizeof rights.room;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    }
-    ssize_t sent;
-    do
-        sent = descriptor < 0 ? send(lane->fd, data, size, SENDING) : sendmsg(lane->fd, &message, SENDING);
-    while (sent < 0 && errno == EINTR);
-    if (sent >= 0)
+    if (packet_send(lane->fd, data, size, descriptor))
         return LANE_OK;
     lane->was_reset |= errno == ECONNRESET;
     if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.calling import Ask, Serve, serving
 from support.inference import Inference
 from support.running import RunningDaemon
 
@@ -15,3 +16,20 @@ def inference(daemon: RunningDaemon) -> Iterator[Inference]:
     connection = Inference("grpc", daemon.grpc)
     yield connection
     connection.close()
+
+
+# Of the modules about calls between models; others have a `serve` of their own.
+
+
+@pytest.fixture
+def serve(daemon: RunningDaemon) -> Serve:
+    """Registers a model, which is served until the daemon ends."""
+    return serving(daemon)
+
+
+@pytest.fixture
+def ask(daemon: RunningDaemon) -> Iterator[Ask]:
+    """Asks a model over HTTP."""
+    client = Inference("http", daemon.http)
+    yield client.infer
+    client.close()

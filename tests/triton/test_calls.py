@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from support.calling import (
     Ask,
     Fails,
     Serve,
-    serving,
     tensors,
 )
 from support.inference import Array, Inference
@@ -38,18 +37,6 @@ TYPES = (
     np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64,
     np.float16, np.float32, np.float64, np.bytes_,
 )  # fmt: skip
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Serve:
-    return serving(daemon)
-
-
-@pytest.fixture
-def ask(daemon: RunningDaemon) -> Iterator[Ask]:
-    client = Inference("http", daemon.http)
-    yield client.infer
-    client.close()
 
 
 @batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from support.calling import (
     UNBATCHED,
     Ask,
     Serve,
-    serving,
 )
 from support.inference import Inference
 from support.running import RunningDaemon
@@ -24,18 +22,6 @@ from support.streaming import Streaming
 from tritonclient.utils import InferenceServerException
 
 import pytriton
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Serve:
-    return serving(daemon)
-
-
-@pytest.fixture
-def ask(daemon: RunningDaemon) -> Iterator[Ask]:
-    client = Inference("http", daemon.http)
-    yield client.infer
-    client.close()
 
 
 class CountsDown:

@@ -19,27 +19,13 @@ from support.calling import (
     Ask,
     Fails,
     Serve,
-    serving,
 )
-from support.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.streaming import Streaming
 from tritonclient.utils import InferenceServerException
 
 import pytriton
 from pytriton.exceptions import CallError
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Serve:
-    return serving(daemon)
-
-
-@pytest.fixture
-def ask(daemon: RunningDaemon) -> Iterator[Ask]:
-    client = Inference("http", daemon.http)
-    yield client.infer
-    client.close()
 
 
 class Counts:
