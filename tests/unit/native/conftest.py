@@ -1,0 +1,41 @@
+"""The compiled proxy with as much of tritonserver as it needs (fake_tritonserver.c), under sanitizers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.native_build import FLAGS, compiler
+from pytriton.dispatcher.native_proxy import sources
+
+_SANITIZED = (
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)
+_LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
+#: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
+_LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake tritonserver with the proxy in it, sanitized."""
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    folder, build = sources(), tmp_path_factory.mktemp("native")
+    library, target = build / "libproxy.so", build / "fake_tritonserver"
+    main = str(Path(__file__).with_name("fake_tritonserver.c"))
+    files = map(str, sorted(folder.glob("*.c")))
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
+    subprocess.run([command, *FLAGS, *_SANITIZED, "-o", library, *files, *_LIBRARIES], check=True)
+    subprocess.run(
+        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, main, library, *_LINK],
+        check=True,
+    )
+    return target
