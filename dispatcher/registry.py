@@ -361,7 +361,7 @@ class Registry:
             self._policy,
             self._rundir.control_endpoint,
             registrant,
-            native=self._server.proxy_is_native(entry.spec.config),
+            native=self._server.proxy_is_native,
         )
         self._by_key[key] = registration
         return registration

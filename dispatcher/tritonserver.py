@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +82,10 @@ class TritonServer:
         self.grpc_port = config.grpc_port
         self.metrics_port = config.metrics_port
 
-    def proxy_is_native(self, config: Mapping[str, Any]) -> bool:
-        """Whether a model with this configuration is served by the compiled proxy.
-
-        A decoupled one only where the setting `proxy` demands it: the gRPC part of tritonserver 2.51 can crash when
-        clients cancel streams whose answers come as fast as the compiled proxy gives them (docs/architecture.md).
-        """
-        if self._runtime.native is None:
-            return False
-        decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
-        return self._config.proxy == "native" or not decoupled
+    @property
+    def proxy_is_native(self) -> bool:
+        """Whether models are served by the compiled proxy."""
+        return self._runtime.native is not None
 
     def choose_ports(self) -> None:
         """Settle the ports: 0 becomes a free one, any other has to be free.

@@ -8,7 +8,6 @@
 #include "proxy.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@
 enum { TICK_MS = 1000 };
 static const uint64_t tick_ns = 1000000000, tell_again_ns = 10000000000;
 /* Seconds that calls under way get when the model is unloaded. */
-enum { END_S = 30, STACK_BYTES = 1 << 20 };
+enum { END_S = 30 };
 
 void calls_unref(Calls *calls)
 {
@@ -289,20 +288,6 @@ static void *read_all(void *argument)
     return NULL;
 }
 
-static bool start_reader(Calls *calls)
-{
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are tritonserver's business */
-    bool started = pthread_create(&calls->reader, &attributes, read_all, calls) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return started;
-}
-
 /* ── the proxy's end ────────────────────────────────────────────────────────────────────────────── */
 
 void calls_serve(Proxy *proxy, const char *lane_path)
@@ -325,7 +310,7 @@ void calls_serve(Proxy *proxy, const char *lane_path)
     calls->looked_ns = steady_ns();
     calls->refs = 2;
     if (failed(TRITONBACKEND_ModelServer(proxy->model->model, &calls->server)) || calls->endpoint == NULL ||
-        calls->name == NULL || !start_reader(calls)) {
+        calls->name == NULL || !start_thread(&calls->reader, SMALL_STACK, read_all, calls)) {
         log_error("model %s: no calls of a worker can be made, there is no thread or memory for it", proxy->model->name);
         connection_close(calls->connection);
         calls->refs = 1;

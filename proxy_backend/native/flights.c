@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "flights.h"
 
+#include "endings.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +21,17 @@ void stream_close(Stream *stream)
     if (stream->to.factory)
         failed(TRITONBACKEND_ResponseFactoryDelete(stream->to.factory));
     stream->to.factory = NULL;
+}
+
+void stream_end(Stream *stream)
+{
+    if (stream->to.factory && is_gone(stream->to.factory)) {
+        end_later(stream->to.factory);
+        stream->to.factory = NULL;
+    } else if (stream->to.factory) {
+        failed(TRITONBACKEND_ResponseFactorySendFlags(stream->to.factory, RESPONSE_FINAL));
+        stream_close(stream);
+    }
 }
 
 void flight_let_go(Flight *flight)
@@ -77,12 +90,13 @@ void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text)
         Stream *stream = &flight->streams[i];
         if (stream->to.factory == NULL)
             continue;
-        if (text) {
+        if (text)
             stream_set_failed(stream);
+        if (text && !is_gone(stream->to.factory)) {
             send_error(&stream->to, code, text);
+            stream_close(stream);
         } else {
-            failed(TRITONBACKEND_ResponseFactorySendFlags(stream->to.factory, RESPONSE_FINAL));
+            stream_end(stream);
         }
-        stream_close(stream);
     }
 }

@@ -4,6 +4,7 @@
 
 #include "metrics.h"
 #include "streams.h"
+#include "watch.h"
 
 #include <pthread.h>
 
@@ -46,6 +47,7 @@ struct Streams {
     uint64_t looked_ns;
     bool ticking;
     Metrics metrics;
+    Sender sender;
 };
 
 /* NULL: there is no memory. Whoever calls holds it. */
@@ -55,8 +57,10 @@ void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text);
 void flight_let_go(Flight *flight);
 void stream_set_failed(Stream *stream);
 bool stream_has_failed(const Stream *stream);
-/* No more answers come for a request. */
+/* The last answer to a request has been sent, or tritonserver has it back. */
 void stream_close(Stream *stream);
+/* Say that no more answers come for a request, which has not been said yet. */
+void stream_end(Stream *stream);
 
 /* The thread of a lane: `streams`, until the lane ends. */
 void *read_lane(void *streams);

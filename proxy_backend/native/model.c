@@ -5,6 +5,7 @@
 #include "json.h"
 #include "streams.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,21 @@ char *texted(const char *format, ...)
         text = strdup("out of memory");
     va_end(values);
     return text;
+}
+
+bool start_thread(pthread_t *thread, size_t stack, void *(*run)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_attr_init(&attributes);
+    if (stack)
+        pthread_attr_setstacksize(&attributes, stack);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are tritonserver's business */
+    bool started = pthread_create(thread, &attributes, run, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
 }
 
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(

@@ -3,6 +3,7 @@
  *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
  *     streams.c     batches that may be answered many times, or at any time; metrics.c: what such a model counts
  *     requests.c    what tritonserver asks, in the lane's form; responses.c: what the worker answers, in Triton's
+ *     endings.c, watch.c  what keeps tritonserver going when clients give up streams
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
  *     lane.c        the connection with the worker; packet.c, memory.c, wire.c: what lies behind it
  *     control.c     the connection with the dispatcher
@@ -18,6 +19,8 @@
 #include "control.h"
 #include "lane.h"
 #include "triton.h"
+
+#include <pthread.h>
 
 /* A model as it was loaded: one of its versions. */
 typedef struct {
@@ -90,12 +93,15 @@ typedef struct {
 typedef struct {
     bool failed;     /* it was an error */
     bool final;      /* no more may be sent */
+    bool silent;     /* nothing was sent: if it is the last one, that is still to be said */
     bool reschedule; /* there is none, tritonserver shall queue the request again */
 } Outcome;
 
 /* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
  * how; that has been sent as the last response if `outcome->final` says so, else nothing was. */
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
+/* Whether a client waits no more for what its request is answered. */
+bool is_gone(TRITONBACKEND_ResponseFactory *factory);
 /* Answer with an error, which is the last response. */
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
 /* How many rows a request has: 1 without a batch axis. */
@@ -129,6 +135,10 @@ bool failed(TRITONSERVER_Error *error);
 /* By the clock that tritonserver keeps its statistics by, and since 1970. */
 uint64_t steady_ns(void);
 uint64_t epoch_ns(void);
+/* Start a thread that leaves signals to tritonserver, with so many bytes of stack; 0: as many as is usual. False: it
+ * cannot be started. */
+enum { SMALL_STACK = 1 << 20 };
+bool start_thread(pthread_t *thread, size_t stack, void *(*run)(void *), void *argument);
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* printf into a text for free(); never NULL but without memory. */
 char *texted(const char *format, ...) __attribute__((format(printf, 1, 2)));

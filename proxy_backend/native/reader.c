@@ -70,9 +70,7 @@ static LaneState take_credit(Streams *streams)
 static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
 {
     Stream *stream = &flight->streams[index];
-    bool gone = false;
-    if (stream->to.factory == NULL || stream->cancelled ||
-        failed(TRITONBACKEND_ResponseFactoryIsCancelled(stream->to.factory, &gone)) || !gone)
+    if (stream->to.factory == NULL || stream->cancelled || !is_gone(stream->to.factory))
         return LANE_OK;
     stream->gone_ns = stream->gone_ns ? stream->gone_ns : now_ns;
     if (now_ns - stream->gone_ns < tick_ns)
@@ -128,6 +126,7 @@ static LaneState has_begun(Streams *streams, Flight *flight)
     if (!streams->ticking)
         lane_set_patience(streams->lane, (double)tick_ns / 1e9);
     streams->ticking = true;
+    watch_begin(&streams->sender, streams->proxy->model->name);
     pthread_mutex_lock(&streams->lock);
     flight->begun = true;
     pthread_cond_broadcast(&streams->changed);
@@ -146,11 +145,15 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             continue;
         if (stream->to.factory == NULL)
             return fault(streams->lane, "the worker answered a request that it had ended", (Text){"", 0});
+        sending(&streams->sender);
         bool right = pass_response(streams->proxy, &stream->to, message, &outcome);
         if (outcome.failed)
             stream_set_failed(stream);
-        if (outcome.final)
+        if (outcome.final && outcome.silent)
+            stream_end(stream);
+        else if (outcome.final)
             stream_close(stream);
+        sent(&streams->sender);
         if (!right)
             return LANE_FAULT;
     }
@@ -184,7 +187,9 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
 /* `text`: what the batch failed with. */
 static LaneState done(Streams *streams, Flight *flight, const char *text)
 {
+    sending(&streams->sender);
     flight_end(flight, ERROR_INTERNAL, text);
+    sent(&streams->sender);
     LaneState state = streams->uncredited ? give_credit(streams) : LANE_OK;
     pthread_mutex_lock(&streams->lock);
     flight->begun = true;
@@ -197,6 +202,7 @@ static LaneState done(Streams *streams, Flight *flight, const char *text)
     if (idle && streams->ticking) {
         lane_set_patience(streams->lane, 0);
         streams->ticking = false;
+        watch_end(&streams->sender);
     }
     return state;
 }
@@ -292,10 +298,13 @@ static bool lost(Streams *streams, LaneState state)
     while (all) {
         Flight *flight = all;
         all = flight->next;
+        sending(&streams->sender);
         if (flight->failure)
             flight_end(flight, ERROR_UNAVAILABLE, flight->failure);
         flight_let_go(flight);
+        sent(&streams->sender);
     }
+    watch_end(&streams->sender);
     free(text);
     return alone;
 }

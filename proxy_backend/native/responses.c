@@ -205,7 +205,7 @@ static TRITONSERVER_Error *fill_response(
     return error;
 }
 
-static bool is_gone(TRITONBACKEND_ResponseFactory *factory)
+bool is_gone(TRITONBACKEND_ResponseFactory *factory)
 {
     bool gone = false;
     return !failed(TRITONBACKEND_ResponseFactoryIsCancelled(factory, &gone)) && gone;
@@ -222,13 +222,10 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
     if (details.reschedule)
         return true;
     outcome->final = to->request || details.final;
-    if (to->factory && is_gone(to->factory))
-        details.empty = true; /* nobody waits for it, and the less is sent in the moment of a cancellation, the better */
-    if (details.empty && to->factory) {
-        if (details.final)
-            failed(TRITONBACKEND_ResponseFactorySendFlags(to->factory, RESPONSE_FINAL));
+    /* To one that has gone nothing is sent: the less in the moment of a cancellation, the better (endings.c). */
+    outcome->silent = to->factory && (details.empty || is_gone(to->factory));
+    if (outcome->silent)
         return true;
-    }
     /* What is made has to be sent: tritonserver keeps a place for it, and all that comes later waits behind it. */
     TRITONBACKEND_Response *response = NULL;
     TRITONSERVER_Error *error = new_response(to, &response);

@@ -10,7 +10,6 @@
 #define _GNU_SOURCE
 #include "flights.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 Streams *streams_new(Proxy *proxy)
@@ -38,15 +37,11 @@ static void add(Streams *streams, Flight *flight)
 /* With the lock held. */
 static char *start_reader(Streams *streams)
 {
-    sigset_t all, before;
     streams->lane = streams->proxy->lane;
     streams->room = streams->uncredited = 0;
     streams->ticking = false;
     lane_set_patience(streams->lane, 0);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are tritonserver's business */
-    streams->reading = pthread_create(&streams->reader, NULL, read_lane, streams) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    streams->reading = start_thread(&streams->reader, 0, read_lane, streams);
     if (streams->reading)
         return NULL;
     drop_lane(streams->proxy);

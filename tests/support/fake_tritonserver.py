@@ -125,9 +125,16 @@ def run(
     requests: int = 1,
     decoupled: bool = False,
     descriptors: int | None = None,
+    environment: dict[str, str] | None = None,
+    ends: int = 0,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
-    """Serve batches; return the lines that the program printed, and what the dispatcher was asked."""
+    """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
+
+    Args:
+        environment: variables for the program
+        ends: the exit code that it is to have
+    """
     workers = Workers(folder, works)
     with closing(Dispatcher(folder, list(workers.paths))) as dispatcher:
         values = {
@@ -154,10 +161,11 @@ def run(
                 **os.environ,
                 "ASAN_OPTIONS": f"detect_leaks={leaks}",
                 "PYTRITON_CALLS_KEY": "0" * 32,
+                **(environment or {}),
             },
         )
         workers.join()
-    assert done.returncode == 0 or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines(), dispatcher.heard
 
 

@@ -18,6 +18,8 @@ _SANITIZED = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )
+#: Milliseconds between looks at answers that are not taken.
+_LOOK = "-DLOOK_MS=100"
 _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
@@ -33,7 +35,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     main = str(Path(__file__).with_name("fake_tritonserver.c"))
     files = map(str, sorted(folder.glob("*.c")))
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    subprocess.run([command, *FLAGS, *_SANITIZED, "-o", library, *files, *_LIBRARIES], check=True)
+    subprocess.run(
+        [command, *FLAGS, *_SANITIZED, _LOOK, "-o", library, *files, *_LIBRARIES], check=True
+    )
     subprocess.run(
         [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, main, library, *_LINK],
         check=True,

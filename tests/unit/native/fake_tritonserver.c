@@ -5,6 +5,8 @@
  * loads a model with this configuration, gives it so many batches of so many requests each, and prints what comes
  * back, a line for each response: an error with its code, or outputs in hexadecimal. It waits for the answers of a
  * decoupled model before it ends the instance.
+ *
+ * FAKE_GONE_AFTER=n: clients of a decoupled model go when they have n responses. FAKE_HANGS: it never takes one.
  */
 #define _GNU_SOURCE
 #include "triton.h"
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct TRITONSERVER_Error {
@@ -38,6 +41,8 @@ struct TRITONBACKEND_Request {
 };
 struct TRITONBACKEND_ResponseFactory {
     int request;
+    int sent;
+    uint64_t gone_ns; /* when that was first told */
 };
 struct TRITONBACKEND_Output {
     char *name;
@@ -49,7 +54,7 @@ struct TRITONBACKEND_Output {
 };
 struct TRITONBACKEND_Response {
     int request;
-    bool streamed;
+    TRITONBACKEND_ResponseFactory *factory; /* of a decoupled model */
     int outputs;
     TRITONBACKEND_Output output[8];
 };
@@ -60,6 +65,13 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance *, TRITONBACKEND_Request **, uint32_t);
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
 
 static int released, statistics;
 static int factories; /* those that are held */
@@ -85,6 +97,7 @@ const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error)
 TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *text)
 {
     printf("log %d %s:%d %s\n", level, file, line, text);
+    fflush(stdout); /* it may be the last thing that is said */
     return NULL;
 }
 
@@ -313,7 +326,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response,
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
     TRITONBACKEND_ResponseFactory **factory, TRITONBACKEND_Request *request)
 {
-    *factory = malloc(sizeof **factory);
+    *factory = calloc(1, sizeof **factory);
     (*factory)->request = request->number;
     __atomic_add_fetch(&factories, 1, __ATOMIC_SEQ_CST);
     return NULL;
@@ -328,14 +341,17 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFa
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(TRITONBACKEND_ResponseFactory *factory, uint32_t flags)
 {
-    printf("flags %u to %d\n", flags, factory->request);
+    bool early = factory->gone_ns && now_ns() - factory->gone_ns < 200000000;
+    printf("flags %u to %d%s\n", flags, factory->request, early ? ", while it is being cancelled" : "");
     return NULL;
 }
 
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryIsCancelled(TRITONBACKEND_ResponseFactory *factory, bool *gone)
 {
-    (void)factory;
-    *gone = false;
+    const char *after = getenv("FAKE_GONE_AFTER");
+    *gone = after && __atomic_load_n(&factory->sent, __ATOMIC_SEQ_CST) >= atoi(after);
+    if (*gone && factory->gone_ns == 0)
+        factory->gone_ns = now_ns();
     return NULL;
 }
 
@@ -344,7 +360,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseNewFromFactory(
 {
     *response = calloc(1, sizeof **response);
     (*response)->request = factory->request;
-    (*response)->streamed = true;
+    (*response)->factory = factory;
     return NULL;
 }
 
@@ -385,8 +401,12 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *respons
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error)
 {
-    if (error && response->streamed)
+    if (error && response->factory)
         usleep(200000); /* a client that takes its time: whoever does something meanwhile has done it */
+    while (getenv("FAKE_HANGS"))
+        pause();
+    if (response->factory)
+        __atomic_add_fetch(&response->factory->sent, 1, __ATOMIC_SEQ_CST);
     flockfile(stdout);
     printf("response to %d, flags %u:", response->request, flags);
     if (error)

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import closing
@@ -275,6 +276,43 @@ def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
 
     lines, _ = run(program, tmp_path, [deaf, streaming], decoupled=True)
     assert [line for line in lines if line.startswith("response")] == _STREAMED
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_stream_whose_client_has_gone_gets_no_answers_and_ends_once(
+    program: Path, tmp_path: Path, after: int
+) -> None:
+    gone = {"FAKE_GONE_AFTER": str(after)}
+    lines, _ = run(
+        program, tmp_path, [streaming], batches=3, requests=1, decoupled=True, environment=gone
+    )
+    assert [line for line in lines if line.startswith("response")] == _STREAMED[:after] * 3
+    assert lines.count("flags 1 to 0") == (3 if after < 2 else 0)
+    assert lines[-1] == "released 3, statistics of 3"
+
+
+def test_of_a_lost_worker_a_client_that_has_gone_hears_nothing(
+    program: Path, tmp_path: Path
+) -> None:
+    def leave(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+
+    gone = {"FAKE_GONE_AFTER": "0"}
+    lines, _ = run(program, tmp_path, [leave], decoupled=True, environment=gone)
+    assert [line for line in lines if line.startswith(("response", "flags"))] == ["flags 1 to 0"]
+
+
+def test_a_tritonserver_that_does_not_take_an_answer_is_ended(
+    program: Path, tmp_path: Path
+) -> None:
+    hangs = {"FAKE_HANGS": "1"}
+    lines, _ = run(
+        program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL
+    )
+    assert any("has not taken an answer of a stream" in line for line in lines)
 
 
 def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
