@@ -8,7 +8,10 @@ import urllib.request
 
 from benchmarks.deployment import Deployment
 
-_FAILURES = re.compile(r"^nv_inference_request_failure\{.*\} (\d+(?:\.\d+)?)$", re.MULTILINE)
+#: But for those that a load generator has cancelled by hanging up at the end of a measurement.
+_FAILURES = re.compile(
+    r'^nv_inference_request_failure\{(?!.*reason="CANCELED").*\} (\d+(?:\.\d+)?)$', re.MULTILINE
+)
 
 
 def failures(deployment: Deployment) -> int:

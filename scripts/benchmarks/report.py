@@ -206,7 +206,7 @@ def _left_out(results: dict[str, Any]) -> str:
     lines += [
         f"- {one['workload']}: {one['system']}: {one['reason'][:300]}" for one in results["skipped"]
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*dict.fromkeys(lines), ""])  # the same once for each protocol
 
 
 def _case(case: tuple[str, str, int]) -> str:

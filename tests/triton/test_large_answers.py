@@ -1,0 +1,54 @@
+"""Large answers over HTTP: tritonserver takes memory for each anew, which has to be memory that it had before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import psutil
+from support.inference import Inference
+from support.running import RunningDaemon
+
+from pytriton.model_config import Tensor
+
+_SIZE = 1_500_000  #: float32: 6 MB, 1,465 pages
+_CLIENTS, _REQUESTS = 4, 20
+
+
+def test_once_warm_no_fresh_memory_is_touched() -> None:
+    answer = np.ones((1, _SIZE), np.float32)
+
+    def infer(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        return [{"y": answer} for _ in requests]
+
+    with RunningDaemon.start() as daemon:
+        daemon.client.register(
+            infer,
+            "large",
+            [Tensor(name="x", dtype=np.float32, shape=(1,))],
+            [Tensor(name="y", dtype=np.float32, shape=(_SIZE,))],
+            progress=False,
+        )
+        (server,) = (one for one in daemon.children() if one.name() == "tritonserver")
+        with ThreadPoolExecutor(_CLIENTS) as clients:
+            ask = partial(_ask, daemon.http)
+            assert set(clients.map(ask, [_REQUESTS] * _CLIENTS)) == {_SIZE}
+            before = _faults(server)
+            list(clients.map(ask, [_REQUESTS] * _CLIENTS))
+        assert (_faults(server) - before) / (_CLIENTS * _REQUESTS) < 100
+
+
+def _ask(address: str, times: int) -> float:
+    """Ask one after the other; return the sum of the last answer."""
+    with closing(Inference("http", address)) as inference:
+        for _ in range(times):
+            answer = inference.infer("large", {"x": np.zeros((1, 1), np.float32)})["y"]
+    return float(answer.sum())
+
+
+def _faults(process: psutil.Process) -> int:
+    """Return how many pages a process has touched that it did not have."""
+    with open(f"/proc/{process.pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[7])
