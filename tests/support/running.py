@@ -99,7 +99,9 @@ class RunningDaemon:
         _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive, f"still running after the daemon: {alive}"
         left = [
-            entry.name for entry in os.scandir("/dev/shm") if f"-{self.process.pid}-" in entry.name
+            entry.name
+            for entry in os.scandir("/dev/shm")
+            if entry.name.startswith(f"pytriton-{self.process.pid}-")
         ]
         assert not left, f"left in /dev/shm: {left}"
         return code

@@ -51,16 +51,26 @@ print("SEEN", counter.seen)
         assert "SEEN 3" in script.said()
 
 
+#: Unbuffered, a text and its end are written one after the other, and a line of the daemon's log may come between.
+_WHOLE_LINES = """
+import sys
+
+def print(*what):
+    sys.stdout.write(" ".join(map(str, what)) + "\\n")
+
+"""
+
+
 def test_what_differs_from_pytriton_is_as_the_document_says(tmp_path: Path) -> None:
     """All examples are one script; `print(...)  # text` prints this text."""
     document = (ROOT / "docs" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
     code = "\n".join(blocks(document, ""))
     told = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert len(told) == 4
-    with Script(code, tmp_path) as script:
+    with Script(_WHOLE_LINES + code, tmp_path) as script:
         assert script.wait_gone() == 0, script.said()
         said = script.said().splitlines()
-    assert [line for line in said if line in told] == told
+    assert [line for line in said if line in told] == told, said
 
 
 def test_the_other_examples_are_python() -> None:
