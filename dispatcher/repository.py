@@ -63,9 +63,8 @@ def unlink(models: Path, name: str) -> None:
 
 def is_linked(models: Path, name: str) -> bool:
     """Whether a name belongs to a model that tritonserver serves itself."""
-    return os.path.islink(
-        models / name
-    )  # False for what cannot be a file's name, which a Path would raise
+    # is_symlink() raises for what cannot be a file's name; this says False.
+    return os.path.islink(models / name)
 
 
 def refuse_linked(models: Path, name: str) -> None:

@@ -70,8 +70,11 @@ class Tally:
     hung: int
 
 
-def cancel(address: str, answers: int, until: float, cancelled: Any, seed: int) -> None:
-    """Begin streams and cancel them after some answers; now and then the process dies with all its streams open."""
+def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int) -> None:
+    """Begin streams and cancel them after some answers, for each a byte more in the file `cancelled`.
+
+    Now and then the process dies with all its streams open.
+    """
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -92,8 +95,8 @@ def cancel(address: str, answers: int, until: float, cancelled: Any, seed: int) 
                     if answer.error_message:  # the model has not been loaded again yet
                         raise ConnectionError(answer.error_message)
                 stream.cancel()
-                with cancelled.get_lock():
-                    cancelled.value += 1
+                with open(cancelled, "ab", buffering=0) as one_more:
+                    one_more.write(b".")
             except (grpc.RpcError, ConnectionError):
                 time.sleep(
                     0.2
@@ -120,14 +123,15 @@ def _is_served(daemon: RunningDaemon) -> bool:
 def serve(system: str, options: argparse.Namespace) -> Tally:
     """Have one system serve clients that cancel."""
     context = multiprocessing.get_context("spawn")
-    cancelled = context.Value("q", 0)
     seeds = itertools.count(options.seed * 1_000_000)
     with tempfile.TemporaryDirectory() as folder:
-        version = Path(folder) / "stream" / "1"
+        cancelled, repository = Path(folder) / "cancelled", Path(folder) / "models"
+        cancelled.touch()
+        version = repository / "stream" / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(CODE.replace("PAUSE", str(options.pause_ms / 1000)))
         (version.parent / "config.pbtxt").write_text(CONFIG)
-        with RunningDaemon.start(model_repository=(folder,), **SYSTEMS[system]) as daemon:
+        with RunningDaemon.start(model_repository=(str(repository),), **SYSTEMS[system]) as daemon:
             eventually(lambda: _is_served(daemon), "the model is not loaded")
             until = time.time() + options.seconds
             arguments = (daemon.grpc, options.answers, until, cancelled)
@@ -140,8 +144,8 @@ def serve(system: str, options: argparse.Namespace) -> Tally:
                     client.start()
                     clients.append(client)
                 time.sleep(0.2)
-                if cancelled.value != seen:
-                    seen, silent_since = cancelled.value, time.time()
+                if cancelled.stat().st_size != seen:
+                    seen, silent_since = cancelled.stat().st_size, time.time()
                 hung = int(time.time() - silent_since > _SILENCE_S)
             for client in clients:
                 client.kill()

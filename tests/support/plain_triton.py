@@ -53,11 +53,12 @@ def plain_triton(
     backends.mkdir()
     (backends / "python").symlink_to(runtime.python_backend)
     http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
+    regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.binary),
         f"--model-repository={folder / 'models'}",
         f"--backend-directory={backends}",
-        f"--backend-config=python,shm-region-prefix-name=plain-{os.getpid()}-{http}-",
+        f"--backend-config=python,shm-region-prefix-name={regions}",
         f"--http-port={http}",
         f"--grpc-port={grpc}",
         "--http-address=127.0.0.1",
@@ -91,6 +92,8 @@ def plain_triton(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            for region in Path("/dev/shm").glob(f"{regions}*"):  # one that crashed leaves them
+                region.unlink()
 
 
 def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
