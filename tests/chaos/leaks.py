@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -26,7 +27,14 @@ class Holding:
 
     @classmethod
     def of(cls, daemon: RunningDaemon) -> Holding:
-        """Look at a daemon that is at rest."""
+        """Look at a daemon that is at rest, or soon will be."""
+        while daemon.process.poll() is None:
+            with suppress(psutil.NoSuchProcess):  # one has ended while it was looked at
+                return cls._seen(daemon)
+        raise AssertionError("the daemon has ended")
+
+    @classmethod
+    def _seen(cls, daemon: RunningDaemon) -> Holding:
         dispatcher = psutil.Process(daemon.process.pid)
         children = daemon.children()
         server = [child for child in children if child.name() == "tritonserver"]
@@ -38,7 +46,8 @@ class Holding:
             descriptors=dispatcher.num_fds(),
             threads=dispatcher.num_threads(),
             regions=sum(
-                f"-{daemon.process.pid}-" in entry.name for entry in os.scandir("/dev/shm")
+                entry.name.startswith(f"pytriton-{daemon.process.pid}-")
+                for entry in os.scandir("/dev/shm")
             ),
             lanes=len(list(daemon.config.rundir.lanes.iterdir())),
             memory=sum(process.memory_info().rss for process in [dispatcher, *server]),

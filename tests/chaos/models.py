@@ -26,7 +26,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "single": {},
     "double": {"instances": 2},
     "spared": {"instances": 2, "spares": 1},
-    "timed": {"execution_timeout_s": 1.0, "instances": 2},
+    "timed": {"execution_timeout_s": 3.0, "instances": 2},
     "bounded": {"limits": Limits(memory="160MiB", memory_hard="1GiB"), "max_batches": 20_000},
 }
 _X = [Tensor(name="x", dtype=np.int64, shape=(2,))]

@@ -180,9 +180,11 @@ def test_rolling_back_fails_no_request(tmp_path: Path) -> None:
             daemon.client.rollback("model")
         register(daemon, 2, replace=True)
         with under_load(daemon, clients=2) as load:
+            load.wait(4)
             for expected in (2, 3):
                 daemon.client.model("model").rollback()
                 assert answer(daemon) == expected
+                load.wait(4)
         assert set(load.answers) == {2, 3}
 
 

@@ -70,7 +70,7 @@ def test_a_model_that_forks_without_end_is_ended(
     model = serve(Unruly(tmp_path), limits=Limits(processes=5), on_crash="fail")
     first = model.instances[0].pid
     with pytest.raises(InferenceServerException, match=r"\d+ processes, and may have 5 \(limits\)"):
-        inference.infer("model", {"x": ONES * FORK}, client_timeout=30)
+        inference.infer("model", {"x": ONES * FORK}, client_timeout=100)
     model.wait_ready()
     assert first is not None
     eventually(lambda: not _alive_in_group(first), "all of them have ended")
