@@ -23,6 +23,8 @@ from pytriton.model_config import ModelConfig, Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
+#: Some start four daemons, one after the other.
+pytestmark = pytest.mark.timeout(400)
 
 
 def adder(step: float) -> Callable[[Any], Any]:
