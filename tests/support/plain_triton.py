@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import tritonclient.http
-from geventhttpclient.response import HTTPConnectionClosed
-from tritonclient.utils import InferenceServerException
 
 from pytriton.dispatcher.ports import free_port
 from pytriton.dispatcher.server_runtime import (
@@ -22,8 +19,6 @@ from pytriton.dispatcher.server_runtime import (
     server_environment,
 )
 from support.running import eventually
-
-_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -57,51 +52,39 @@ def plain_triton(
     backends = folder / "backends"
     backends.mkdir()
     (backends / "python").symlink_to(runtime.python_backend)
-    environment = server_environment(runtime, os.environ)
+    http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
+    regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.binary),
         f"--model-repository={folder / 'models'}",
         f"--backend-directory={backends}",
+        f"--backend-config=python,shm-region-prefix-name={regions}",
+        f"--http-port={http}",
+        f"--grpc-port={grpc}",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
+        f"--metrics-port={metrics}",
         "--metrics-address=127.0.0.1",
         "--exit-timeout-secs=5",
         *options,
     ]
-    regions = f"plain-{os.getpid()}-{next(_NUMBERS)}-"
-    command.append(f"--backend-config=python,shm-region-prefix-name={regions}")
     log = folder / "tritonserver.log"
-    with ExitStack() as stack:
-        stack.callback(_remove_regions, regions)
-        running = None
-        while running is None:
-            http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
-            ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
-            process = stack.enter_context(_process([*command, *ports], environment, folder, log))
-            if _ready(process, f"127.0.0.1:{http}", log):
-                running = PlainTriton(
-                    f"http://127.0.0.1:{http}",
-                    f"grpc://127.0.0.1:{grpc}",
-                    f"http://127.0.0.1:{metrics}/metrics",
-                )
-        yield running
-
-
-@contextmanager
-def _process(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            env=environment,
+            env=server_environment(runtime, os.environ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
         )
         try:
-            yield process
+            _wait_ready(process, f"127.0.0.1:{http}", log)
+            yield PlainTriton(
+                f"http://127.0.0.1:{http}",
+                f"grpc://127.0.0.1:{grpc}",
+                f"http://127.0.0.1:{metrics}/metrics",
+            )
         finally:
             process.terminate()
             try:
@@ -109,26 +92,17 @@ def _process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            for region in Path("/dev/shm").glob(f"{regions}*"):  # one that crashed leaves them
+                region.unlink()
 
 
-def _remove_regions(beginning: str) -> None:
-    for region in Path("/dev/shm").glob(f"{beginning}*"):  # one that crashed leaves them
-        region.unlink()
-
-
-def _ready(process: subprocess.Popen[bytes], address: str, log: Path) -> bool:
-    """Return whether it is ready, as soon as it is; False: somebody else has taken one of its ports meanwhile."""
-
-    def known() -> str | None:
-        if process.poll() is not None:
-            said = log.read_text(errors="replace")
-            assert "already in use" in said, f"tritonserver ended:\n{said}"
-            return "taken"
+def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    def ready() -> bool:
+        assert process.poll() is None, f"tritonserver ended:\n{log.read_text(errors='replace')}"
         with tritonclient.http.InferenceServerClient(address) as client:
             try:
-                return "ready" if client.is_server_ready() else None
-            except (OSError, HTTPConnectionClosed, InferenceServerException):  # not listening yet
-                return None
+                return bool(client.is_server_ready())
+            except ConnectionRefusedError:
+                return False
 
-    told = eventually(known, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 100)
-    return bool(told == "ready")
+    eventually(ready, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 60)

@@ -24,14 +24,10 @@ from pytriton.dispatcher.config import DaemonConfig
 #: seconds.
 _START_S = 400.0
 _STOP_S = 60.0
-#: When the daemon ends, what it started has ended, too; but a busy machine may be late to take them off its list.
-_GONE_S = 30.0
-#: The longest silence of a daemon that shares its cores with other tests; its end is noticed at once.
-_SILENCE_S = 60.0
 
 
 def eventually(
-    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0
+    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 20.0
 ) -> Any:
     """Return the first true value of `condition`; fail with `what` when none comes in time."""
     deadline = time.monotonic() + timeout_s
@@ -100,7 +96,7 @@ class RunningDaemon:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(_STOP_S)
-        _, alive = psutil.wait_procs(family, timeout=_GONE_S)
+        _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive, f"still running after the daemon: {alive}"
         left = [
             entry.name
@@ -142,7 +138,7 @@ def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) 
         assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"
         if not (runtime_dir / "control.sock").exists():
             return None
-        client = connect(runtime_dir=runtime_dir, timeout_s=_SILENCE_S)
+        client = connect(runtime_dir=runtime_dir)
         if client.status().state == "ready":
             return client
         client.close()

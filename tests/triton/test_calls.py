@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from support.calling import (
     FLOATS_X,
@@ -279,11 +281,13 @@ def test_a_thousand_calls_leave_nothing_behind(
 
 def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
     """Return the descriptors and the bytes of memory of tritonserver, and of each stub and worker."""
-    return {
-        child.pid: (child.num_fds(), child.memory_info().rss)
-        for child in daemon.children()
-        if re.match("tritonserver|.*stub", child.name()) or "boot.py" in " ".join(child.cmdline())
-    }
+    found = {}
+    for child in daemon.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            name, command = child.name(), " ".join(child.cmdline())
+            if re.match("tritonserver|.*stub", name) or "boot.py" in command:
+                found[child.pid] = child.num_fds(), child.memory_info().rss
+    return found
 
 
 def test_a_thread_may_call_when_its_request_has_been_answered(

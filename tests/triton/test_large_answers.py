@@ -32,7 +32,7 @@ def test_once_warm_no_fresh_memory_is_touched() -> None:
             [Tensor(name="y", dtype=np.float32, shape=(_SIZE,))],
             progress=False,
         )
-        (server,) = (one for one in daemon.children() if one.name() == "tritonserver")
+        server = psutil.Process(daemon.client.status().server.pid)
         with ThreadPoolExecutor(_CLIENTS) as clients:
             ask = partial(_ask, daemon.http)
             assert set(clients.map(ask, [_REQUESTS] * _CLIENTS)) == {_SIZE}
