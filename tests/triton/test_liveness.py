@@ -26,7 +26,7 @@ from pytriton.model_config import Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 #: So that a test need not wait long; what a loaded machine makes late still counts as an answer.
-SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 3.0}
+SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 5.0}
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         asked = [threads.submit(_infer, addresses[protocol], protocol) for protocol in PROTOCOLS]
         for one in asked:
             with pytest.raises((InferenceServerException, OSError, HTTPConnectionClosed)):
-                one.result(timeout=60)
+                one.result(timeout=100)
     eventually(lambda: not psutil.pid_exists(pid), "the hanging one is ended")
-    eventually(lambda: _serves_anew(daemon, pid), "another one is up", 60)
+    eventually(lambda: _serves_anew(daemon, pid), "another one is up")
     for model in before.models:
         daemon.client.model(model.name).wait_ready()
     after = daemon.client.status()
@@ -100,12 +100,13 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         eventually(partial(_ready, daemon, protocol), "tritonserver serves the model")
         assert _infer(getattr(daemon, protocol), protocol) in workers(before)[0]
     said = daemon.said()
-    assert "no sign of life for 3 s (server_probe_timeout_s); its state was T (stopped)" in said
+    assert "no sign of life for 5 s (server_probe_timeout_s); its state was T (stopped)" in said
 
 
 def _serves_anew(daemon: RunningDaemon, former: int) -> bool:
     server = daemon.client.status().server
-    return server.state == "ready" and server.pid != former
+    # One that has just been killed has no pid, and its state may still be "ready".
+    return server.state == "ready" and server.pid not in (None, former)
 
 
 def _ready(daemon: RunningDaemon, protocol: str) -> bool:
@@ -155,10 +156,11 @@ def test_a_registration_does_not_wait_for_a_hanging_server(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """It fails as with a server that ended, and can be repeated."""
-    os.kill(_server_pid(daemon), signal.SIGSTOP)
+    pid = _server_pid(daemon)
+    os.kill(pid, signal.SIGSTOP)
     with pytest.raises(PyTritonDaemonError, match="tritonserver"):
         _register(daemon, tmp_path)
-    eventually(lambda: daemon.client.status().server.state == "ready", "it is up again", 60)
+    eventually(lambda: _serves_anew(daemon, pid), "it is up again")
     _register(daemon, tmp_path)
     assert _infer(daemon.grpc, "grpc") > 0
 
