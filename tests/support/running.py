@@ -119,9 +119,7 @@ class RunningDaemon:
         _, alive = psutil.wait_procs(family, timeout=_FAMILY_S)
         assert not alive, f"still running after the daemon: {alive}"
         # Of one that was killed, the undertaker removes them, a little later.
-        eventually(
-            lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _FAMILY_S
-        )
+        eventually(lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _FAMILY_S)
         return code
 
     def said(self) -> str:

@@ -302,7 +302,8 @@ def test_every_worker_is_warm_before_it_serves(daemon: RunningDaemon, tmp_path: 
     for pid in before:
         os.kill(pid, 9)
     eventually(lambda: len(list(folder.iterdir())) == 6, "three new workers, each warmed up")
-    daemon.client.model("warm").wait_ready()  # the file is written in the first of a worker's three calls
+    # A worker's file is written in the first of its three calls.
+    daemon.client.model("warm").wait_ready()
     assert _ask(daemon.http, "warm") == first
 
 
