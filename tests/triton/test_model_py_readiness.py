@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,8 +176,8 @@ def test_streams_under_way_are_answered_to_their_end(daemon: RunningDaemon, tmp_
     config += "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
     folder = make(tmp_path / "streaming", answers, STREAMING + IS_READY, config)
     model = daemon.client.register_model(folder)
-    told = []
-    first = set()
+    told: list[Iterator[Any]] = []
+    first: set[str] = set()
     with ExitStack() as streams:
         # Each is taken at once and answered later, so one instance may well take several of them.
         while first != {"streaming_0_0", "streaming_0_1"} and len(told) < 50:
