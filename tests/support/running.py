@@ -25,6 +25,8 @@ from pytriton.dispatcher.config import DaemonConfig
 #: seconds.
 _START_S = 400.0
 _STOP_S = 100.0
+#: A daemon that waits for a core may answer late.
+ANSWER_S = 60.0
 #: What the kernel and the undertaker end after the daemon's own end.
 _FAMILY_S = 30.0
 
@@ -154,7 +156,7 @@ def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) 
         assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"
         if not (runtime_dir / "control.sock").exists():
             return None
-        client = connect(runtime_dir=runtime_dir)
+        client = connect(runtime_dir=runtime_dir, timeout_s=ANSWER_S)
         if client.status().state == "ready":
             return client
         client.close()

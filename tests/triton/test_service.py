@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from support.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.running import ANSWER_S, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
@@ -292,7 +292,7 @@ def test_supervisord_starts_it_again_and_stops_it() -> None:
     try:
         first = eventually(lambda: _ready(rundir, 0), "the daemon is ready", 200)
         eventually(lambda: "RUNNING" in _ctl(configuration, "status"), "supervisord sees it run")
-        with connect(runtime_dir=rundir) as client:
+        with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:
             _break(client, client.status().server.grpc_url.rpartition("/")[2])
         second = eventually(lambda: _ready(rundir, first), "another daemon is ready", 200)
         end = last_end.read(RuntimeDir(rundir))
@@ -325,6 +325,6 @@ def _ready(rundir: Path, former: int) -> int | None:
     """Return the pid of a ready daemon that is not the former one."""
     if RuntimeDir(rundir).running_pid() in (None, former) or not (rundir / "control.sock").exists():
         return None
-    with connect(runtime_dir=rundir) as client:
+    with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:
         status = client.status()
     return status.pid if status.state == "ready" else None
