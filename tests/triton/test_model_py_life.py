@@ -36,6 +36,7 @@ def ask(daemon: RunningDaemon, model: str, what: str) -> str:
     return str(told[0].decode())
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
 def test_each_model_has_a_python_of_its_own(
     daemon: RunningDaemon, tmp_path: Path, version: str
@@ -52,6 +53,7 @@ def test_each_model_has_a_python_of_its_own(
     assert ask(daemon, name, "pb_utils.get_model_dir()") == str(tmp_path / name / "1")
 
 
+@pytest.mark.timeout(600)
 def test_an_archive_is_unpacked_once_and_needs_nothing_but_numpy(
     daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
