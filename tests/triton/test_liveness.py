@@ -113,7 +113,7 @@ def _ready(daemon: RunningDaemon, protocol: str) -> bool:
     connection = Inference(protocol, getattr(daemon, protocol))
     try:
         return connection.is_ready("model")
-    except (InferenceServerException, OSError):
+    except (InferenceServerException, OSError, HTTPConnectionClosed):
         return False  # not listening yet
     finally:
         connection.close()

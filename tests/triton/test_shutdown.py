@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from geventhttpclient.response import HTTPConnectionClosed
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -161,7 +162,7 @@ def test_tritonserver_is_started_again_and_workers_keep_their_models(
         connection = Inference("http", fresh_daemon.http)
         try:
             return connection.is_ready("model")
-        except OSError:
+        except (OSError, HTTPConnectionClosed):
             return False  # not listening yet
         finally:
             connection.close()
