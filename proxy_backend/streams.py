@@ -27,6 +27,7 @@ from pytriton.ipc.lane import (
     BatchBegun,
     BatchDone,
     BatchFailed,
+    BatchLent,
     BatchPart,
     BatchReturned,
     BatchTrace,
@@ -237,7 +238,10 @@ class Streams:
             self._metrics.apply(message)
             self._take_credit(lane)
             return
-        if isinstance(message, (Batch, Credit, Cancel)) or message.id not in self._flights:
+        if (
+            isinstance(message, (Batch, BatchLent, Credit, Cancel))
+            or message.id not in self._flights
+        ):
             raise LaneError(f"the worker said {message!r:.100}")
         flight = self._flights[message.id]
         if isinstance(message, BatchBegun):

@@ -20,11 +20,21 @@ import socket
 import weakref
 from collections.abc import Callable
 
-from pytriton.ipc import messages
+from pytriton.ipc import linux, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchLent,
+    Credit,
+    Lane,
+    LaneClosed,
+    LaneError,
+    LaneSilent,
+)
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.reports import report
@@ -45,8 +55,11 @@ class Loop:
         control: ControlClient,
         worker: str,
         lane_path: str,
+        *,
+        own_process: bool = True,
     ) -> None:
         self.unrecoverable = False
+        self._own_process = own_process
         self._model = model
         self._allowance = allowance
         self._gauge = gauge
@@ -118,6 +131,8 @@ class Loop:
 
     def _welcome(self, lane: Lane) -> None:
         """A proxy has connected."""
+        if self._own_process:  # of a registrant's, its owner says who may look into it
+            linux.let_read(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
         """Answer the batch that came on the first of these lanes, with others that it can be merged with.
@@ -151,6 +166,8 @@ class Loop:
     def _run(self, parts: list[Part]) -> None:
         gauge = self._gauge
         gauge.begin(sum([len(part.batch.requests) for part in parts]))
+        for part in parts:
+            part.lane.reads = part.batch.reads
         try:
             try:
                 answers = self._model.answer(parts)
@@ -159,6 +176,9 @@ class Loop:
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._answer(part, answer)
+            for part in parts:
+                if part.lane.lent:
+                    self._wait_until_read(part.lane)
         except Exception:  # not SystemExit: then the worker ends in its batch
             gauge.end()
             raise
@@ -175,15 +195,34 @@ class Loop:
 
     def _answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
         lane = part.lane
+        message: BatchDone | BatchLent | BatchFailed = answer
+        if isinstance(answer, BatchFailed):
+            lane.lent.clear()
+        elif lane.lent:
+            message = BatchLent(answer.id, answer.responses)
         try:
             try:
-                lane.send(answer)
+                lane.send(message)
             except ArenaError as error:
+                lane.lent.clear()
                 lane.send(BatchFailed(part.batch.id, f"{self._model.name}: {error}"))
         except LaneClosed:
             self._drop(lane)
         except (LaneError, ArenaError) as error:
             self._drop(lane, error)
+
+    def _wait_until_read(self, lane: Lane) -> None:
+        """Wait until the proxy has read what was lent to it: it belongs to the callable again then."""
+        try:
+            if lane.fileno() in self._lanes:  # the answer could be sent
+                message = lane.receive()
+                if not isinstance(message, Credit):
+                    raise LaneError(f"{type(message).__name__} came where outputs were to be read")
+        except LaneClosed:
+            self._drop(lane)
+        except LaneError as error:
+            self._drop(lane, error)
+        lane.lent.clear()
 
     def _put_last(self, lane: Lane) -> None:
         fd = lane.fileno()

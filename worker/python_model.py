@@ -32,6 +32,7 @@ from pytriton.ipc.lane import (
     TensorRef,
 )
 from pytriton.pb_utils.helpers import serialize_byte_tensor
+from pytriton.worker.lending import lay_down
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.python_readiness import Watch
 
@@ -306,4 +307,4 @@ def _lay_down(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:
     if tensor.datatype == "BYTES":
         data = serialize_byte_tensor(array) or b""
         return tensors.write_raw(lane, tensor.name(), "BYTES", array.shape, data)
-    return tensors.write(lane, tensor.name(), tensor.datatype, array, array.dtype)
+    return lay_down(lane, tensor.name(), tensor.datatype, array, array.dtype)

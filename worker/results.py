@@ -1,6 +1,6 @@
-"""Check what a callable returned against the model's declaration, and lay it down in the lane's arena.
+"""Check what a callable returned against the model's declaration, and lay it down for the proxy.
 
-What lies in a buffer of `empty_output` stays where it is.
+What lies in a buffer of `empty_output` stays where it is, and so does what can be lent (lending.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
+from pytriton.worker.lending import lay_down
 from pytriton.worker.outputs import OutputBuffers
 
 #: The default name of an input.
@@ -178,7 +179,7 @@ class ResultWriter:
             ref = self._buffers.place(lane, output.name, output.datatype, array)
             if ref is not None:
                 return ref
-        return tensors.write(lane, output.name, output.datatype, array, output.dtype)
+        return lay_down(lane, output.name, output.datatype, array, output.dtype)
 
     def _passed_on(self, request: Request) -> Mapping[str, Any]:
         """Return a request that is the answer, as in `lambda requests: requests`, under its outputs' names.

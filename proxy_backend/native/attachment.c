@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* Of pytriton/ipc/messages/base.py: the dispatcher refuses a proxy of another version. */
-enum { PROTOCOL = 4 };
+enum { PROTOCOL = 5 };
 
 static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
 {

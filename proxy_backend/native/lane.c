@@ -279,6 +279,21 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
     return bytes;
 }
 
+void lane_ask_peer(Lane *lane)
+{
+    if (!lane->peer.asked)
+        peer_ask(&lane->peer, lane->fd);
+}
+
+bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size)
+{
+    PeerState state = peer_read(&lane->peer, lane->fd, to, (uint64_t)address, (size_t)size);
+    lane->lost |= state == PEER_LOST;
+    if (state == PEER_UNREADABLE)
+        snprintf(lane->fault, sizeof lane->fault, "the memory of the worker's output %.60s cannot be read", output);
+    return state == PEER_READ;
+}
+
 void lane_hang_up(Lane *lane)
 {
     shutdown(lane->fd, SHUT_RDWR);
@@ -290,6 +305,7 @@ void lane_close(Lane *lane)
         return;
     if (lane->fd >= 0)
         close(lane->fd);
+    peer_forget(&lane->peer);
     arena_close(&lane->arena);
     buffer_free(&lane->spilled);
     for (size_t i = 0; i < lane->memory_count; i++)

@@ -3,10 +3,13 @@
 #define PYTRITON_LANE_H
 
 #include "memory.h"
+#include "peer.h"
 #include "wire.h"
 
 /* Longer messages lie in the sender's arena. */
-enum { INLINE_BYTES = 1 << 16, ARENA_NUMBER = 0 };
+enum { INLINE_BYTES = 1 << 16 };
+/* Numbers of memory: the sender's arena, and what a worker's process has itself, where an offset is an address. */
+enum { ARENA_NUMBER = 0, OWN_NUMBER = -1 };
 
 typedef struct {
     int64_t number;
@@ -20,6 +23,8 @@ typedef struct {
     bool was_reset; /* sending was told that the worker has left something unread: receiving will not be told again */
     Memory *memories;
     size_t memory_count;
+    Peer peer;
+    bool lost; /* the worker ended while its memory was read */
     Buffer spilled; /* a message that lay in the worker's arena */
     bool announced; /* the next packet has the descriptor of memory `announced_number` */
     int64_t announced_number;
@@ -49,6 +54,10 @@ LaneState lane_receive(Lane *lane, Reader *message);
  * call of it or of lane_receive. */
 const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size);
 /* End the connection, so that a thread that receives on it sees its end. */
+/* See whether the worker's own memory can be read, unless that is known. It must have answered. */
+void lane_ask_peer(Lane *lane);
+/* Read the worker's own memory; false: `lost`, or `fault` says what is wrong. */
+bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size);
 void lane_hang_up(Lane *lane);
 void lane_close(Lane *lane);
 

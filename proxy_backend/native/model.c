@@ -242,7 +242,14 @@ typedef struct {
     uint32_t answered; /* the first so many have been */
     uint64_t begun_ns, sent_ns, answered_ns;
     int losses;
+    Unfinished *unfinished; /* to the first request that has not been answered */
 } Execution;
+
+static Receiver receiver(const Execution *batch, uint32_t index)
+{
+    return (Receiver){
+        .request = batch->requests[index], .unfinished = index == batch->answered ? batch->unfinished : NULL};
+}
 
 /* The request has been answered, or is queued again: it belongs to tritonserver again. */
 static void release(Execution *batch, uint32_t index, bool success, uint32_t flags)
@@ -252,6 +259,8 @@ static void release(Execution *batch, uint32_t index, bool success, uint32_t fla
     failed(TRITONBACKEND_ModelInstanceReportStatistics(batch->proxy->instance, request, success,
         batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
     failed(TRITONBACKEND_RequestRelease(request, flags));
+    unfinished_free(batch->unfinished);
+    batch->unfinished = NULL;
 }
 
 /* Answer all that is left with an error. */
@@ -260,7 +269,8 @@ static void fail_rest(Execution *batch, TRITONSERVER_Error_Code code, const char
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
     batch->answered_ns = steady_ns();
     for (; batch->answered < batch->count; batch->answered++) {
-        send_error(&(Receiver){.request = batch->requests[batch->answered]}, code, text);
+        Receiver to = receiver(batch, batch->answered);
+        send_error(&to, code, text);
         release(batch, batch->answered, false, RELEASE_ALL);
     }
 }
@@ -288,14 +298,25 @@ static void report_batch(Execution *batch)
         batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, steady_ns()));
 }
 
-/* Pass on what the worker has answered. False: it broke the protocol. */
+/* Tell the worker that what it lent has been read. If it is gone, the next batch will see that. */
+static void give_back(Proxy *proxy)
+{
+    Buffer message = {0};
+    put_array(&message, 2);
+    put_string(&message, "Credit");
+    put_int(&message, 1);
+    lane_send(proxy->lane, &message);
+    buffer_free(&message);
+}
+
+/* Pass on what the worker has answered. False: it broke the protocol, or was lost. */
 static bool pass_on(Execution *batch, Reader *answer)
 {
     Proxy *proxy = batch->proxy;
-    uint32_t fields = get_array(answer);
+    get_array(answer);
     Text tag = get_text(answer);
     int64_t id = get_int(answer);
-    bool done = text_is(tag, "BatchDone");
+    bool lent = text_is(tag, "BatchLent"), done = lent || text_is(tag, "BatchDone");
     if (answer->malformed || id != (int64_t)proxy->batch || !(done || text_is(tag, "BatchFailed"))) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker answered batch %lu with %.*s %ld",
             proxy->batch, (int)(tag.size < 40 ? tag.size : 40), tag.start, (long)id);
@@ -309,23 +330,29 @@ static bool pass_on(Execution *batch, Reader *answer)
         return true;
     }
     uint32_t responses = get_array(answer);
-    if (responses != batch->count) {
+    if (responses != batch->count - batch->answered) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker gave %u responses to %u requests",
-            responses, batch->count);
+            responses, batch->count - batch->answered);
         return false;
     }
-    report_batch(batch);
+    if (batch->answered == 0 && batch->unfinished == NULL) /* else a worker was lost, and it has been */
+        report_batch(batch);
     for (; batch->answered < batch->count; batch->answered++) {
-        Receiver to = {.request = batch->requests[batch->answered]};
+        if (lent && batch->unfinished == NULL)
+            batch->unfinished = unfinished_new();
+        Receiver to = receiver(batch, batch->answered);
         Outcome outcome;
         bool right = pass_response(proxy, &to, answer, &outcome);
+        if (proxy->lane->lost)
+            return false;
         if (right || outcome.final)
             release(batch, batch->answered, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
         batch->answered += !right && outcome.final;
         if (!right)
             return false;
     }
-    skip_rest(answer, fields, 3);
+    if (lent)
+        give_back(proxy);
     return true;
 }
 
@@ -362,7 +389,7 @@ static bool served(Execution *batch)
     bool again = false;
     char *text = attach(proxy);
     if (text == NULL)
-        text = put_batch(proxy, batch->requests, batch->count, &again);
+        text = put_batch(proxy, batch->requests + batch->answered, batch->count - batch->answered, &again);
     if (text) {
         give_up(batch, text);
         return true;
@@ -372,8 +399,12 @@ static bool served(Execution *batch)
         return false;
     }
     LaneState state = exchange(batch, &answer, &again, &text);
-    if (state == LANE_OK && pass_on(batch, &answer))
+    if (state == LANE_OK && pass_on(batch, &answer)) {
+        lane_ask_peer(proxy->lane);
         return true;
+    }
+    if (state == LANE_OK && proxy->lane->lost)
+        state = LANE_CLOSED;
     if (state == LANE_OK || state == LANE_FAULT) {
         protocol_fault(batch);
         return true;

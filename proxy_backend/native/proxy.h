@@ -81,12 +81,19 @@ char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
  * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
 char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
 
+/* A response that is filled from the worker's own memory: if that ends meanwhile, the next worker's answer goes to the same
+ * response. NULL: no memory. */
+typedef struct Unfinished Unfinished;
+Unfinished *unfinished_new(void);
+void unfinished_free(Unfinished *unfinished);
+
 /* To whom responses go: a request, or what is left of it when it has been released. */
 typedef struct {
     TRITONBACKEND_Request *request; /* NULL: the others say it */
     TRITONBACKEND_ResponseFactory *factory;
     char **requested; /* the outputs that the client wants; none: all */
     uint32_t requested_count;
+    Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
 } Receiver;
 
 /* What became of a response. */
@@ -98,7 +105,8 @@ typedef struct {
 } Outcome;
 
 /* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
- * how; that has been sent as the last response if `outcome->final` says so, else nothing was. */
+ * how; that has been sent as the last response if `outcome->final` says so, else nothing was. Or it was lost (`lane->lost`),
+ * and nothing was sent. */
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
 /* Whether a client waits no more for what its request is answered. */
 bool is_gone(TRITONBACKEND_ResponseFactory *factory);

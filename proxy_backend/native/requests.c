@@ -218,7 +218,8 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     arena_reset(&proxy->lane->arena);
     message->size = 0;
     message->failed = false;
-    put_array(message, traced ? 4 : 3);
+    bool reads = proxy->lane->peer.readable;
+    put_array(message, reads ? 5 : traced ? 4 : 3);
     put_string(message, "Batch");
     put_uint(message, ++proxy->batch);
     put_array(message, count);
@@ -240,6 +241,10 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);
+    else if (reads)
+        put_nil(message);
+    if (reads)
+        put_bool(message, true);
     return message->failed ? texted("model %s: out of memory", proxy->model->name) : NULL;
 }
 

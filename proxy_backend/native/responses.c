@@ -1,5 +1,5 @@
-/* From a worker's answer to tritonserver's responses. Outputs are copied once, from the worker's memory to where
- * tritonserver wants them; all that the worker says about them is checked.
+/* From a worker's answer to tritonserver's responses. Outputs are copied once, from shared memory or the worker's own to
+ * where tritonserver wants them; all that the worker says about them is checked.
  */
 #define _GNU_SOURCE
 #include "tensors.h"
@@ -13,6 +13,8 @@
 
 enum { MOST_DIMS = 64 };
 
+static const char no_copy[] = "an output cannot be copied to the device it is wanted on";
+
 /* A tensor of the worker's, checked. */
 typedef struct {
     char *name;
@@ -20,7 +22,8 @@ typedef struct {
     int64_t shape[MOST_DIMS];
     uint32_t dims;
     int64_t size;
-    const uint8_t *bytes;
+    const uint8_t *bytes; /* NULL: in the worker's own memory */
+    int64_t address;
 } Tensor;
 
 static bool wrong(Lane *lane, const char *name, const char *what)
@@ -30,7 +33,7 @@ static bool wrong(Lane *lane, const char *name, const char *what)
 }
 
 /* Read one tensor; false: `lane->fault` says what is wrong. The name is for free(). */
-static bool get_tensor(Lane *lane, Reader *reader, Tensor *tensor)
+static bool get_tensor(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
 {
     uint32_t fields = get_array(reader);
     uint64_t elements = 1, size;
@@ -53,7 +56,12 @@ static bool get_tensor(Lane *lane, Reader *reader, Tensor *tensor)
     if (reader->malformed || tensor->name == NULL || tensor->datatype == TYPE_INVALID)
         return wrong(lane, tensor->name, "is described in a malformed way");
     tensor->bytes = (const uint8_t *)"";
-    if (tensor->size != 0) {
+    if (memory == OWN_NUMBER) {
+        if (!may_lend || tensor->datatype == TYPE_BYTES || tensor->size <= 0)
+            return wrong(lane, tensor->name, "lies where it was not asked for");
+        tensor->bytes = NULL;
+        tensor->address = offset;
+    } else if (tensor->size != 0) {
         tensor->bytes = lane_memory(lane, memory, offset, tensor->size);
         if (tensor->bytes == NULL)
             return false;
@@ -82,20 +90,128 @@ static bool is_requested(const Receiver *to, const char *output)
     return count == 0;
 }
 
-/* Give tritonserver one output; its error if it does not take it. */
-static TRITONSERVER_Error *fill(TRITONBACKEND_Response *response, const Tensor *tensor)
+/* Where an output goes to. */
+typedef struct {
+    void *buffer;
+    int memory_type;
+} Place;
+
+/* The place of an output: tritonserver gives it no second one. */
+typedef struct Made {
+    struct Made *next;
+    Place place;
+    char *name;
+    int datatype;
+    int64_t size;
+    uint32_t dims;
+    int64_t shape[];
+} Made;
+
+/* A response that is being filled from the worker's own memory. If the worker ends meanwhile, the next one's answer goes to
+ * the same places. */
+struct Unfinished {
+    TRITONBACKEND_Response *response;
+    Made *made;
+};
+
+Unfinished *unfinished_new(void)
+{
+    return calloc(1, sizeof(Unfinished));
+}
+
+void unfinished_free(Unfinished *unfinished)
+{
+    for (Made *made = unfinished ? unfinished->made : NULL, *next; made; made = next) {
+        next = made->next;
+        free(made->name);
+        free(made);
+    }
+    free(unfinished);
+}
+
+/* Remember a place; false: no memory. */
+static bool remember(Unfinished *unfinished, const Tensor *tensor, Place place)
+{
+    Made *made = malloc(sizeof *made + tensor->dims * sizeof *made->shape);
+    char *name = strdup(tensor->name);
+    if (made == NULL || name == NULL) {
+        free(made);
+        free(name);
+        return false;
+    }
+    *made = (Made){unfinished->made, place, name, tensor->datatype, tensor->size, tensor->dims};
+    memcpy(made->shape, tensor->shape, tensor->dims * sizeof *made->shape);
+    unfinished->made = made;
+    return true;
+}
+
+static const Made *find(const Unfinished *unfinished, const char *name)
+{
+    const Made *made = unfinished ? unfinished->made : NULL;
+    while (made && strcmp(made->name, name) != 0)
+        made = made->next;
+    return made;
+}
+
+static bool is_alike(const Made *made, const Tensor *tensor)
+{
+    return made->datatype == tensor->datatype && made->size == tensor->size && made->dims == tensor->dims &&
+        memcmp(made->shape, tensor->shape, made->dims * sizeof *made->shape) == 0;
+}
+
+static TRITONSERVER_Error *new_place(TRITONBACKEND_Response *response, const Tensor *tensor, Place *place)
 {
     TRITONBACKEND_Output *output;
-    void *buffer = NULL;
-    int memory_type = MEMORY_CPU;
     int64_t memory_id = 0;
     TRITONSERVER_Error *error = TRITONBACKEND_ResponseOutput(
         response, &output, tensor->name, tensor->datatype, tensor->shape, tensor->dims);
     if (error == NULL)
-        error = TRITONBACKEND_OutputBuffer(output, &buffer, (uint64_t)tensor->size, &memory_type, &memory_id);
-    if (error == NULL && tensor->size && !copied(buffer, tensor->bytes, (size_t)tensor->size, memory_type))
-        error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, "an output cannot be copied to the device it is wanted on");
+        error = TRITONBACKEND_OutputBuffer(
+            output, &place->buffer, (uint64_t)tensor->size, &place->memory_type, &memory_id);
     return error;
+}
+
+/* Read an output from the worker's own memory. */
+static bool read_into(Lane *lane, const Tensor *tensor, const Place *place, TRITONSERVER_Error **error)
+{
+    if (place->memory_type != MEMORY_GPU)
+        return lane_read(lane, tensor->name, place->buffer, tensor->address, tensor->size);
+    void *staged = malloc((size_t)tensor->size);
+    bool right = staged == NULL || lane_read(lane, tensor->name, staged, tensor->address, tensor->size);
+    if (right && (staged == NULL || !copied(place->buffer, staged, (size_t)tensor->size, MEMORY_GPU)))
+        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
+    free(staged);
+    return right;
+}
+
+/* The place for an output: that of a worker that was lost, or a new one. */
+static TRITONSERVER_Error *place_for(Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor, Place *place)
+{
+    const Made *made = find(unfinished, tensor->name);
+    if (made == NULL) {
+        TRITONSERVER_Error *error = new_place(response, tensor, place);
+        if (error == NULL && unfinished && !remember(unfinished, tensor, *place))
+            error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
+        return error;
+    }
+    *place = made->place;
+    return is_alike(made, tensor) ? NULL : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
+        "a worker ended while its answer was read, and the next one answered with other shapes");
+}
+
+/* Give tritonserver one output; `error` if it does not take it. False: the lane's `lost` or `fault` says why not. */
+static bool fill(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor,
+    TRITONSERVER_Error **error)
+{
+    Place place = {NULL, MEMORY_CPU};
+    *error = place_for(unfinished, response, tensor, &place);
+    if (*error || tensor->size == 0)
+        return true;
+    if (tensor->bytes == NULL)
+        return read_into(lane, tensor, &place, error);
+    if (!copied(place.buffer, tensor->bytes, (size_t)tensor->size, place.memory_type))
+        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
+    return true;
 }
 
 static void set_parameters(TRITONBACKEND_Response *response, Text text)
@@ -173,9 +289,9 @@ static bool get_outputs(
     uint32_t count = get_array(answer);
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
-        bool right = get_tensor(lane, answer, &tensor);
+        bool right = get_tensor(lane, answer, to->unfinished && lane->peer.readable, &tensor);
         if (right && *error == NULL && is_requested(to, tensor.name))
-            *error = fill(response, &tensor);
+            right = fill(lane, to->unfinished, response, &tensor, error);
         free(tensor.name);
         if (!right)
             return false;
@@ -185,8 +301,15 @@ static bool get_outputs(
 
 static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Response **response)
 {
-    return to->request ? TRITONBACKEND_ResponseNew(response, to->request)
-                       : TRITONBACKEND_ResponseNewFromFactory(response, to->factory);
+    if (to->unfinished && to->unfinished->response) {
+        *response = to->unfinished->response;
+        return NULL;
+    }
+    TRITONSERVER_Error *error = to->request ? TRITONBACKEND_ResponseNew(response, to->request)
+                                            : TRITONBACKEND_ResponseNewFromFactory(response, to->factory);
+    if (to->unfinished && error == NULL)
+        to->unfinished->response = *response;
+    return error;
 }
 
 /* What to send with a response: NULL, or the error instead of its outputs. */
@@ -219,8 +342,11 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
     if (!get_all_but_outputs(proxy->lane, answer, &outputs, &details))
         return false;
     outcome->reschedule = details.reschedule;
-    if (details.reschedule)
+    if (details.reschedule) {
+        if (to->unfinished && to->unfinished->response)
+            failed(TRITONBACKEND_ResponseDelete(to->unfinished->response));
         return true;
+    }
     outcome->final = to->request || details.final;
     /* To one that has gone nothing is sent: the less in the moment of a cancellation, the better (endings.c). */
     outcome->silent = to->factory && (details.empty || is_gone(to->factory));
@@ -237,6 +363,10 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
     }
     bool right;
     error = fill_response(proxy, to, &details, outputs, response, &right);
+    if (proxy->lane->lost) {
+        failed(error);
+        return false;
+    }
     outcome->failed = error != NULL;
     outcome->final |= !right;
     set_parameters(response, details.parameters);

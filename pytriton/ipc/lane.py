@@ -28,6 +28,16 @@ A decoupled model answers a batch many times, and its worker may have several un
       │  Cancel(id, request)  nobody waits for its answers      │
       │────────────────────────────────────────────────────────▶│
 
+Large outputs are not copied into shared memory where the proxy may read the worker's own
+(process_vm_readv(2)): it says so in `Batch.reads`, and the answer names the worker's memory (`OWN`)::
+
+      │  Batch(id, …, reads)                                    │
+      │────────────────────────────────────────────────────────▶│
+      │        BatchLent(id, responses → OWN, address …)        │
+      │◀────────────────────────────────────────────────────────│
+      │  Credit(1)                      they have been read     │   until then the worker waits
+      │────────────────────────────────────────────────────────▶│
+
 A worker may close a lane at any moment between batches. A batch that it had not read by then was
 not begun, which the kernel tells: `LaneClosed.unread`.
 
@@ -56,6 +66,8 @@ from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
 
 #: The memory number of a sender's own arena.
 ARENA = 0
+#: The worker's own memory: the offset is an address in its process.
+OWN = -1
 #: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use
 #: about half.
 _INLINE_BYTES = 1 << 16
@@ -63,6 +75,7 @@ _FDS_PER_PACKET = 8
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
 #: What the packet of a descriptor holds besides: an empty one would look like the end.
 _DESCRIPTOR = b"\0"
+_CREDENTIALS = struct.Struct("iII")
 _SEND = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 
 
@@ -157,15 +170,29 @@ class Announce(_LaneMessage, frozen=True):
 
 
 class Batch(_LaneMessage, frozen=True):
-    """proxy → worker: run the callable on these requests. `trace` is None when nobody traces them."""
+    """proxy → worker: run the callable on these requests.
+
+    `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory.
+    """
 
     id: int
     requests: list[RequestRef]
     trace: Optional[BatchTrace] = None
+    reads: bool = False
 
 
 class BatchDone(_LaneMessage, frozen=True):
     """worker → proxy: one response per request, in order."""
+
+    id: int
+    responses: list[ResponseRef]
+
+
+class BatchLent(_LaneMessage, frozen=True):
+    """worker → proxy: as `BatchDone`, with outputs in the worker's own memory.
+
+    The worker waits for a `Credit`, which comes when they have been read.
+    """
 
     id: int
     responses: list[ResponseRef]
@@ -226,7 +253,7 @@ class Metrics(_LaneMessage, frozen=True):
 
 
 class Credit(_LaneMessage, frozen=True):
-    """proxy → worker: the memory of so many parts may be used again."""
+    """proxy → worker: the memory of so many parts, or of a `BatchLent`, may be used again."""
 
     parts: int
 
@@ -245,12 +272,15 @@ class Spilled(_LaneMessage, frozen=True):
     nbytes: int
 
 
-FromWorker = Union[BatchDone, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics]
+FromWorker = Union[
+    BatchDone, BatchLent, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics
+]
 FromProxy = Union[Batch, Credit, Cancel]
 LaneMessage = Union[
     Announce,
     Batch,
     BatchDone,
+    BatchLent,
     BatchFailed,
     BatchPart,
     BatchBegun,
@@ -302,6 +332,9 @@ class Lane:
         self._view = memoryview(self._received)
         self._arena_announced = False
         self._announced: int | None = None  #: its descriptor is in the next packet
+        #: A worker's end: whether the proxy reads memory of this process, and what the answer at hand lends it.
+        self.reads = False
+        self.lent: list[object] = []
         self.arena = Arena("pytriton-lane")
 
     @classmethod
@@ -322,6 +355,13 @@ class Lane:
     def fileno(self) -> int:
         """The socket's descriptor, for poll."""
         return self._socket.fileno()
+
+    def peer_pid(self) -> int:
+        """The process at the other end (SO_PEERCRED, unix(7)); of a listener, it is the one that listens."""
+        pid, _, _ = _CREDENTIALS.unpack(
+            self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        return int(pid)
 
     def set_patience(self, seconds: float | None) -> None:
         """Let `receive` wait no longer than this; None: for ever. The kernel keeps the time (SO_RCVTIMEO)."""

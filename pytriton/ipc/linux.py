@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import os
 import platform
 import signal
@@ -16,6 +17,7 @@ _NR_PIDFD_OPEN = 434
 _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
 # linux/fcntl.h; the names reached Python's fcntl module in 3.8, but only where its headers had
 # them.
 _F_ADD_SEALS = 1033
@@ -93,6 +95,42 @@ def pidfd_open(pid: int) -> int:
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+
+
+class _Piece(ctypes.Structure):
+    """struct iovec of process_vm_readv(2)."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def is_readable(start: int, nbytes: int) -> bool:
+    """Whether another process that may read this one's memory can read these bytes of it (process_vm_readv(2)).
+
+    Not so is memory that a driver has mapped for a device. The kernel is asked for the first and the
+    last byte: a tensor's memory is all of one kind.
+    """
+    read = ctypes.create_string_buffer(2)
+    pieces = (_Piece * 2)(_Piece(start, 1), _Piece(start + nbytes - 1, 1))
+    target = _Piece(ctypes.addressof(read), 2)
+    size: int = _libc().process_vm_readv(os.getpid(), ctypes.byref(target), 1, pieces, 2, 0)
+    return size == 2
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    vector = ctypes.c_void_p, ctypes.c_ulong
+    libc.process_vm_readv.argtypes = (ctypes.c_int, *vector, *vector, ctypes.c_ulong)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    return libc
+
+
+def let_read(pid: int) -> None:
+    """Let process `pid`, of the same user, read this one's memory where Yama would forbid it (prctl(2)).
+
+    With its usual setting (ptrace_scope 1) only ancestors may. Without Yama nothing is to be done.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
 
 
 def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:

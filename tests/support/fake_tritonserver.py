@@ -26,6 +26,9 @@ from pytriton.ipc.lane import (
     TensorRef,
 )
 
+#: What the dispatcher says of a batch whose worker was lost.
+LOST = messages.Verdict("fail", "the worker was lost: é")
+
 #: What a test's worker does with a lane.
 Work = Callable[[Lane], None]
 
@@ -66,7 +69,7 @@ class Dispatcher:
                 return messages.Failure("unavailable", "no worker is left")
             return messages.Attached("w", self._paths.pop(0), tracing=True)
         if isinstance(message, messages.LaneLost):
-            return messages.Verdict("fail", "the worker was lost: é")
+            return LOST
         return None
 
     def close(self) -> None:

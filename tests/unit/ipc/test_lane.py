@@ -24,6 +24,7 @@ from pytriton.ipc.lane import (
     Batch,
     BatchDone,
     BatchFailed,
+    BatchLent,
     BatchTrace,
     Lane,
     LaneClosed,
@@ -40,18 +41,19 @@ BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 
 #: BATCH as MessagePack, written by hand: the second witness of the format.
 BATCH_BYTES = (
-    b"\x94\xa5Batch\x07"  # array of 4: the tag, the id 7, the requests, the trace
+    b"\x95\xa5Batch\x07"  # array of 5: the tag, the id 7, the requests, the trace, what the proxy reads
     b"\x91\x95"  # one request, an array of 5: its inputs, parameters, requested outputs, id, details
     b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
     b"\xa2{}\x91\xa1y\xa2id\xc0"
-    b"\xc0"  # not traced
+    b"\xc0\xc2"  # not traced; the proxy does not read the worker's own memory
 )
 
-MESSAGES: list[Batch | BatchDone | BatchFailed] = [
+MESSAGES: list[Batch | BatchDone | BatchLent | BatchFailed] = [
     BATCH,
     Batch(0, []),
     Batch(3, BATCH.requests, BatchTrace(1 << 60, ['{"traceparent":"00-1-2-01"}'])),
     BatchDone(1, [ResponseRef([TENSOR, TENSOR]), ResponseRef([], "no such row")]),
+    BatchLent(1, [ResponseRef([TENSOR])]),
     BatchFailed(2, "ValueError: é\0"),
     BatchFailed(1 << 40, ""),
 ]
@@ -92,7 +94,7 @@ def descriptors() -> int:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_message_arrives_as_it_was_sent(
-    lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchFailed
+    lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchLent | BatchFailed
 ) -> None:
     for sender, receiver in (lanes, lanes[::-1]):
         sender.send(message)
