@@ -24,10 +24,17 @@ from pytriton.dispatcher.config import DaemonConfig
 #: seconds.
 _START_S = 400.0
 _STOP_S = 60.0
+#: After the daemon's end: what the kernel and the undertaker may take to end the rest, on a machine that is busy.
+_GONE_S = 30.0
+#: Its answers, too, may come late there.
+_ANSWER_S = 60.0
+#: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
+#: asks for it.
+_PATIENT = {"unready_after_s": 60.0, "server_probe_timeout_s": 60.0, "server_start_timeout_s": 110.0}
 
 
 def eventually(
-    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 20.0
+    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0
 ) -> Any:
     """Return the first true value of `condition`; fail with `what` when none comes in time."""
     deadline = time.monotonic() + timeout_s
@@ -54,7 +61,7 @@ class RunningDaemon:
         """Start a daemon and return when models can be registered."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
         runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
-        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **settings}
+        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **_PATIENT, **settings}
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
         log = runtime_dir / "stderr.log"
         with open(log, "wb") as stderr:
@@ -96,7 +103,7 @@ class RunningDaemon:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(_STOP_S)
-        _, alive = psutil.wait_procs(family, timeout=5)
+        _, alive = psutil.wait_procs(family, timeout=_GONE_S)
         assert not alive, f"still running after the daemon: {alive}"
         left = [
             entry.name
@@ -138,7 +145,7 @@ def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) 
         assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"
         if not (runtime_dir / "control.sock").exists():
             return None
-        client = connect(runtime_dir=runtime_dir)
+        client = connect(runtime_dir=runtime_dir, timeout_s=_ANSWER_S)
         if client.status().state == "ready":
             return client
         client.close()
