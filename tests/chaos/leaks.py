@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -28,20 +29,25 @@ class Holding:
     def of(cls, daemon: RunningDaemon) -> Holding:
         """Look at a daemon that is at rest."""
         dispatcher = psutil.Process(daemon.process.pid)
-        children = daemon.children()
-        server = [child for child in children if child.name() == "tritonserver"]
+        processes: collections.Counter[str] = collections.Counter()
+        memory = dispatcher.memory_info().rss
+        for child in daemon.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                # tritonserver does not reap a stub that was killed; it goes with tritonserver.
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    name = child.name()
+                    memory += child.memory_info().rss if name == "tritonserver" else 0
+                    processes[name] += 1
         return cls(
-            # tritonserver does not reap a stub that was killed; it goes with tritonserver.
-            processes=collections.Counter(
-                child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE
-            ),
+            processes=processes,
             descriptors=dispatcher.num_fds(),
             threads=dispatcher.num_threads(),
             regions=sum(
-                f"-{daemon.process.pid}-" in entry.name for entry in os.scandir("/dev/shm")
+                entry.name.startswith(f"pytriton-{daemon.process.pid}-")
+                for entry in os.scandir("/dev/shm")
             ),
             lanes=len(list(daemon.config.rundir.lanes.iterdir())),
-            memory=sum(process.memory_info().rss for process in [dispatcher, *server]),
+            memory=memory,
         )
 
     def too_much(self, since: Holding) -> list[str]:

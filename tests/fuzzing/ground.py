@@ -25,7 +25,7 @@ MODEL = "fuzzed"
 STREAMS = ("fuzzed-stream", "fuzzed-async-stream")
 #: What the allocators of a process may keep of a run: not a leak, which grows with the cases.
 GROWTH_BYTES = 64 << 20
-_SETTLE_S = 20.0
+_SETTLE_S = 60.0
 #: How much more of what there may be; a thread: OpenTelemetry's, from the first batch on that says it is traced.
 _MORE = {"memory": GROWTH_BYTES, "threads": 1}
 
@@ -105,7 +105,7 @@ class Ground:
             raise Finding(f"the models are not as they were: {found}")
         self._asked += 1
         x = np.full((1, 3), self._asked, np.float32)
-        answers = [self._inference.infer(MODEL, {"x": x}, client_timeout=30.0)]
+        answers = [self._inference.infer(MODEL, {"x": x}, client_timeout=60.0)]
         for name in STREAMS:
             with Streaming(self.daemon.grpc, name, {"x": x}) as streaming:
                 answers += streaming

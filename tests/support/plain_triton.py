@@ -12,12 +12,12 @@ from pathlib import Path
 
 import tritonclient.http
 
-from pytriton.dispatcher.ports import free_port
 from pytriton.dispatcher.server_runtime import (
     ServerChoice,
     find_or_install_server,
     server_environment,
 )
+from support.ports import lasting_port
 from support.running import eventually
 
 
@@ -52,7 +52,7 @@ def plain_triton(
     backends = folder / "backends"
     backends.mkdir()
     (backends / "python").symlink_to(runtime.python_backend)
-    http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
+    http, grpc, metrics = (lasting_port() for _ in range(3))
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.binary),

@@ -30,7 +30,11 @@ _GONE_S = 30.0
 _ANSWER_S = 60.0
 #: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
 #: asks for it.
-_PATIENT = {"unready_after_s": 60.0, "server_probe_timeout_s": 60.0, "server_start_timeout_s": 110.0}
+_PATIENT = {
+    "unready_after_s": 60.0,
+    "server_probe_timeout_s": 60.0,
+    "server_start_timeout_s": 110.0,
+}
 
 
 def eventually(

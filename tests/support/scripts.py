@@ -15,7 +15,7 @@ from pytriton.triton import TritonConfig
 from support.running import eventually
 
 LOCAL = "127.0.0.1"
-_ENDED_S = 30.0
+_ENDED_S = 60.0
 
 
 def local_config(**settings: object) -> TritonConfig:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos.__main__ import broken_promises, table
 from chaos.run import run
 
 FAULTS = ["kill-worker", "kill-all-workers", "stop-worker", "scale", "hang-worker", "kill-server"]
 
 
+@pytest.mark.timeout(600)
 def test_nothing_is_wrong_lost_or_leaked() -> None:
     """Under load, with each of these faults once; and where none may fail, none does."""
     outcome = run(seed=3, seconds=0, names=FAULTS, clients=4)
