@@ -243,7 +243,7 @@ def test_closing_ends_a_wait(fake: FakeTriton) -> None:
     thread.start()
     eventually(lambda: fake.count("config") > 1, "the client waits")
     client.close()
-    thread.join(30)
+    thread.join(60)
     assert [str(error) for error in caught] == ["ModelClient is closed"]
 
 
