@@ -69,8 +69,14 @@ def registering(
         env={**os.environ, "MARK": str(mark), "PYTHONPATH": str(folder)},
         stderr=subprocess.PIPE,
     )
+
+    def begun() -> str:
+        assert client.stderr is not None
+        assert client.poll() is None, client.stderr.read().decode()
+        return mark.read_text() if mark.exists() else ""
+
     try:
-        worker = eventually(lambda: mark.exists() and mark.read_text(), "the factory runs")
+        worker = eventually(begun, "the factory runs")
         yield client, int(worker)
     finally:
         client.kill()
