@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tritonclient.http
+from geventhttpclient.response import HTTPConnectionClosed
 
+from pytriton.dispatcher.ports import free_port
 from pytriton.dispatcher.server_runtime import (
     ServerChoice,
+    ServerRuntime,
     find_or_install_server,
     server_environment,
 )
-from support.ports import lasting_port
 from support.running import eventually
 
 
@@ -52,7 +54,21 @@ def plain_triton(
     backends = folder / "backends"
     backends.mkdir()
     (backends / "python").symlink_to(runtime.python_backend)
-    http, grpc, metrics = (lasting_port() for _ in range(3))
+    started = None
+    while started is None:
+        started = _start(folder, runtime, backends, options)
+    process, triton, regions = started
+    try:
+        yield triton
+    finally:
+        _end(process, regions)
+
+
+def _start(
+    folder: Path, runtime: ServerRuntime, backends: Path, options: Sequence[str]
+) -> tuple[subprocess.Popen[bytes], PlainTriton, str] | None:
+    """Return it when it is ready, with how its regions' names begin; None: somebody has taken one of its ports."""
+    http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.binary),
@@ -78,22 +94,31 @@ def plain_triton(
             stdout=output,
             stderr=output,
         )
-        try:
-            _wait_ready(process, f"127.0.0.1:{http}", log)
-            yield PlainTriton(
-                f"http://127.0.0.1:{http}",
-                f"grpc://127.0.0.1:{grpc}",
-                f"http://127.0.0.1:{metrics}/metrics",
-            )
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            for region in Path("/dev/shm").glob(f"{regions}*"):  # one that crashed leaves them
-                region.unlink()
+    try:
+        _wait_ready(process, f"127.0.0.1:{http}", log)
+    except BaseException:
+        taken = process.poll() is not None and "already in use" in log.read_text(errors="replace")
+        _end(process, regions)
+        if taken:
+            return None
+        raise
+    triton = PlainTriton(
+        f"http://127.0.0.1:{http}",
+        f"grpc://127.0.0.1:{grpc}",
+        f"http://127.0.0.1:{metrics}/metrics",
+    )
+    return process, triton, regions
+
+
+def _end(process: subprocess.Popen[bytes], regions: str) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for region in Path("/dev/shm").glob(f"{regions}*"):  # one that crashed leaves them
+        region.unlink(missing_ok=True)
 
 
 def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
@@ -102,7 +127,7 @@ def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> No
         with tritonclient.http.InferenceServerClient(address) as client:
             try:
                 return bool(client.is_server_ready())
-            except ConnectionRefusedError:
+            except (OSError, HTTPConnectionClosed):  # not yet, or it has just ended
                 return False
 
-    eventually(ready, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 60)
+    eventually(ready, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 200)

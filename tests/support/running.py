@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,11 +24,30 @@ from pytriton.dispatcher.config import DaemonConfig
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.
 _START_S = 400.0
-_STOP_S = 60.0
-#: After the daemon's end: what the kernel and the undertaker may take to end the rest, on a machine that is busy.
-_GONE_S = 30.0
-#: Its answers, too, may come late there.
-_ANSWER_S = 60.0
+_STOP_S = 100.0
+#: A daemon that waits for a core may answer late.
+ANSWER_S = 60.0
+#: What the kernel and the undertaker end after the daemon's own end.
+_FAMILY_S = 30.0
+
+
+def eventually(
+    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0
+) -> Any:
+    """Return the first true value of `condition`; fail with `what` when none comes in time.
+
+    By default the time is long: a worker's start takes a second, and ten where several tests share two cores.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what() if callable(what) else what}")
+        time.sleep(0.02)
+
+
 #: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
 #: asks for it.
 _PATIENT = {
@@ -37,20 +57,6 @@ _PATIENT = {
 }
 #: The same as users have it, for what measures or shows that.
 AS_SHIPPED: dict[str, float] = {name: getattr(DaemonConfig(), name) for name in _PATIENT}
-
-
-def eventually(
-    condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0
-) -> Any:
-    """Return the first true value of `condition`; fail with `what` when none comes in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what() if callable(what) else what}")
-        time.sleep(0.02)
 
 
 @dataclass
@@ -103,20 +109,30 @@ class RunningDaemon:
         children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return children
 
+    def stubs(self) -> list[psutil.Process]:
+        """The processes of Python proxies; compiled ones are none."""
+        found = []
+        for child in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if "stub" in child.name():
+                    found.append(child)
+        return found
+
+    def regions(self) -> list[str]:
+        """The names of what belongs to the daemon in /dev/shm."""
+        prefix = f"pytriton-{self.process.pid}-"
+        return [entry.name for entry in os.scandir("/dev/shm") if entry.name.startswith(prefix)]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop the daemon and return its exit code; fails when anything of it is left."""
         family = [] if self.process.poll() is not None else self.children()
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(_STOP_S)
-        _, alive = psutil.wait_procs(family, timeout=_GONE_S)
+        _, alive = psutil.wait_procs(family, timeout=_FAMILY_S)
         assert not alive, f"still running after the daemon: {alive}"
-        left = [
-            entry.name
-            for entry in os.scandir("/dev/shm")
-            if entry.name.startswith(f"pytriton-{self.process.pid}-")
-        ]
-        assert not left, f"left in /dev/shm: {left}"
+        # Of one that was killed, the undertaker removes them, a little later.
+        eventually(lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _FAMILY_S)
         return code
 
     def said(self) -> str:
@@ -151,7 +167,7 @@ def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) 
         assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"
         if not (runtime_dir / "control.sock").exists():
             return None
-        client = connect(runtime_dir=runtime_dir, timeout_s=_ANSWER_S)
+        client = connect(runtime_dir=runtime_dir, timeout_s=ANSWER_S)
         if client.status().state == "ready":
             return client
         client.close()
