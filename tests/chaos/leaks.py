@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -27,19 +27,22 @@ class Holding:
 
     @classmethod
     def of(cls, daemon: RunningDaemon) -> Holding:
-        """Look at a daemon that is at rest."""
+        """Look at a daemon that is at rest, or soon will be."""
+        while daemon.process.poll() is None:
+            with suppress(psutil.NoSuchProcess):  # one has ended while it was looked at
+                return cls._seen(daemon)
+        raise AssertionError("the daemon has ended")
+
+    @classmethod
+    def _seen(cls, daemon: RunningDaemon) -> Holding:
         dispatcher = psutil.Process(daemon.process.pid)
-        processes: collections.Counter[str] = collections.Counter()
-        memory = dispatcher.memory_info().rss
-        for child in daemon.children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                # tritonserver does not reap a stub that was killed; it goes with tritonserver.
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    name = child.name()
-                    memory += child.memory_info().rss if name == "tritonserver" else 0
-                    processes[name] += 1
+        children = daemon.children()
+        server = [child for child in children if child.name() == "tritonserver"]
         return cls(
-            processes=processes,
+            # tritonserver does not reap a stub that was killed; it goes with tritonserver.
+            processes=collections.Counter(
+                child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE
+            ),
             descriptors=dispatcher.num_fds(),
             threads=dispatcher.num_threads(),
             regions=sum(
@@ -47,7 +50,7 @@ class Holding:
                 for entry in os.scandir("/dev/shm")
             ),
             lanes=len(list(daemon.config.rundir.lanes.iterdir())),
-            memory=memory,
+            memory=sum(process.memory_info().rss for process in [dispatcher, *server]),
         )
 
     def too_much(self, since: Holding) -> list[str]:

@@ -108,6 +108,8 @@ class Load:
         self._ledger = ledger
         self._stop = threading.Event()
         self._numbers = itertools.count(1)
+        #: How many requests of each client have ended.
+        self.ended = [0] * clients
         self._threads = [
             threading.Thread(
                 target=self._ask_on,
@@ -132,6 +134,7 @@ class Load:
         random.Random(seed).shuffle(models)
         for model in itertools.cycle(models):
             pause_s = _PAUSE_S if self._ask_once(asker, model) else _PAUSE_AFTER_ERROR_S
+            self.ended[seed] += 1
             if self._stop.wait(pause_s):
                 break
         asker.close()

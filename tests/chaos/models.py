@@ -22,15 +22,14 @@ SALTS = {
     "timed": 4_000_037,
     "bounded": 5_000_011,
 }
-MAX_BATCH_SIZE = 8
 _OPTIONS: dict[str, dict[str, Any]] = {
     "single": {},
     "double": {"instances": 2},
     "spared": {"instances": 2, "spares": 1},
-    # Far above what a batch takes on a busy machine: one that takes longer fails, whatever the fault is.
     "timed": {"execution_timeout_s": 3.0, "instances": 2},
     "bounded": {"limits": Limits(memory="160MiB", memory_hard="1GiB"), "max_batches": 20_000},
 }
+MAX_BATCH_SIZE = 8
 _X = [Tensor(name="x", dtype=np.int64, shape=(2,))]
 _Y = [Tensor(name="y", dtype=np.int64, shape=(1,))]
 

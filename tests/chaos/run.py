@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import ge
 
 from support.ports import lasting_port
 from support.running import RunningDaemon, eventually
@@ -45,7 +46,7 @@ class Ground:
             "http_port": lasting_port(),
             "grpc_port": lasting_port(),
             "server_probe_interval_s": 0.5,
-            "server_probe_timeout_s": 10.0,  # longer than a busy machine makes anybody wait
+            "server_probe_timeout_s": 10.0,
             "worker_backoff_s": 0.1,
             "worker_backoff_max_s": 1.0,
             "worker_restart_limit": 20,
@@ -88,7 +89,7 @@ class Ground:
             holding.append(Holding.of(self.daemon))
             return holding[-1].processes == holding[-2].processes
 
-        eventually(settled, "processes come and go", 30)
+        eventually(settled, "processes come and go")
         return holding[-1]
 
     def close(self) -> None:
@@ -124,11 +125,11 @@ class Ground:
 
 
 @contextlib.contextmanager
-def _loaded(ground: Ground, ledger: Ledger, clients: int) -> Iterator[None]:
+def _loaded(ground: Ground, ledger: Ledger, clients: int) -> Iterator[Load]:
     load = Load(ground.daemon.http, ground.daemon.grpc, ledger, clients)
     load.start()
     try:
-        yield
+        yield load
     finally:
         load.stop()
 
@@ -141,12 +142,12 @@ def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcom
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
         ground = Ground(state_dir)
-        with _loaded(ground, ledger, clients):
-            _answered(ledger)
+        with _loaded(ground, ledger, clients) as load:
+            _answered(ledger, load)
             begun = time.monotonic()
             while time.monotonic() - begun < seconds or not set(names) <= set(ledger.accounts):
                 for name in chance.sample(list(names), len(names)):
-                    _inject(name, ground, ledger, chance)
+                    _inject(name, ground, ledger, load, chance)
                     if time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts):
                         break
             outcome.seconds = time.monotonic() - begun
@@ -155,14 +156,20 @@ def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcom
     return outcome
 
 
-def _inject(name: str, ground: Ground, ledger: Ledger, chance: random.Random) -> None:
+def _inject(name: str, ground: Ground, ledger: Ledger, load: Load, chance: random.Random) -> None:
     print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
     ledger.begin(name)
     FAULTS[name].inject(ground, chance)
     ground.mended()
-    _answered(ledger)
+    _answered(ledger, load)
 
 
-def _answered(ledger: Ledger) -> None:
+def _answered(ledger: Ledger, load: Load) -> None:
+    """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
     wanted = ledger.answered() + _BETWEEN
-    eventually(lambda: ledger.answered() >= wanted, "requests are answered", _MENDED_S)
+    rounds = [ended + 2 for ended in load.ended]
+    eventually(
+        lambda: ledger.answered() >= wanted and all(map(ge, load.ended, rounds)),
+        "requests are answered",
+        _MENDED_S,
+    )

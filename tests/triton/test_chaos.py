@@ -9,7 +9,7 @@ from chaos.run import run
 FAULTS = ["kill-worker", "kill-all-workers", "stop-worker", "scale", "hang-worker", "kill-server"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600)  # each of the six may take 90 s to be mended
 def test_nothing_is_wrong_lost_or_leaked() -> None:
     """Under load, with each of these faults once; and where none may fail, none does."""
     outcome = run(seed=3, seconds=0, names=FAULTS, clients=4)

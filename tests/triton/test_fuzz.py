@@ -14,7 +14,7 @@ CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "4000"))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "1"))
 
 
-@pytest.mark.timeout(300 + CASES // 50)
+@pytest.mark.timeout(400 + CASES // 100)
 def test_nothing_that_is_said_does_harm() -> None:
     """Every target gets its share, accepts some, refuses some, and serves on; nothing is left at the end."""
     rows = fuzz(SEED, CASES)
