@@ -34,10 +34,11 @@ def results(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
     """Every number of clients over both protocols, right answers only, and a report of it."""
     process = bench(tmp_path, "--workloads", "add_sub", "--seconds", "1")
-    said, _ = process.communicate(timeout=100)
+    said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
     found = results(tmp_path)["measurements"]
     assert [(one["protocol"], one["clients"]) for one in found] == [
@@ -51,8 +52,9 @@ def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
     assert "### add_sub: " in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.timeout(400)
 def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    """Exit code 130, the first measurement in the results, and no process of it left."""
+    """Exit code 130, what was said to be measured in the results, and no process of it left."""
     process = bench(tmp_path, "--workloads", "A", "--seconds", "1")
     assert process.stdout is not None
     seen = []
@@ -61,13 +63,23 @@ def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> 
         if "round 1" in line:
             break
     family = psutil.Process(process.pid).children(recursive=True)
-    assert any("tritonserver" in one.name() for one in family), "".join(seen)
+    assert any("tritonserver" in name_of(one) for one in family), "".join(seen)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=100)
     assert process.returncode == 130, said
-    assert len(results(tmp_path)["measurements"]) == 1
-    _, alive = psutil.wait_procs(family, timeout=10)
+    # Another one may have ended before the signal came, or just then.
+    told = ("".join(seen) + said).count("round 1")
+    assert told >= 1
+    assert len(results(tmp_path)["measurements"]) in (told, told + 1)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
-    pids = [one.pid for one in family]
-    left = [name for name in os.listdir("/dev/shm") if any(f"-{pid}-" in name for pid in pids)]
+    beginnings = tuple(f"pytriton-{one.pid}-" for one in family)
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(beginnings)]
     assert left == []
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:  # what makes the load comes and goes
+        return ""

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from support.calling import (
     FLOATS_X,
@@ -83,7 +85,7 @@ class Meeting:
         place = int(requests[0]["x"].item())
         open(f"{self._folder}/{place}", "w").close()
         other = f"{self._folder}/{place ^ 1}"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not os.path.exists(other) and time.monotonic() < deadline:
             time.sleep(0.002)
         return [{"y": np.array([os.path.exists(other)], np.float32)}]
@@ -186,7 +188,8 @@ def test_an_error_comes_with_its_text_and_code(
     assert said[0] == code
     assert re.search(text, said[1]), said[1]
     assert said[2] == model
-    assert reporter("fails", "good") == ["[2.0, 2.0]"]
+    # A worker that died is replaced; after 5 s without one, the model would not be there.
+    eventually(lambda: reporter("fails", "good") == ["[2.0, 2.0]"], "the model serves on")
 
 
 @pytest.mark.parametrize(
@@ -262,24 +265,29 @@ def test_a_thousand_calls_leave_nothing_behind(
     serve(double, "often-double", config=ModelConfig(max_batch_size=4))
     serve(call_often, "often", config=UNBATCHED)
     ask("often", {"x": np.zeros(1, np.float32)})
-    before = _use(daemon)
-    for _ in range(2):
+    uses = [_use(daemon)]
+    for _ in range(4):
         ask("often", {"x": np.zeros(1, np.float32)})
-    after = _use(daemon)
-    for pid, (descriptors, memory) in after.items():
+        uses.append(_use(daemon))
+    for pid, (descriptors, _) in uses[-1].items():
         assert (
-            descriptors - before[pid][0] < 10
+            descriptors - uses[0][pid][0] < 10
         )  # one for as many calls as ever were under way at once
-        assert memory - before[pid][1] < 4 << 20
+        # What each call leaves behind shows in every round: 500 times 4 kB. An allocator's growth, which depends on how
+        # many calls met each other, does not.
+        grown = [after[pid][1] - before[pid][1] for before, after in zip(uses, uses[1:])]
+        assert min(grown) < 1 << 20, grown
 
 
 def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
     """Return the descriptors and the bytes of memory of tritonserver, and of each stub and worker."""
-    return {
-        child.pid: (child.num_fds(), child.memory_info().rss)
-        for child in daemon.children()
-        if re.match("tritonserver|.*stub", child.name()) or "boot.py" in " ".join(child.cmdline())
-    }
+    found = {}
+    for child in daemon.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            name, command = child.name(), " ".join(child.cmdline())
+            if re.match("tritonserver|.*stub", name) or "boot.py" in command:
+                found[child.pid] = child.num_fds(), child.memory_info().rss
+    return found
 
 
 def test_a_thread_may_call_when_its_request_has_been_answered(

@@ -8,6 +8,7 @@ import pytest
 from support import cancel_demo
 
 
+@pytest.mark.timeout(300)
 def test_tritonserver_survives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_PERTURB_", "165")  # what is used after it was freed is noticed
     options = Namespace(seconds=8.0, answers=300, pause_ms=0.0, seed=1)

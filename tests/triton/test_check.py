@@ -7,7 +7,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.timeout(400)  # it starts two daemons, one after the other
 def test_the_check_passes_and_keeps_all_of_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytriton", "check", "-w", "results"],

@@ -30,12 +30,12 @@ def test_everything_restricted() -> None:
     with RunningDaemon.start(restricted_endpoints=everything, access_token="k" * 20) as daemon:
         daemon.client.register(_plain, "plain", [A], [SUM], progress=False)
         for url in (f"http://{daemon.http}", f"grpc://{daemon.grpc}"):
-            with ModelClient(url, "plain", access_token="k" * 20, init_timeout_s=20) as client:
-                client.wait_for_server(20)
-                client.wait_for_model(20)
+            with ModelClient(url, "plain", access_token="k" * 20, init_timeout_s=60) as client:
+                client.wait_for_server(60)
+                client.wait_for_model(60)
                 assert client.infer_batch(ONES[None])["sum"].tolist() == [[2, 2, 2]]
             with FuturesModelClient(url, "plain", access_token="k" * 20) as futures:
-                assert futures.infer_sample(ONES).result(20)["sum"].tolist() == [2, 2, 2]
+                assert futures.infer_sample(ONES).result(60)["sum"].tolist() == [2, 2, 2]
             assert asyncio.run(_ask_with_token(url)) == [2, 2, 2]
             with (
                 ModelClient(url, "plain") as client,  # 300 s would be waited for a server
@@ -46,6 +46,6 @@ def test_everything_restricted() -> None:
 
 async def _ask_with_token(url: str) -> list[float]:
     async with AsyncioModelClient(url, "plain", access_token="k" * 20) as client:
-        await client.wait_for_server(20)
+        await client.wait_for_server(60)
         answer: list[float] = (await client.infer_sample(ONES))["sum"].tolist()
         return answer

@@ -114,12 +114,12 @@ def test_parameters_and_headers_arrive(triton: PlainTriton) -> None:
 
 def test_the_time_out_is_for_each_response(triton: PlainTriton, files: Path) -> None:
     (files / "wait").touch()
-    with DecoupledModelClient(triton.grpc, "count", inference_timeout_s=0.5) as client:
+    with DecoupledModelClient(triton.grpc, "count", inference_timeout_s=2.5) as client:
         responses = client.infer_sample(count(3))
         assert next(responses)["number"] == 0
         with pytest.raises(
             PyTritonClientTimeoutError,
-            match=r"Timeout occurred during inference request\. Timeout: 0\.5 s",
+            match=r"Timeout occurred during inference request\. Timeout: 2\.5 s",
         ):
             next(responses)
         eventually((files / "cancelled").exists, "the model was told")
@@ -158,7 +158,7 @@ def test_closing_stops_a_stream(triton: PlainTriton, files: Path) -> None:
         waits = other.submit(next, responses)
         client.close()
         with pytest.raises(PyTritonClientClosedError, match="DecoupledModelClient is closed"):
-            waits.result(30)
+            waits.result(60)
     client.close()
     with pytest.raises(PyTritonClientClosedError):
         client.infer_sample(count(3))
@@ -189,7 +189,7 @@ def test_errors(triton: PlainTriton) -> None:
             list(client.infer_sample(np.ones(1, np.float32)))
         assert len(list(client.infer_sample(count(3)))) == 3
     with (
-        DecoupledModelClient(triton.grpc, "nope", init_timeout_s=0.3) as client,
+        DecoupledModelClient(triton.grpc, "nope", init_timeout_s=2) as client,
         pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"),
     ):
         client.infer_sample(count(1))
@@ -281,11 +281,11 @@ def test_the_time_out_is_for_each_response_with_asyncio(triton: PlainTriton, fil
 
     async def ask() -> None:
         async with AsyncioDecoupledModelClient(
-            triton.grpc, "count", inference_timeout_s=0.5
+            triton.grpc, "count", inference_timeout_s=2.5
         ) as client:
             responses = client.infer_sample(count(3)).__aiter__()
             assert (await responses.__anext__())["number"] == 0
-            with pytest.raises(PyTritonClientTimeoutError, match=r"Timeout: 0\.5 s"):
+            with pytest.raises(PyTritonClientTimeoutError, match=r"Timeout: 2\.5 s"):
                 await responses.__anext__()
             while not (files / "cancelled").exists():
                 await asyncio.sleep(0.01)
@@ -334,12 +334,12 @@ def test_closing_stops_a_stream_with_asyncio(triton: PlainTriton, files: Path) -
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_loading_and_unloading(triton: PlainTriton, protocol: str) -> None:
     url = getattr(triton, protocol)
-    with ModelClient(url, "coupled", access_token="secret", init_timeout_s=30) as client:
+    with ModelClient(url, "coupled", access_token="secret", init_timeout_s=60) as client:
         assert client.infer_sample(count(5))["number"].tolist() == [5]
         assert client.model_config.max_batch_size == 4
         client.unload_model()
         with pytest.raises(PyTritonClientModelUnavailableError):
-            client.wait_for_model(0.3)
+            client.wait_for_model(2)
         client.load_model({"max_batch_size": 7, "backend": "python"} | {"name": "coupled"})
         assert client.model_config.max_batch_size == 7
         client.unload_model()
@@ -362,7 +362,7 @@ def test_loading_and_unloading_with_asyncio(triton: PlainTriton, protocol: str) 
         async with AsyncioModelClient(url, "coupled", access_token="secret") as client:
             await client.unload_model()
             with pytest.raises(PyTritonClientModelUnavailableError):
-                await client.wait_for_model(0.3)
+                await client.wait_for_model(2)
             await client.load_model()
             assert (await client.infer_sample(count(5)))["number"].tolist() == [5]
 

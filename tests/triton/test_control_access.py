@@ -59,7 +59,7 @@ def test_another_user_is_refused_where_the_file_modes_let_him_in(
         assert "setting control_group" in other.stdout
     assert fresh_daemon.client.status().state == "ready"  # it was told to shut down
     told = [line for line in fresh_daemon.said().splitlines() if "message refused" in line]
-    assert len(told) == 3  # one for each process
+    assert len(told) == 3  # one for each process, written before it is told
     assert all(f"user {NOBODY}, process " in line for line in told)
 
 

@@ -6,14 +6,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.inference import Array, Inference
-from support.running import RunningDaemon
+from support.running import RunningDaemon, eventually
 
-from pytriton.daemon import connect
+from pytriton.daemon import DaemonClient, connect
 from pytriton.decorators import batch
 from pytriton.dispatcher.keys import KeyStore
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
@@ -64,8 +65,13 @@ def endpoint(daemon: RunningDaemon) -> str:
     return daemon.client.status().control_tcp
 
 
+def reach(daemon: RunningDaemon, key_file: Path | None = None) -> DaemonClient:
+    """Connect with patience: on a busy machine, the two ends may take more than 5 s to agree, or to disagree."""
+    return connect(endpoint(daemon), key_file=key_file, timeout_s=60)
+
+
 def test_threads_of_a_client_cannot_serve_over_tcp(remote: RunningDaemon, key_file: Path) -> None:
-    with connect(endpoint(remote), key_file=key_file) as client:
+    with reach(remote, key_file) as client:
         with pytest.raises(PyTritonDaemonError, match=r"share memory.*reached over TCP"):
             client.register(double, "far", X, Y, isolation="thread", progress=False)
         assert client.models() == []
@@ -75,7 +81,7 @@ def test_client_with_a_key_registers_a_model_that_answers(
     remote: RunningDaemon, key_file: Path
 ) -> None:
     assert endpoint(remote).startswith("tcp://127.0.0.1:")
-    with connect(endpoint(remote), key_file=key_file) as client:
+    with reach(remote, key_file) as client:
         client.register(double, "far", X, Y, ModelConfig(), progress=False)
         connection = Inference("http", remote.http)
         assert connection.infer("far", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [[2, 2]]
@@ -95,12 +101,12 @@ def test_files_are_for_the_owner_alone(folder: Path, key_file: Path) -> None:
 
 def test_without_a_key_file(remote: RunningDaemon, tmp_path: Path) -> None:
     with pytest.raises(PyTritonDaemonError, match=r"takes only clients with a key.*keys add NAME"):
-        connect(endpoint(remote))
+        reach(remote)
     with pytest.raises(PyTritonDaemonError, match="cannot be used"):
-        connect(endpoint(remote), key_file=tmp_path / "none")
+        reach(remote, tmp_path / "none")
     (tmp_path / "text").write_text("no key")
     with pytest.raises(PyTritonDaemonError, match="cannot be used"):
-        connect(endpoint(remote), key_file=tmp_path / "text")
+        reach(remote, tmp_path / "text")
 
 
 def test_key_that_was_never_added(remote: RunningDaemon, folder: Path, tmp_path: Path) -> None:
@@ -111,7 +117,7 @@ def test_key_that_was_never_added(remote: RunningDaemon, folder: Path, tmp_path:
         (copy.folder / name).write_bytes((folder / name).read_bytes())
     copy.add("mallory", tmp_path / "mallory")
     with pytest.raises(PyTritonDaemonError, match=r"refuses this client: it does not know"):
-        connect(endpoint(remote), key_file=tmp_path / "mallory")
+        reach(remote, tmp_path / "mallory")
 
 
 def test_key_of_another_server(remote: RunningDaemon, tmp_path: Path) -> None:
@@ -119,7 +125,7 @@ def test_key_of_another_server(remote: RunningDaemon, tmp_path: Path) -> None:
     other.make_server_key()
     other.add("alice", tmp_path / "alice")
     with pytest.raises(PyTritonDaemonError, match=r"refuses this client: .*of another daemon"):
-        connect(endpoint(remote), key_file=tmp_path / "alice")
+        reach(remote, tmp_path / "alice")
 
 
 def test_removed_key_is_refused_at_once(
@@ -128,7 +134,7 @@ def test_removed_key_is_refused_at_once(
     path = tmp_path / "bob"
     assert run_keys(folder, "add", "bob", "-o", str(path)).returncode == 0
     assert run_keys(folder, "list").stdout.split()[::2] == ["alice", "bob"]
-    client = connect(endpoint(remote), key_file=path)
+    client = reach(remote, path)
     assert run_keys(folder, "remove", "bob").stdout == "removed bob\n"
     with pytest.raises(PyTritonDaemonError, match="refuses this client: it does not know"):
         client.status()
@@ -158,11 +164,19 @@ def test_nobody_listens(key_file: Path) -> None:
 
 def test_daemon_that_is_killed_is_noticed(folder: Path, key_file: Path) -> None:
     with RunningDaemon.start(control_tcp="127.0.0.1:0", keys_dir=str(folder)) as daemon:
-        client = connect(endpoint(daemon), key_file=key_file, timeout_s=1.0)
+        address = endpoint(daemon)
+        # The test does not wait for long; but a busy machine may need longer than that to connect.
+        client = eventually(lambda: _reached_soon(address, key_file), "the daemon answers")
         daemon.client.shutdown()
-        daemon.process.wait(30)
+        daemon.process.wait(60)
         with pytest.raises(DaemonNotRunningError, match="No daemon answers"):
             client.unregister("none")
+
+
+def _reached_soon(address: str, key_file: Path) -> DaemonClient | None:
+    with suppress(DaemonNotRunningError):
+        return connect(address, key_file=key_file, timeout_s=1.0)
+    return None
 
 
 def test_no_start_without_a_server_key(tmp_path: Path) -> None:

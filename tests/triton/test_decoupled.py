@@ -253,6 +253,7 @@ def test_a_worker_that_dies_in_a_stream(
         assert next(answers)["y"].item() == 3
         with pytest.raises(InferenceServerException, match=r"SIGKILL.* while it ran this batch"):
             next(answers)
+    model.wait_ready()  # after 5 s without a worker, it would refuse
     assert _ask(daemon, model, 4) == [4]
 
 
@@ -269,7 +270,7 @@ def test_a_stream_over_its_time_ends_with_an_error(
         yield [{"y": request["n"]} for request in requests]
         await asyncio.Event().wait()
 
-    model = serve(waits if asynchronous else endless, execution_timeout_s=1.0)
+    model = serve(waits if asynchronous else endless, execution_timeout_s=2.0)
     with Streaming(daemon.grpc, model.name, {"n": _number(3)}) as stream:
         answers = iter(stream)
         assert next(answers)["y"].item() == 3
@@ -298,8 +299,9 @@ def test_a_stream_is_finished_before_its_model_goes(
         with ThreadPoolExecutor(1) as threads:
             gone = threads.submit(model.unregister)
             assert len(list(answers)) == 49
-            # Before the client gives up its stream, and long before the grace period is over.
-            gone.result(timeout=20)
+            # Before the client gives up its stream, and before the grace period is over.
+            gone.result(timeout=100)
+    assert '"batches still run after the grace period", "model": "leaving"' not in daemon.said()
 
 
 def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers() -> None:

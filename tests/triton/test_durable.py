@@ -23,6 +23,8 @@ from pytriton.model_config import ModelConfig, Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
+#: Some start four daemons, one after the other.
+pytestmark = pytest.mark.timeout(400)
 
 
 def adder(step: float) -> Callable[[Any], Any]:
@@ -180,9 +182,11 @@ def test_rolling_back_fails_no_request(tmp_path: Path) -> None:
             daemon.client.rollback("model")
         register(daemon, 2, replace=True)
         with under_load(daemon, clients=2) as load:
+            load.wait(4)
             for expected in (2, 3):
                 daemon.client.model("model").rollback()
                 assert answer(daemon) == expected
+                load.wait(4)
         assert set(load.answers) == {2, 3}
 
 

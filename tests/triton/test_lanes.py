@@ -236,6 +236,8 @@ def test_a_batch_that_waits_behind_one_that_ends_the_worker(
     with pytest.raises(InferenceServerException, match=r"SIGKILL.* while it ran this batch"):
         dying.result()
     assert calls(tmp_path) == [[DIE + 1], [3]]
+    # The client hears of the end before what the worker had started is ended, too, and the end is noted.
+    eventually(lambda: sum(len(instance.ends) for instance in model.instances), "the end is noted")
     assert sum(len(instance.ends) for instance in model.instances) == 1
 
 
@@ -303,9 +305,13 @@ def all_have_their_lanes(model: Model, instances: int, spares: int = 0) -> None:
 def test_scaling_and_replacing_fails_no_request(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """And in the end every worker has its lanes."""
+    """And in the end every worker has its lanes.
+
+    Few clients: a thread of tritonserver's (2.51) that shall end is told so by a queue of its own, into which it looks
+    only when nothing waits in the model's. With more clients than proxies, that may be never: 50 s and more were seen.
+    """
     model = serve(slow, PLAIN, on_crash="fail")
-    with Load(daemon, threads, 8) as load:
+    with Load(daemon, threads, 3) as load:
         for count in (2, 1):
             model.scale(count)
             load.go_on()
@@ -347,10 +353,10 @@ def test_waiting_on_a_lane_is_not_hanging(
     """The third batch waits longer than a batch may run."""
 
     def slower(requests: Any) -> Any:
-        time.sleep(0.7)
+        time.sleep(2)
         return [{"y": request["x"] * 2} for request in requests]
 
-    model = serve(slower, PLAIN, lanes=3, execution_timeout_s=1.2, on_crash="fail")
+    model = serve(slower, PLAIN, lanes=3, execution_timeout_s=3.9, on_crash="fail")
     asked = [threads.submit(ask, daemon, np.full(1, k, np.float32)) for k in range(6)]
     assert [one.result().tolist() for one in asked] == [[2.0 * k] for k in range(6)]
     assert [(i.restarts, i.ends) for i in model.instances] == [(0, [])]

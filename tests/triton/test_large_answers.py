@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 import numpy as np
 import psutil
 from support.inference import Inference
-from support.running import RunningDaemon
+from support.running import RunningDaemon, eventually
 
 from pytriton.model_config import Tensor
 
@@ -31,13 +32,23 @@ def test_once_warm_no_fresh_memory_is_touched() -> None:
             [Tensor(name="y", dtype=np.float32, shape=(_SIZE,))],
             progress=False,
         )
-        (server,) = (one for one in daemon.children() if one.name() == "tritonserver")
+        server = psutil.Process(daemon.client.status().server.pid)
         with ThreadPoolExecutor(_CLIENTS) as clients:
             ask = partial(_ask, daemon.http)
             assert set(clients.map(ask, [_REQUESTS] * _CLIENTS)) == {_SIZE}
-            before = _faults(server)
-            list(clients.map(ask, [_REQUESTS] * _CLIENTS))
-        assert (_faults(server) - before) / (_CLIENTS * _REQUESTS) < 100
+            eventually(partial(_few_faults, server, clients, ask), "no memory is touched anew")
+
+
+def _few_faults(
+    server: psutil.Process, clients: ThreadPoolExecutor, ask: Callable[[int], float]
+) -> bool:
+    """Whether one more round touches few pages anew.
+
+    More answers than ever before may be under way at once, and take their first memory: then it is not the last round.
+    """
+    before = _faults(server)
+    list(clients.map(ask, [_REQUESTS] * _CLIENTS))
+    return (_faults(server) - before) / (_CLIENTS * _REQUESTS) < 100
 
 
 def _ask(address: str, times: int) -> float:

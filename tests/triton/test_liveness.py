@@ -26,7 +26,7 @@ from pytriton.model_config import Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 #: So that a test need not wait long; what a loaded machine makes late still counts as an answer.
-SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 3.0}
+SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 6.0}
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         asked = [threads.submit(_infer, addresses[protocol], protocol) for protocol in PROTOCOLS]
         for one in asked:
             with pytest.raises((InferenceServerException, OSError, HTTPConnectionClosed)):
-                one.result(timeout=60)
+                one.result(timeout=100)
     eventually(lambda: not psutil.pid_exists(pid), "the hanging one is ended")
-    eventually(lambda: _serves_anew(daemon, pid), "another one is up", 60)
+    eventually(lambda: _serves_anew(daemon, pid), "another one is up")
     for model in before.models:
         daemon.client.model(model.name).wait_ready()
     after = daemon.client.status()
@@ -100,19 +100,20 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
         eventually(partial(_ready, daemon, protocol), "tritonserver serves the model")
         assert _infer(getattr(daemon, protocol), protocol) in workers(before)[0]
     said = daemon.said()
-    assert "no sign of life for 3 s (server_probe_timeout_s); its state was T (stopped)" in said
+    assert "no sign of life for 6 s (server_probe_timeout_s); its state was T (stopped)" in said
 
 
 def _serves_anew(daemon: RunningDaemon, former: int) -> bool:
     server = daemon.client.status().server
-    return server.state == "ready" and server.pid != former
+    # One that has just been killed has no pid, and its state may still be "ready".
+    return server.state == "ready" and server.pid not in (None, former)
 
 
 def _ready(daemon: RunningDaemon, protocol: str) -> bool:
     connection = Inference(protocol, getattr(daemon, protocol))
     try:
         return connection.is_ready("model")
-    except (InferenceServerException, OSError):
+    except (InferenceServerException, OSError, HTTPConnectionClosed):
         return False  # not listening yet
     finally:
         connection.close()
@@ -131,6 +132,7 @@ def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> 
         assert _server_pid(daemon) == pid
 
 
+@pytest.mark.timeout(400)  # 1.3 GB go there and back
 def test_a_busy_server_is_left_alone(tmp_path: Path) -> None:
     """All the load that this machine can make, and questions all the time."""
     with RunningDaemon.start(server_probe_interval_s=0.001, server_probe_timeout_s=10) as daemon:
@@ -155,10 +157,16 @@ def test_a_registration_does_not_wait_for_a_hanging_server(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """It fails as with a server that ended, and can be repeated."""
-    os.kill(_server_pid(daemon), signal.SIGSTOP)
+    pid = _server_pid(daemon)
+
+    def halting() -> Any:
+        # By the worker, when all that it takes time for is done: else another tritonserver might be up before that.
+        os.kill(pid, signal.SIGSTOP)
+        return lambda requests: [{"y": request["x"]} for request in requests]
+
     with pytest.raises(PyTritonDaemonError, match="tritonserver"):
-        _register(daemon, tmp_path)
-    eventually(lambda: daemon.client.status().server.state == "ready", "it is up again", 60)
+        daemon.client.register(halting, "model", X, Y, factory=True, progress=False)
+    eventually(lambda: _serves_anew(daemon, pid), "it is up again")
     _register(daemon, tmp_path)
     assert _infer(daemon.grpc, "grpc") > 0
 

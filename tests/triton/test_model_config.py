@@ -120,7 +120,7 @@ def test_a_sequence_stays_with_one_worker(daemon: RunningDaemon, strategy: str) 
     """Three sequences at once on two workers: each keeps its state, and its worker, to its end."""
     name = f"sums-{strategy}"
     section: dict[str, Any] = {
-        "max_sequence_idle_microseconds": 30_000_000,
+        "max_sequence_idle_microseconds": 100_000_000,
         "control_input": _CONTROLS,
         strategy: {} if strategy == "direct" else {"max_candidate_sequences": 4},
     }
@@ -174,7 +174,7 @@ def test_a_rate_limiter_keeps_instances_apart(
     name = f"limited-{limited}"
     group = {"rate_limiter": {"resources": [{"name": "token", "count": 1}], "priority": 2}}
     config = ModelConfig(max_batch_size=1, extra={"instance_group": [group]} if limited else None)
-    callable_ = _Overlaps(tmp_path, 0.5 if limited else 20.0)
+    callable_ = _Overlaps(tmp_path, 0.5 if limited else 50.0)
     daemon.client.register(
         callable_, name, [X], [Y], config=config, instances=2, lanes=1, progress=False
     )
@@ -302,6 +302,8 @@ def test_every_worker_is_warm_before_it_serves(daemon: RunningDaemon, tmp_path: 
     for pid in before:
         os.kill(pid, 9)
     eventually(lambda: len(list(folder.iterdir())) == 6, "three new workers, each warmed up")
+    # A worker's file is written in the first of its three calls.
+    daemon.client.model("warm").wait_ready()
     assert _ask(daemon.http, "warm") == first
 
 

@@ -19,6 +19,9 @@ from support.running import RunningDaemon, eventually
 from support.streaming import Streaming
 from tritonclient.utils import InferenceServerException
 
+#: The first test waits for two servers with all examples.
+pytestmark = pytest.mark.timeout(600)
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "model_py"
 MODELS = sorted(path.name for path in EXAMPLES.iterdir() if (path / "1" / "model.py").exists())
 

@@ -148,7 +148,7 @@ def test_the_next_request_begins_while_a_coroutine_waits(daemon: RunningDaemon) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert answers == {"one": [b"one"], "two": [b"two"]}
 
 

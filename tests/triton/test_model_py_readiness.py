@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,13 @@ def health(daemon: RunningDaemon, model: str) -> int:
         return error.code
 
 
+def say(answers: Path, instance: str, text: str) -> None:
+    """Have an instance answer so, from one moment to the other: it may be reading."""
+    new = answers.parent / f"new-{instance}"
+    new.write_text(text)
+    new.rename(answers / instance)
+
+
 def make(folder: Path, answers: Path, more: str = IS_READY, config: str = CONFIG) -> Path:
     return make_model(folder, more=more.replace("FOLDER", repr(str(answers))), config=config)
 
@@ -81,7 +89,7 @@ def test_one_instance_of_two_is_not_ready_and_the_other_serves(
     answers = tmp_path / "answers"
     answers.mkdir()
     for instance in ("moody_0_0", "moody_0_1"):
-        (answers / instance).write_text("yes")
+        say(answers, instance, "yes")
     config = CONFIG + "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
     model = daemon.client.register_model(make(tmp_path / "moody", answers, config=config))
 
@@ -89,7 +97,7 @@ def test_one_instance_of_two_is_not_ready_and_the_other_serves(
         return [one.state for one in model.instances]
 
     assert states() == ["ready", "ready"]
-    (answers / "moody_0_0").write_text("no")
+    say(answers, "moody_0_0", "no")
     eventually(lambda: states() == ["unready", "ready"], lambda: str(states()))
     name = "self.args['model_instance_name']"
     # A proxy sees that its lane is closed when it has a batch.
@@ -99,14 +107,14 @@ def test_one_instance_of_two_is_not_ready_and_the_other_serves(
     )
     assert {ask(daemon, "moody", name) for _ in range(20)} == {"moody_0_1"}
     assert health(daemon, "moody") == 200
-    (answers / "moody_0_1").write_text("raise")
+    say(answers, "moody_0_1", "raise")
     eventually(lambda: health(daemon, "moody") == 400, "the model is not ready")
     assert model.info().state == "unready"
     lines = [json.loads(line) for line in daemon.client.logs("moody")]
     assert any("the database is gone" in one["event"] for one in lines)
     assert "is_ready() raised OSError: the database is gone" in daemon.said()
     for instance in ("moody_0_0", "moody_0_1"):
-        (answers / instance).write_text("yes")
+        say(answers, instance, "yes")
     eventually(lambda: health(daemon, "moody") == 200, "the model is ready again")
     model.wait_ready()
     assert {ask(daemon, "moody", "6 * 7") for _ in range(10)} == {"42"}
@@ -124,11 +132,20 @@ def test_a_registration_waits_for_it(daemon: RunningDaemon, tmp_path: Path) -> N
     daemon.client.register_model(later)
     assert int(ask(daemon, "later", "self.asked")) > 2
     never = make_model(tmp_path / "never", more="    def is_ready(self):\n        return False\n")
-    with pytest.raises(RegistrationError, match=r"is_ready\(\) returned False.*load_timeout_s=3"):
-        daemon.client.register_model(never, load_timeout_s=3.0)
+    assert "is_ready() returned False" in why_not(daemon, never)
     wrong = make_model(tmp_path / "wrong", more="    def is_ready(self):\n        return 'yes'\n")
-    with pytest.raises(RegistrationError, match=r"returned 'yes', which is no bool"):
-        daemon.client.register_model(wrong, load_timeout_s=2.0)
+    assert "returned 'yes', which is no bool" in why_not(daemon, wrong)
+
+
+def why_not(daemon: RunningDaemon, folder: Path) -> str:
+    """Return why a registration fails that has a little time.
+
+    The worker says why when the time is nearly over. Where its start took most of a second or more, the dispatcher's
+    clock is first; then the worker's last lines say so.
+    """
+    with pytest.raises(RegistrationError, match="load_timeout_s") as failed:
+        daemon.client.register_model(folder, load_timeout_s=6.0)
+    return f"{failed.value}\n{failed.value.remote_traceback}"
 
 
 def test_one_that_does_not_return_is_not_ready(daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -154,29 +171,26 @@ def test_streams_under_way_are_answered_to_their_end(daemon: RunningDaemon, tmp_
     answers = tmp_path / "answers"
     answers.mkdir()
     for instance in ("streaming_0_0", "streaming_0_1"):
-        (answers / instance).write_text("yes")
+        say(answers, instance, "yes")
     config = CONFIG + "model_transaction_policy { decoupled: true }\n"
     config += "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
     folder = make(tmp_path / "streaming", answers, STREAMING + IS_READY, config)
     model = daemon.client.register_model(folder)
+    told: list[Iterator[Any]] = []
+    first: set[str] = set()
     with ExitStack() as streams:
-        asked = [
-            streams.enter_context(
-                Streaming(daemon.grpc, "streaming", {"what": np.array([b"x"], np.object_)})
-            )
-            for _ in range(2)
-        ]
-        told = [iter(stream) for stream in asked]
-        first = {str(next(one)["told"][0].decode()) for one in told}
-        (answers / "streaming_0_0").write_text("no")
+        # Each is taken at once and answered later, so one instance may well take several of them.
+        while first != {"streaming_0_0", "streaming_0_1"} and len(told) < 50:
+            stream = Streaming(daemon.grpc, "streaming", {"what": np.array([b"x"], np.object_)})
+            told.append(iter(streams.enter_context(stream)))
+            first.add(str(next(told[-1])["told"][0].decode()))
+        say(answers, "streaming_0_0", "no")
         eventually(
             lambda: [one.state for one in model.instances] == ["unready", "ready"],
             "it is not ready",
         )
         (answers / "go").touch()
-        assert [[str(rest["told"][0].decode()) for rest in one] for one in told] == [
-            ["end"],
-            ["end"],
-        ]
+        rests = [[str(rest["told"][0].decode()) for rest in one] for one in told]
+        assert rests == [["end"]] * len(told)
     assert first == {"streaming_0_0", "streaming_0_1"}
     assert sum(one.restarts for one in model.instances) == 0

@@ -46,7 +46,7 @@ def _mode(path: Path) -> int:
 
 
 def _regions(daemon: RunningDaemon) -> list[Path]:
-    return [path for path in Path("/dev/shm").iterdir() if f"-{daemon.process.pid}-" in path.name]
+    return [Path("/dev/shm", name) for name in daemon.regions()]
 
 
 def _check_modes(daemon: RunningDaemon) -> None:
@@ -109,7 +109,7 @@ def test_files_and_shared_memory_are_private_at_all_times(
             eventually((tmp_path / "loading").exists, "a worker loads")
             _check_modes(fresh_daemon)
             (tmp_path / "go").touch()
-            registering.result(timeout=60)
+            registering.result(timeout=100)
             for protocol in PROTOCOLS:
                 connection = Inference(protocol, getattr(fresh_daemon, protocol))
                 megabytes = np.ones((1, 1 << 22), np.float32)  # the region grows

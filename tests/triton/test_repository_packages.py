@@ -16,6 +16,7 @@ from support.running import RunningDaemon, eventually
 X = np.ones((1, 4), np.float32)
 
 
+@pytest.mark.timeout(600)
 def test_missing_packages_are_installed_where_that_is_allowed(tmp_path: Path) -> None:
     """The cached environment is the same for both models, and for every run of this test on a machine."""
     bare = tmp_path / "bare"

@@ -23,6 +23,8 @@ ROUNDS = int(os.environ.get("PYTRITON_ROUNDS", "12"))
 WARM_UP = 4
 #: What noise in the resident set is: per round, and in all.
 GROWTH_BYTES = 16 << 20
+#: Pools of threads (asyncio's, gRPC's) grow when two tasks happen to meet; a leak would have one more each round.
+THREADS_SLACK = ROUNDS // 2
 
 
 @batch
@@ -45,7 +47,7 @@ def _footprint(daemon: RunningDaemon) -> dict[str, object]:
             str(path.relative_to(runtime_dir)) for path in runtime_dir.rglob("*")
             if not str(path.relative_to(runtime_dir)).startswith(("logs/", "backends/"))
         ),
-        "/dev/shm": sorted(e.name for e in os.scandir("/dev/shm") if f"-{daemon.process.pid}-" in e.name),
+        "/dev/shm": sorted(daemon.regions()),
     }  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def _resident(daemon: RunningDaemon) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120 + 10 * ROUNDS)
+@pytest.mark.timeout(400 + 20 * ROUNDS)
 def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
     """After each round: no process, descriptor, thread, socket, file or shared memory more than before."""
     connection = Inference("http", fresh_daemon.http)
@@ -87,7 +89,6 @@ def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
     eventually(
         lambda: not _more(settled, _footprint(fresh_daemon)),
         lambda: f"before: {settled}\nnow: {_footprint(fresh_daemon)}",
-        15,
     )
     growth = _resident(fresh_daemon) - resident
     print(f"{ROUNDS} rounds: resident memory grew by {growth / 2**20:.1f} MiB; footprint {settled}")
@@ -108,6 +109,10 @@ def _more(before: dict[str, object], now: dict[str, object]) -> dict[str, object
     return {
         what: value
         for what, value in now.items()
-        if (isinstance(value, int) and value > int(str(before[what])))
+        if (isinstance(value, int) and value > int(str(before[what])) + _slack(what))
         or (not isinstance(value, int) and value != before[what])
     }
+
+
+def _slack(what: str) -> int:
+    return THREADS_SLACK if what.endswith("threads") else 0

@@ -27,6 +27,8 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runner import InferResult, Runner, RunnerArgumentError
 
 pytest.importorskip("onnxruntime")
+#: The first test waits for all models of the repository.
+pytestmark = pytest.mark.timeout(600)
 
 Array = Any
 ONNX_CONFIG = """
@@ -78,7 +80,7 @@ def daemon(repository: Path) -> Iterator[RunningDaemon]:
         eventually(
             lambda: all(one.state != "loading" for one in running.client.repository()),
             "loaded",
-            90,
+            300,
         )
         yield running
 
@@ -329,7 +331,7 @@ def test_versions_change_under_load_without_a_failed_request(
     seen: list[float] = []
 
     def newest_is(wanted: float) -> bool:
-        return seen[-1] == wanted
+        return seen[-1:] == [wanted]
 
     def ask() -> int:
         count = 0
@@ -341,6 +343,7 @@ def test_versions_change_under_load_without_a_failed_request(
     with ThreadPoolExecutor(3) as pool:
         asking = [pool.submit(ask) for _ in range(3)]
         try:
+            eventually(functools.partial(newest_is, 2.0), "the first version answers")
             for version in (2, 3):
                 repositories.add_affine(repository, "moving", {version: 1.0 + version})
                 runner.sync.load_model("moving")
@@ -411,7 +414,7 @@ def test_models_are_back_after_tritonserver_was_killed(daemon: RunningDaemon) ->
         except (ModelNotFoundError, PyTritonClientError):  # it is being started
             return False
 
-    eventually(answers, "both kinds of models answer again", 60)
+    eventually(answers, "both kinds of models answer again", 200)
     runner.close()
 
 

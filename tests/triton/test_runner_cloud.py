@@ -46,7 +46,7 @@ def s3(tmp_path: Path) -> Iterator[str]:
         assert process.poll() is None, (tmp_path / "moto.log").read_text()
         try:
             put(f"{address}/models")
-        except urllib.error.URLError:
+        except (urllib.error.URLError, ConnectionError):
             return False
         return True
 

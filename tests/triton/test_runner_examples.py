@@ -53,18 +53,18 @@ def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) 
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}"):
                 return True
-        except urllib.error.URLError:
+        except (urllib.error.URLError, ConnectionError):
             return False
 
     family: list[psutil.Process] = []
     try:
-        eventually(answers, lambda: f"the service answers; it said: {log.read_text()}", 90)
+        eventually(answers, lambda: f"the service answers; it said: {log.read_text()}", 300)
         family = psutil.Process(process.pid).children(recursive=True)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
-    _, alive = psutil.wait_procs(family, timeout=20)
+        process.wait(100)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
 
 
@@ -108,6 +108,7 @@ def bentoml_service(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_web_service_in_front_of_a_repository(service: str) -> None:
     _, images, labels = repositories.trained_on_digits()
     for model in ("digits_mlp", "digits_trees"):

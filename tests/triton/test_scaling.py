@@ -40,7 +40,7 @@ def serve(daemon: RunningDaemon) -> Iterator[Serve]:
 
 def is_ready(daemon: RunningDaemon, name: str) -> bool:
     try:
-        urlrequest.urlopen(f"http://{daemon.http}/v2/models/{name}/ready", timeout=10).close()
+        urlrequest.urlopen(f"http://{daemon.http}/v2/models/{name}/ready", timeout=60).close()
     except HTTPError as error:
         error.close()
         return False
@@ -78,7 +78,7 @@ def test_readiness_follows_the_workers(tmp_path: Path) -> None:
         assert model.info().state == "unready"
         inference = Inference("grpc", daemon.grpc)
         with pytest.raises(InferenceServerException, match="gated"):
-            inference.infer("gated", {"x": ONES}, client_timeout=30)
+            inference.infer("gated", {"x": ONES}, client_timeout=100)
         gate.touch()
         eventually(lambda: is_ready(daemon, "gated"), "the model is ready again")
         model.wait_ready()
@@ -102,7 +102,7 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
         model = daemon.client.register(factory, "once", X, Y, factory=True, progress=False)
         inference = Inference("grpc", daemon.grpc)
         with pytest.raises(InferenceServerException, match="SIGKILL"):
-            inference.infer("once", {"x": ONES * KILL}, client_timeout=30)
+            inference.infer("once", {"x": ONES * KILL}, client_timeout=100)
         eventually(lambda: not is_ready(daemon, "once"), "the model is not ready")
         assert model.info().state == "unready"
         marker.unlink()
@@ -119,7 +119,8 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
 def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
     """Up and down under load; then there are as many workers and proxies as asked for."""
     model = serve(Unruly(tmp_path), on_crash="fail")
-    with under_load(daemon) as load:
+    # Not more clients: tritonserver (2.51) ends an instance when nothing waits for any, see test_lanes.py.
+    with under_load(daemon, clients=2) as load:
         for count in (3, 1, 2):
             model.scale(count)
             load.wait(30)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.running import eventually
 from support.scripts import Script
 from support.seed_stubs.asking import answer
 
@@ -24,11 +25,15 @@ ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "support" / "seed_stubs"
 FOLDER = Path(os.environ.get("PYTRITON_SEEDS") or ROOT.parent / "shared" / "seeds")
 DOCUMENTS = {path.name[:3]: path for path in sorted(FOLDER.glob("00[012]-pytriton-*.md"))}
-pytestmark = pytest.mark.skipif(
-    len(DOCUMENTS) != 3,
-    reason=f"PyTriton's three documents (000-, 001-, 002-pytriton-*.md) are not in {FOLDER}; "
-    "PYTRITON_SEEDS=FOLDER names theirs",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        len(DOCUMENTS) != 3,
+        reason=f"PyTriton's three documents (000-, 001-, 002-pytriton-*.md) are not in {FOLDER}; "
+        "PYTRITON_SEEDS=FOLDER names theirs",
+    ),
+    #: A test may wait for the scripts of others, which run side by side.
+    pytest.mark.timeout(600),
+]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SHELL = re.compile(r"^(PYTRITON_\w+)=(\S+) python my_script\.py$", re.MULTILINE)
 #: Scripts that run side by side.
@@ -196,7 +201,10 @@ def test_it_serves_until_it_is_told_to_end(program: Program, tmp_path: Path) -> 
         written = written.replace("    # ...\n", bound)
     with script_of(written, tmp_path) as script:
         script.wait_for("Press CTRL+C")
-        *_, address = re.findall(r"Started HTTPService at (\S+)", script.said())
+        address = eventually(  # another line than the one above, by another writer
+            lambda: re.findall(r"Started HTTPService at (\S+)\s", script.said())[-1:],
+            lambda: f"it says where it listens; it said:\n{script.said()}",
+        )[0]
         with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=60) as response:
             assert response.status == 200
         if "MyModel" in written:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from geventhttpclient.response import HTTPConnectionClosed
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -86,7 +87,7 @@ def test_shutdown_by_a_client(fresh_daemon: RunningDaemon) -> None:
     """The same over the control socket."""
     _register(fresh_daemon, _slow(Path("/"), 0))
     fresh_daemon.client.shutdown()
-    assert fresh_daemon.process.wait(30) == ExitCode.OK
+    assert fresh_daemon.process.wait(100) == ExitCode.OK
 
 
 def test_the_grace_period_ends(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
@@ -125,14 +126,13 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
     family = fresh_daemon.children()
     fresh_daemon.process.kill()
     fresh_daemon.process.wait()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
     assert server is not None
 
-    def left() -> list[str]:
-        return [e.name for e in os.scandir("/dev/shm") if f"-{fresh_daemon.process.pid}-" in e.name]
-
-    eventually(lambda: not left(), lambda: f"nothing left in /dev/shm: {left()}", 5)
+    eventually(
+        lambda: not fresh_daemon.regions(), lambda: f"nothing left: {fresh_daemon.regions()}"
+    )
 
 
 def test_tritonserver_is_started_again_and_workers_keep_their_models(
@@ -162,10 +162,12 @@ def test_tritonserver_is_started_again_and_workers_keep_their_models(
         connection = Inference("http", fresh_daemon.http)
         try:
             return connection.is_ready("model")
+        except (OSError, HTTPConnectionClosed):
+            return False  # not listening yet
         finally:
             connection.close()
 
-    eventually(served_again, "another tritonserver serves the model", 30)
+    eventually(served_again, "another tritonserver serves the model", 100)
     connection = Inference("http", fresh_daemon.http)
     answer = connection.infer("model", {"x": np.zeros((1, 1), np.float32)})["y"]
     connection.close()
@@ -184,7 +186,7 @@ def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
     _register(fresh_daemon, infer)
     with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
         _ask(fresh_daemon)
-    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
+    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
     assert "the GPU has fallen off the bus" in fresh_daemon.said()
 
 
@@ -204,7 +206,7 @@ def test_an_unrecoverable_error_lets_others_finish(
         connection.infer("broken", {"x": ONES})
     connection.close()
     assert asked.result().tolist() == (ONES * 2).tolist()
-    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
+    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
 
 
 def test_a_stop_in_the_middle_of_a_registration(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc
 from support.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.under_load import under_load
@@ -36,6 +40,9 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.ipc.lane import Batch, Lane
 from pytriton.model_config import DynamicBatcher, ModelConfig
+
+#: What a batch may take that takes no time: long, where others want the same cores.
+PATIENCE_S = 3.0
 
 
 @pytest.fixture
@@ -95,7 +102,9 @@ def test_what_a_worker_had_not_begun_is_never_lost(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
     """Even with on_crash="fail": workers are killed under load while idle or busy; only begun batches fail."""
-    model = serve(Unruly(tmp_path), instances=2, on_crash="fail")
+    # One request in a batch, and one batch in a worker: each kill fails one at most.
+    one = ModelConfig(max_batch_size=1)
+    model = serve(Unruly(tmp_path), instances=2, on_crash="fail", config=one, lanes=1)
     with under_load(daemon, tolerant=True) as load:
         for _ in range(6):
             model.wait_ready()
@@ -115,8 +124,8 @@ def test_how_a_worker_ended_is_recorded(inference: Inference, serve: Serve, tmp_
     inference.infer("model", {"x": ONES})
     with pytest.raises(InferenceServerException, match="SIGSEGV"):
         inference.infer("model", {"x": ONES * SEGFAULT})
-    model.wait_ready()
-    (end,) = model.instances[0].ends
+    # Until the daemon has looked after its end, the instance counts as ready.
+    (end,) = eventually(lambda: model.instances[0].ends, "the end is recorded")
     assert (end.signal, end.exit_code, end.batches, end.in_batch) == ("SIGSEGV", None, 1, True)
     assert end.peak_memory > 10 << 20
     trace = "\n".join(end.lines)
@@ -125,29 +134,39 @@ def test_how_a_worker_ended_is_recorded(inference: Inference, serve: Serve, tmp_
 
 
 def test_a_client_that_goes_away_does_not_touch_its_batch_mates(
-    daemon: RunningDaemon, serve: Serve
+    daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
     """Three requests are batched; one client gives up meanwhile; the others are answered."""
 
     def slow(requests: Any) -> Any:
-        time.sleep(1)
+        (tmp_path / "begun").touch()
+        eventually((tmp_path / "go").exists, "the client has gone")
+        time.sleep(0.5)  # tritonserver has heard of it by now, mostly
         return [{"y": request["x"] * len(requests)} for request in requests]
 
-    batcher = DynamicBatcher(max_queue_delay_microseconds=300_000)
+    # However late the third comes, the batch waits for it.
+    batcher = DynamicBatcher(max_queue_delay_microseconds=60_000_000)
     serve(slow, config=ModelConfig(max_batch_size=3, batcher=batcher))
+    tensor = tritonclient.grpc.InferInput("x", list(ONES.shape), "FP32")
+    tensor.set_data_from_numpy(ONES)
+    with ExitStack() as clients:
+        outcomes: list[queue.Queue[Any]] = [queue.Queue() for _ in range(3)]
+        calls = []
+        for outcome in outcomes:
+            client = tritonclient.grpc.InferenceServerClient(daemon.grpc)
+            clients.callback(client.close)
+            calls.append(client.async_infer("model", [tensor], partial(_note, outcome)))
+        eventually((tmp_path / "begun").exists, "the batch has begun")
+        calls[1].cancel()
+        gone = outcomes[1].get(timeout=60)
+        (tmp_path / "go").touch()
+        answers = [outcomes[number].get(timeout=60) for number in (0, 2)]
+    assert "cancelled" in str(gone)
+    assert [answer.as_numpy("y")[0, 0] for answer in answers] == [3, 3]
 
-    def ask(timeout_s: float) -> Any:
-        connection = Inference("grpc", daemon.grpc)
-        try:
-            return connection.infer("model", {"x": ONES}, client_timeout=timeout_s)["y"][0, 0]
-        finally:
-            connection.close()
 
-    with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(ask, timeout_s) for timeout_s in (30, 0.7, 30)]
-    assert [one.result() for one in (asked[0], asked[2])] == [3, 3]
-    with pytest.raises(InferenceServerException, match="Deadline"):
-        asked[1].result()
+def _note(outcome: queue.Queue[Any], result: Any, error: Any) -> None:
+    outcome.put(error or result)
 
 
 def test_a_proxy_that_is_killed() -> None:
@@ -161,20 +180,15 @@ def test_a_proxy_that_is_killed() -> None:
                 _stub(daemon).kill()
                 eventually(lambda: _error_of(inference) is None, "another proxy has been started")
             assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
-            assert len(_regions(daemon)) == 1
+            eventually(lambda: len(daemon.regions()) == 1, lambda: str(daemon.regions()))
             _stub(daemon).kill()
         inference.close()
         assert "batches still run after the grace period" not in daemon.said()
 
 
-def _regions(daemon: RunningDaemon) -> list[str]:
-    return [e.name for e in os.scandir("/dev/shm") if f"-{daemon.process.pid}-" in e.name]
-
-
 def _stub(daemon: RunningDaemon) -> psutil.Process:
     """The newest proxy's process."""
-    stubs = [child for child in daemon.children() if "stub" in child.name()]
-    return max(stubs, key=lambda stub: stub.create_time())
+    return max(daemon.stubs(), key=lambda stub: stub.create_time())
 
 
 # ── spares ───────────────────────────────────────────────────────────────────────────────────────
@@ -203,10 +217,10 @@ def test_a_batch_that_hangs_is_answered_and_its_worker_replaced(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """The log has the stacks of the hung worker; it is not tried again."""
-    model = serve(Unruly(tmp_path), execution_timeout_s=0.5)
+    model = serve(Unruly(tmp_path), execution_timeout_s=PATIENCE_S)
     pid = model.instances[0].pid
-    with pytest.raises(InferenceServerException, match=r"0.5 s \(execution_timeout_s\)"):
-        inference.infer("model", {"x": ONES * HANG}, client_timeout=30)
+    with pytest.raises(InferenceServerException, match=r"3 s \(execution_timeout_s\)"):
+        inference.infer("model", {"x": ONES * HANG}, client_timeout=100)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
     assert batches(tmp_path, HANG) == 1
     model.wait_ready()
@@ -218,19 +232,22 @@ def test_a_stopped_worker_is_replaced_and_its_batch_tried_again(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """It had not taken the batch, so nothing is lost."""
-    model = serve(Unruly(tmp_path), execution_timeout_s=0.5)
+    model = serve(Unruly(tmp_path), execution_timeout_s=PATIENCE_S)
     inference.infer("model", {"x": ONES})
     pid = model.instances[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    assert inference.infer("model", {"x": ONES}, client_timeout=30)["y"].tolist() == ONES.tolist()
+    assert inference.infer("model", {"x": ONES}, client_timeout=100)["y"].tolist() == ONES.tolist()
     assert model.instances[0].pid != pid
 
 
 def test_waiting_for_another_batch_is_not_hanging(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
-    """Two proxies share one worker, the other has been given up: each batch has its own time."""
+    """Two proxies share one worker, the other has been given up: each batch has its own time.
+
+    It takes longer than one batch by more than a busy machine adds to that, and less than two.
+    """
     marker = tmp_path / "loaded"
 
     def factory() -> Any:
@@ -238,7 +255,7 @@ def test_waiting_for_another_batch_is_not_hanging(
             raise RuntimeError("no more workers")
 
         def slow(requests: Any) -> Any:
-            time.sleep(0.7)
+            time.sleep(3)
             return [{"y": request["x"]} for request in requests]
 
         return slow
@@ -246,7 +263,7 @@ def test_waiting_for_another_batch_is_not_hanging(
     with RunningDaemon.start(worker_restart_limit=1, worker_backoff_s=0.01) as own:
         model = own.client.register(
             factory, "slow", X, Y, ModelConfig(max_batch_size=1), factory=True, instances=2,
-            execution_timeout_s=1.0, progress=False,
+            execution_timeout_s=5.5, progress=False,
         )  # fmt: skip
         marker.write_text("no more")
         pid = model.instances[0].pid
@@ -257,7 +274,7 @@ def test_waiting_for_another_batch_is_not_hanging(
         def ask() -> Any:
             connection = Inference("grpc", own.grpc)
             try:
-                return connection.infer("slow", {"x": ONES}, client_timeout=60)["y"]
+                return connection.infer("slow", {"x": ONES}, client_timeout=100)["y"]
             finally:
                 connection.close()
 
@@ -295,7 +312,7 @@ def test_a_peer_that_stalls_does_not_hold_a_worker_up(
         lane = Lane(silent, peer_trusted=True)
         lane.announce(7, os.open("/dev/null", os.O_RDONLY))
         greedy.connect(str(path))
-        greedy.settimeout(20)
+        greedy.settimeout(60)
         with pytest.raises(ConnectionError):
             _send_without_end(greedy)
         assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()

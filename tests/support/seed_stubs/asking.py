@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,15 @@ if TYPE_CHECKING:
     from pytriton.triton import Triton
 
 
+def say(*what: object) -> None:
+    """Print a line in one piece: unbuffered, `print` writes its parts one by one, and the log's may come between."""
+    sys.stdout.write(" ".join(map(str, what)) + "\n")
+    sys.stdout.flush()
+
+
 def ask(triton: Triton, name: str, *batches: Any) -> None:
     """Print a model's answer."""
-    print(name, answer(triton.http_url, name, *batches), flush=True)
+    say(name, answer(triton.http_url, name, *batches))
 
 
 def answer(url: str, name: str, *batches: Any) -> dict[str, Any]:
@@ -47,18 +54,18 @@ def _json(url: str, body: Any = None) -> Any:
 def call(infer_fn: Any) -> None:
     """Call a decorated callable without a server, well and badly."""
     good = infer_fn([Request({"x": np.ones((2, 1), np.float32)})])
-    print("called", [result["x"].tolist() for result in good])
+    say("called", [result["x"].tolist() for result in good])
     try:
         infer_fn([Request({"x": -np.ones((1, 1), np.float32)})])
     except PyTritonUnrecoverableError as error:
-        print("unrecoverable:", error, "because of", repr(error.__cause__))
+        say("unrecoverable:", error, "because of", repr(error.__cause__))
 
 
 def show_specs(*tensors: Any) -> None:
     """Print tensors: name, type, shape."""
     for tensor in tensors:
         one = tensor[0] if isinstance(tensor, tuple) else tensor  # the text has `Tensor(...),`
-        print("tensor", one.name, np.dtype(one.dtype).name, one.shape)
+        say("tensor", one.name, np.dtype(one.dtype).name, one.shape)
 
 
 def compare(documented: type) -> None:
@@ -71,4 +78,4 @@ def compare(documented: type) -> None:
     }
     wanted = {name: getattr(documented, name) for name in documented.__annotations__}
     other = [name for name, value in wanted.items() if real.get(name, "none") != value]
-    print(documented.__name__, len(wanted), "fields, other here:", other)
+    say(documented.__name__, len(wanted), "fields, other here:", other)
