@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support.running import RunningDaemon
 
-#: How long an example takes says nothing: two cores are shared by several tests.
-settings.register_profile("no deadline", deadline=None)
+#: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
+settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("no deadline")
 
 

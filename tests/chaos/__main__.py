@@ -62,8 +62,9 @@ def broken_promises(outcome: Outcome) -> list[str]:
     for name, one in outcome.ledger.accounts.items():
         counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
         problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]
-        if one.failed and (name not in FAULTS or FAULTS[name].free):
-            problems.append(f"{name}: {one.failed} requests failed, none may")
+        allowed = FAULTS[name].costs * one.injected if name in FAULTS else 0
+        if one.failed > allowed and (name not in FAULTS or FAULTS[name].free):
+            problems.append(f"{name}: {one.failed} requests failed, {allowed or 'none'} may")
     return problems
 
 

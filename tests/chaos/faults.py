@@ -27,10 +27,11 @@ _FULL_S = 2.0
 
 @dataclass(frozen=True)
 class Fault:
-    """`free`: no request of the load may fail because of it."""
+    """`free`: no request of the load may fail because of it, but for as many as it `costs` each time."""
 
     inject: Callable[[Ground, random.Random], None]
     free: bool
+    costs: int = 0
     #: It ends the daemon or tritonserver: then nothing can be served for a moment.
     heavy: bool = False
 
@@ -180,7 +181,8 @@ def fill_shm(ground: Ground, chance: random.Random) -> None:
 FAULTS: dict[str, Fault] = {
     "kill-worker": Fault(kill_worker, free=True),
     "kill-all-workers": Fault(kill_all_workers, free=True),
-    "stop-worker": Fault(stop_worker, free=True),
+    # One that stands still in the middle of a batch is taken to hang in it, and its batch is not tried again.
+    "stop-worker": Fault(stop_worker, free=True, costs=models.MAX_BATCH_SIZE),
     "leak-memory": Fault(leak_memory, free=True),
     "vanish": Fault(vanish, free=True),
     "replace": Fault(replace, free=True),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 from support.inference import Inference
-from support.running import RunningDaemon
+from support.running import AS_SHIPPED, RunningDaemon
 
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -53,7 +53,7 @@ def _gap_s(daemon: RunningDaemon, connection: Inference) -> float:
 def main() -> None:
     """Print the gaps."""
     for spares in (0, 1):
-        with RunningDaemon.start() as daemon:
+        with RunningDaemon.start(**AS_SHIPPED) as daemon:
             daemon.client.register(
                 _factory, "m", _X, _Y, ModelConfig(max_batch_size=8), factory=True, spares=spares,
                 progress=False,

@@ -29,6 +29,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "timed": {"execution_timeout_s": 3.0, "instances": 2},
     "bounded": {"limits": Limits(memory="160MiB", memory_hard="1GiB"), "max_batches": 20_000},
 }
+MAX_BATCH_SIZE = 8
 _X = [Tensor(name="x", dtype=np.int64, shape=(2,))]
 _Y = [Tensor(name="y", dtype=np.int64, shape=(1,))]
 
@@ -40,7 +41,9 @@ def right_answer(model: str, number: int) -> int:
 
 def register(client: DaemonClient, model: str, *, replace: bool = False) -> None:
     """Serve one of the models."""
-    config = ModelConfig(max_batch_size=8, batcher=DynamicBatcher(max_queue_delay_microseconds=500))
+    config = ModelConfig(
+        max_batch_size=MAX_BATCH_SIZE, batcher=DynamicBatcher(max_queue_delay_microseconds=500)
+    )
     client.register(
         _callable(SALTS[model]),
         model,

@@ -154,7 +154,8 @@ class LaneEnd(Function):
             accepted = self._read_all(end)
         finally:
             end.close()
-        assert len(os.listdir("/proc/self/fd")) == before, "descriptors were left open"
+        # Fewer, when a connection of the target before has come to its end meanwhile.
+        assert len(os.listdir("/proc/self/fd")) <= before, "descriptors were left open"
         return accepted
 
     def _read_all(self, end: Lane) -> bool:

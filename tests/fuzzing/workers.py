@@ -14,7 +14,7 @@ from fuzzing.values import Maker
 
 #: Connections that are open at once.
 _ABREAST = 16
-_ANSWER_S = 30.0
+_ANSWER_S = 60.0
 _PACKET_BYTES = 1 << 17
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from support.running import RunningDaemon, eventually
+from support.running import AS_SHIPPED, RunningDaemon, eventually
 
 CONFIG = """
 backend: "python"
@@ -133,7 +133,9 @@ def serve(system: str, options: argparse.Namespace) -> Tally:
         version.mkdir(parents=True)
         (version / "model.py").write_text(CODE.replace("PAUSE", str(options.pause_ms / 1000)))
         (version.parent / "config.pbtxt").write_text(CONFIG)
-        with RunningDaemon.start(model_repository=(str(repository),), **SYSTEMS[system]) as daemon:
+        with RunningDaemon.start(
+            model_repository=(str(repository),), **AS_SHIPPED, **SYSTEMS[system]
+        ) as daemon:
             eventually(lambda: _is_served(daemon), "the model is not loaded")
             until = time.time() + _FIRST_S + options.seconds
             arguments = (daemon.grpc, options.answers, until, cancelled)

@@ -15,7 +15,7 @@ import numpy as np
 
 from support.inference import Inference
 from support.plain_triton import plain_triton
-from support.running import RunningDaemon
+from support.running import AS_SHIPPED, RunningDaemon
 
 CONFIG = """
 backend: "python"
@@ -106,7 +106,7 @@ def stock(seconds: float, config: str) -> Tally:
 
 def ours(seconds: float, config: str) -> Tally:
     """Watch our workers."""
-    with tempfile.TemporaryDirectory() as folder, RunningDaemon.start() as daemon:
+    with tempfile.TemporaryDirectory() as folder, RunningDaemon.start(**AS_SHIPPED) as daemon:
         version = Path(folder) / "crash" / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(CODE)

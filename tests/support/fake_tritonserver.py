@@ -25,6 +25,7 @@ from pytriton.ipc.lane import (
     ResponseRef,
     TensorRef,
 )
+from support.running import eventually
 
 #: What the dispatcher says of a batch whose worker was lost.
 LOST = messages.Verdict("fail", "the worker was lost: é")
@@ -71,6 +72,10 @@ class Dispatcher:
         if isinstance(message, messages.LaneLost):
             return LOST
         return None
+
+    def is_left(self) -> bool:
+        """Whether the proxy has said that it ends."""
+        return any(isinstance(message, messages.Detach) for message in list(self.heard))
 
     def close(self) -> None:
         self._end.send(b"")
@@ -168,6 +173,10 @@ def run(
             },
         )
         workers.join()
+        if (
+            done.returncode == 0 and descriptors is None
+        ):  # what it said last may still be on its way
+            eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
     assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines(), dispatcher.heard
 

@@ -48,6 +48,17 @@ def eventually(
         time.sleep(0.02)
 
 
+#: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
+#: asks for it.
+_PATIENT = {
+    "unready_after_s": 60.0,
+    "server_probe_timeout_s": 30.0,
+    "server_start_timeout_s": 110.0,
+}
+#: The same as users have it, for what measures or shows that.
+AS_SHIPPED: dict[str, float] = {name: getattr(DaemonConfig(), name) for name in _PATIENT}
+
+
 @dataclass
 class RunningDaemon:
     """A daemon process of one test, in a runtime directory of its own, on free ports."""
@@ -62,7 +73,7 @@ class RunningDaemon:
         """Start a daemon and return when models can be registered."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
         runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
-        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **settings}
+        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **_PATIENT, **settings}
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
         log = runtime_dir / "stderr.log"
         with open(log, "wb") as stderr:

@@ -135,7 +135,7 @@ def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> 
 @pytest.mark.timeout(400)  # 1.3 GB go there and back
 def test_a_busy_server_is_left_alone(tmp_path: Path) -> None:
     """All the load that this machine can make, and questions all the time."""
-    with RunningDaemon.start(server_probe_interval_s=0.001) as daemon:
+    with RunningDaemon.start(server_probe_interval_s=0.001, server_probe_timeout_s=10) as daemon:
         _register(daemon, tmp_path, instances=2)
         pid = _server_pid(daemon)
         addresses = {protocol: getattr(daemon, protocol) for protocol in PROTOCOLS}

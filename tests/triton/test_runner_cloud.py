@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import repositories
+from support.ports import lasting_port
 from support.running import eventually
 
-from pytriton.dispatcher.ports import free_port
 from pytriton.exceptions import ModelNotFoundError
 from pytriton.runner import Runner
 
@@ -37,7 +37,7 @@ def s3(tmp_path: Path) -> Iterator[str]:
     command = os.environ.get("PYTRITON_TEST_MOTO") or shutil.which("moto_server")
     if command is None:
         pytest.skip("moto is not installed, and $PYTRITON_TEST_MOTO names no moto_server")
-    address = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    address = f"http://127.0.0.1:{lasting_port()}"
     with open(tmp_path / "moto.log", "wb") as log:
         port = address.rpartition(":")[2]
         process = subprocess.Popen([command, "-H", "127.0.0.1", "-p", port], stdout=log, stderr=log)

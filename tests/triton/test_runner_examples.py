@@ -16,9 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from support import repositories
+from support.ports import lasting_port
 from support.running import eventually
-
-from pytriton.dispatcher.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "runner"
@@ -74,7 +73,7 @@ def service(tmp_path: Path) -> Iterator[str]:
     """The address of the service with FastAPI, run by uvicorn."""
     for package in ("fastapi", "uvicorn", "lightgbm"):
         pytest.importorskip(package)
-    port = free_port("127.0.0.1")
+    port = lasting_port()
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", str(port)]
     command.append("service:app")
     folder = models(tmp_path)
@@ -94,7 +93,7 @@ def bentoml_service(tmp_path: Path) -> Iterator[str]:
     from benchmarks import environments
 
     python = environments.ensure("bentoml-example", ("bentoml>=1.4", "-e", str(ROOT)))
-    port = free_port("127.0.0.1")
+    port = lasting_port()
     command = [str(python), "-m", "bentoml", "serve", "service:Digits"]
     command += ["--working-dir", str(ROOT / "examples" / "bentoml")]
     command += ["--host", "127.0.0.1", "--port", str(port)]

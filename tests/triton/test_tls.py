@@ -67,7 +67,7 @@ def _infer(daemon: RunningDaemon, **tls: Any) -> Any:
     tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
     with tritonclient.grpc.InferenceServerClient(daemon.grpc, **tls) as client:
-        return client.infer("double", [tensor], client_timeout=20).as_numpy("y").tolist()
+        return client.infer("double", [tensor], client_timeout=60).as_numpy("y").tolist()
 
 
 @pytest.mark.parametrize("name", ["triton.example.test", "*.example.test", "192.0.2.7"])

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from support.collector import collector
+from support.ports import lasting_port
 from support.running import eventually
-
-from pytriton.check.utils import find_free_port
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "tracing.md"
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
@@ -20,7 +19,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = (code for skipped, code in BLOCKS if not skipped)
-    port = find_free_port()
+    port = lasting_port()
     for name, number in (("HTTP", port), ("GRPC", 0), ("METRICS", 0)):
         monkeypatch.setenv(f"PYTRITON_TRITON_CONFIG_{name}_PORT", str(number))
     # The example stops its server at once: the last spans would have two seconds, whatever the machine does.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from support.inference import Array
+from support.ports import lasting_port
 from support.running import eventually
 from support.scripts import local_config
 
@@ -62,7 +62,8 @@ def test_stop_answers_what_is_under_way_and_run_starts_again(tmp_path: Path) -> 
         time.sleep(1.0)
         return [x * 2]
 
-    triton = Triton(config=local_config(), workspace=tmp_path / "workspace")
+    patient = local_config(exit_timeout_secs=90)
+    triton = Triton(config=patient, workspace=tmp_path / "workspace")
     triton.bind("model", slow, X, X, config=BATCHING)
     starting = threading.Thread(target=triton.run)  # its end is not the server's
     starting.start()
@@ -74,8 +75,8 @@ def test_stop_answers_what_is_under_way_and_run_starts_again(tmp_path: Path) -> 
             eventually(begun.exists, "the batch has begun")
             started = time.monotonic()
             assert triton.stop() is True
-            # Not a measure of speed: PyTriton waits for the connection's end, 30 s at the most.
-            assert time.monotonic() - started < 25
+            # Not a measure of speed: PyTriton waits for the connection's end, so long at the most.
+            assert time.monotonic() - started < 60
             assert asked.result() == [2, 2, 2]
         idle.close()
         assert (triton.stop(), triton.is_alive(), triton.is_connected()) == (False, False, False)
@@ -117,8 +118,8 @@ def test_serving_in_a_thread_ends_with_stop_in_another(caplog: pytest.LogCapture
         visiting.start()
         eventually(guest.is_connected, "the guest is there")
         assert triton.stop() is True
-        serving.join(30)
-        visiting.join(30)
+        serving.join(60)
+        visiting.join(60)
     assert not serving.is_alive()
     assert not visiting.is_alive()
     assert not guest.is_alive()
@@ -168,7 +169,7 @@ def test_nobody_listens_where_a_remote_object_looks() -> None:
 
 def test_vertex_ai_s_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its frontend insists on a loaded model as soon as it starts; it answers by the routes of Vertex AI."""
-    port = free_port()
+    port = lasting_port()
     routes = {"MODE": "PREDICTION", "HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}
     for name, value in {**routes, "HTTP_PORT": str(port)}.items():
         monkeypatch.setenv(f"AIP_{name}", value)
@@ -183,10 +184,3 @@ def test_vertex_ai_s_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatc
         answer = json.loads(connection.getresponse().read())
         connection.close()
         assert answer["outputs"][0]["data"] == [2, 4]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -35,7 +35,7 @@ DTYPES: dict[str, Any] = {
 _PROPERTY = settings(
     max_examples=60,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -69,8 +69,14 @@ def registering(
         env={**os.environ, "MARK": str(mark), "PYTHONPATH": str(folder)},
         stderr=subprocess.PIPE,
     )
+
+    def begun() -> str:
+        assert client.stderr is not None
+        assert client.poll() is None, client.stderr.read().decode()
+        return mark.read_text() if mark.exists() else ""
+
     try:
-        worker = eventually(lambda: mark.exists() and mark.read_text(), "the factory runs")
+        worker = eventually(begun, "the factory runs")
         yield client, int(worker)
     finally:
         client.kill()
@@ -138,16 +144,18 @@ def test_client_killed_in_the_middle_of_a_registration(
 def test_ctrl_c_in_a_script(daemon: RunningDaemon, tmp_path: Path) -> None:
     with registering(daemon, tmp_path, *script(daemon)) as (client, worker):
         client.send_signal(signal.SIGINT)
-        assert client.wait(20) == -signal.SIGINT
+        assert client.wait(60) == -signal.SIGINT
         assert_undone(daemon, worker)
-    assert "its client gave it up" in daemon.said()
+    # It says so, and ends: a daemon that was held up meanwhile may see its end first.
+    told = ("its client gave it up", f"process {client.pid}, has ended")
+    assert any(text in daemon.said() for text in told)
 
 
 def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, tmp_path: Path) -> None:
     command = ("-m", "pytriton.cli", "register", "slow:make", "--runtime-dir")
     with registering(daemon, tmp_path, *command, daemon.config.runtime_dir) as (client, worker):
         client.send_signal(signal.SIGINT)
-        _, said = client.communicate(timeout=20)
+        _, said = client.communicate(timeout=60)
         assert client.returncode == 130
         assert said.decode().rstrip().endswith("pytriton-daemon: interrupted")
         assert_undone(daemon, worker)
@@ -162,7 +170,7 @@ def test_model_that_was_to_be_replaced_goes_on(
         former = daemon.client.model("slow").instances[0].pid
         with registering(daemon, tmp_path, *script(daemon, "replace")) as (client, worker):
             client.send_signal(number)
-            client.wait(20)
+            client.wait(60)
             eventually(lambda: not os.path.exists(f"/proc/{worker}"), "the new worker is gone")
         assert ask(daemon) == [2.0, 2.0]
         model = daemon.client.model("slow")

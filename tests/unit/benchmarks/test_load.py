@@ -63,10 +63,10 @@ def test_a_wrong_answer_is_an_error(base: str, path: str, said: str) -> None:
 
 def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> None:
     """It looks at every answer, in processes of its own."""
-    right = apply_python(request(f"{base}/"), clients=2, seconds=0.2, size=0)
+    right = apply_python(request(f"{base}/"), clients=2, seconds=1.0, size=0)
     assert right.requests > 0
     assert (right.failed, right.hidden) == (0, 0)
     assert 0 < right.p50_ms <= right.p99_ms
-    wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=0.2, size=0)
+    wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0, size=0)
     assert wrong.requests == 0
     assert wrong.failed > 0

@@ -84,8 +84,8 @@ def test_parameters_and_headers_reach_the_server(fake: FakeTriton) -> None:
 
 
 def call_everything(client: ModelClient) -> None:
-    client.wait_for_server(5)
-    client.wait_for_model(5)
+    client.wait_for_server(60)
+    client.wait_for_model(60)
     assert client.model_config.model_name == MODEL
     client.infer_sample(X)
     client.load_model({"name": MODEL}, {"file:1/model.py": b""})
@@ -109,7 +109,7 @@ def test_the_token_is_shown_with_every_call(fake: FakeTriton) -> None:
 def test_other_clients_show_the_token(fake: FakeTriton) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(fake.url, MODEL, access_token="secret") as client:
-            await client.wait_for_server(5)
+            await client.wait_for_server(60)
             await client.infer_sample(X)
             await client.load_model()
             await client.unload_model()
@@ -117,7 +117,7 @@ def test_other_clients_show_the_token(fake: FakeTriton) -> None:
     asyncio.run(ask())
     with FuturesModelClient(fake.url, MODEL, access_token="secret") as client:
         client.infer_sample(X).result()
-        client.wait_for_model(5).result()
+        client.wait_for_model(60).result()
         client.model_config().result()
     assert {token for _, token in carried(fake)} == {"secret"}
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import numpy as np
 import pytest
 from support.fake_triton import MODEL, FakeTriton, fake_triton
+from support.ports import lasting_port
 from support.running import eventually
 
 from pytriton.client import AsyncioModelClient, ModelClient, core
@@ -34,11 +37,11 @@ def mute(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(params=["http", "grpc"])
-def nobody(request: pytest.FixtureRequest) -> str:
-    """A URL where nothing listens."""
+def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A URL where nothing listens, and nobody else can."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        return f"{request.param}://127.0.0.1:{bound.getsockname()[1]}"
+        yield f"{request.param}://127.0.0.1:{bound.getsockname()[1]}"
 
 
 LATE = r"Waiting for model fake/<latest> to be ready timed out\. After .*://127\.0\.0\.1:"
@@ -83,7 +86,7 @@ def test_the_configuration_has_a_time_out(mute: str) -> None:
 
 def test_nobody_listens(nobody: str) -> None:
     with (
-        ModelClient(nobody, MODEL, init_timeout_s=0.3) as client,
+        ModelClient(nobody, MODEL, init_timeout_s=3) as client,  # time enough to be refused once
         pytest.raises(PyTritonClientTimeoutError, match="refused"),
     ):
         client.infer_sample(X)
@@ -100,7 +103,13 @@ def test_an_inference_has_a_time_out(fake: FakeTriton) -> None:
             client.infer_sample(X)
         fake.number = 2
         fake.gate.set()
-        assert client.infer_sample(X)["y"].tolist() == [2]
+
+        def answer() -> list[float] | None:
+            with suppress(PyTritonClientTimeoutError):  # the machine may be busy for that long
+                return list(client.infer_sample(X)["y"].tolist())
+            return None
+
+        assert eventually(answer, "it is answered") == [2]
 
 
 def test_an_inference_has_a_time_out_with_asyncio(fake: FakeTriton) -> None:
@@ -111,7 +120,12 @@ def test_an_inference_has_a_time_out_with_asyncio(fake: FakeTriton) -> None:
                 await client.infer_sample(X)
             fake.number = 2
             fake.gate.set()
-            assert (await client.infer_sample(X))["y"].tolist() == [2]
+            answers: list[list[float]] = []
+            deadline = time.monotonic() + 60
+            while not answers and time.monotonic() < deadline:
+                with suppress(PyTritonClientTimeoutError):  # the machine may be busy for that long
+                    answers.append((await client.infer_sample(X))["y"].tolist())
+            assert answers == [[2]]
 
     asyncio.run(ask())
 
@@ -122,12 +136,13 @@ def test_a_dripping_answer_does_not_stretch_the_time_out() -> None:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen()
+    listening.settimeout(60)
 
     def drip() -> None:
         connection, _ = listening.accept()
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
         try:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
             while not stop.wait(0.05):
                 connection.sendall(b" ")
         except OSError:
@@ -154,12 +169,13 @@ UNKNOWN = r"Waiting for model fake/<latest> to be ready timed out\. .*unknown mo
 
 def test_an_unknown_model(fake: FakeTriton) -> None:
     fake.knows = False
-    with ModelClient(fake.url, MODEL, init_timeout_s=0.2) as client:
+    # Time enough to be told so once.
+    with ModelClient(fake.url, MODEL, init_timeout_s=2) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match=UNKNOWN) as caught:
             client.infer_sample(X)
         assert isinstance(caught.value, PyTritonClientTimeoutError)  # what PyTriton raises
         with pytest.raises(PyTritonClientModelUnavailableError, match=UNKNOWN):
-            client.wait_for_model(0.2)
+            client.wait_for_model(2)
 
 
 def test_an_unknown_model_is_not_waited_for_as_long_as_a_server(
@@ -190,13 +206,15 @@ def test_a_model_that_comes_later(fake: FakeTriton) -> None:
     assert results == [1]
 
 
-def test_a_server_that_comes_later(nobody: str) -> None:
-    scheme, _, rest = nobody.partition("://")
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_that_comes_later(scheme: str) -> None:
+    port = lasting_port()
+    url = f"{scheme}://127.0.0.1:{port}"
     results: list[float] = []
     begun = threading.Event()
 
     def ask() -> None:
-        with ModelClient(nobody, MODEL, init_timeout_s=60) as client:
+        with ModelClient(url, MODEL, init_timeout_s=60) as client:
             with pytest.raises(PyTritonClientTimeoutError):
                 client.wait_for_server(0.2)
             begun.set()
@@ -204,8 +222,8 @@ def test_a_server_that_comes_later(nobody: str) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert begun.wait(30)
-    with fake_triton(scheme, port=int(rest.rpartition(":")[2])):
+    assert begun.wait(60)
+    with fake_triton(scheme, port=port):
         thread.join(60)
     assert results == [1]
 
@@ -225,7 +243,7 @@ def test_closing_ends_a_wait(fake: FakeTriton) -> None:
     thread.start()
     eventually(lambda: fake.count("config") > 1, "the client waits")
     client.close()
-    thread.join(30)
+    thread.join(60)
     assert [str(error) for error in caught] == ["ModelClient is closed"]
 
 
@@ -307,6 +325,6 @@ def test_a_refusal_with_a_text_is_not_waited_for(fake: FakeTriton) -> None:
     fake.knows, fake.refusal = False, "<html>502</html>" * 1000
     with ModelClient(fake.url, MODEL, init_timeout_s=60) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"):
-            client.wait_for_model(0.5)
+            client.wait_for_model(3)
         fake.knows = True
         assert client.infer_sample(X)["y"].tolist() == [1]

@@ -228,7 +228,9 @@ def test_of_a_progress_bar_the_last_state_is_kept(rundir: RuntimeDir) -> None:
     assert logged(rundir, b"\r 1%\r50%\r100%\r\n")["event"] == "100%"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(line=st.binary(max_size=200))
 def test_no_line_does_harm(line: bytes, rundir: RuntimeDir) -> None:
     """Whatever a child prints: at most one record, and the log stays JSON lines."""
@@ -303,7 +305,9 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_ends_nothing(
     assert records(rundir.log_file())[0]["event"] == "back"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(
     lines=st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))),
     count=st.integers(0, 12),

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import lasting_port
 
 from pytriton.dispatcher import server_runtime
 from pytriton.dispatcher.interpreters import Interpreter
-from pytriton.dispatcher.ports import free_port
 from pytriton.dispatcher.proxy_env import ProxyEnvironment
 from pytriton.dispatcher.server_runtime import (
     ServerChoice,
@@ -253,7 +253,7 @@ def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
     (backends / "pytriton/model.py").write_text(IDENTITY)
     (tmp_path / "models/twice/1").mkdir(parents=True)
     (tmp_path / "models/twice/config.pbtxt").write_text(CONFIG)
-    http = free_port("127.0.0.1")
+    http = lasting_port()
     command = [
         str(real_runtime.binary),
         f"--model-repository={tmp_path / 'models'}",
@@ -299,7 +299,7 @@ def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10):
             return True
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
 
@@ -312,7 +312,7 @@ def test_a_real_server_runs_the_backend_in_the_proxys_environment(
     request = urllib.request.Request(
         f"{server_url}/v2/models/twice/infer", data=json.dumps({"inputs": [tensor]}).encode()
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         answer = json.loads(response.read())
     outputs = {output["name"]: output["data"] for output in answer["outputs"]}
     assert outputs["y"] == [2.0, 4.0, 7.0]

@@ -98,7 +98,10 @@ def test_any_damage_is_noticed(data: st.DataObject) -> None:
             decode(damaged)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=20,
+)
 @given(damage=st.sampled_from([b"", DATA[:40], DATA[:-1], DATA.replace(b" 1 ", b" 9 ", 1), DATA]))
 def test_a_damaged_file_is_set_aside(
     tmp_path_factory: pytest.TempPathFactory, damage: bytes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.running import eventually
 
 from pytriton.dispatcher.undertaker import Undertaker
 
@@ -27,7 +28,7 @@ def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
     undertaker = Undertaker(tmp_path / "mine-")
     ended, given_back = _group(), _group()
     try:
-        family = psutil.Process(ended.pid).children()
+        family = eventually(psutil.Process(ended.pid).children, "the shell has started its own")
         if number is not None:
             os.kill(ended.pid, number)
             ended.wait()
@@ -35,7 +36,7 @@ def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
             undertaker.add(group.pid)
         undertaker.remove(given_back.pid)
         undertaker.close()  # as the end of this process would
-        _, alive = psutil.wait_procs(family, timeout=5)
+        _, alive = psutil.wait_procs(family, timeout=30)
         assert not alive
         assert given_back.poll() is None
         assert [region.exists() for region in regions] == [False, False, True]

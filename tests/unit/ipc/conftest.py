@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ def short_dir() -> Iterator[Path]:
     """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
         yield Path(path)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """No descriptor that an earlier test has left in a cycle of objects goes while this one counts them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from pytriton.ipc import linux
 from pytriton.ipc.arena import ALIGNMENT, Arena, ArenaError, MappedMemory
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 SMALL = 100
 LARGE = 300_000
 

@@ -30,6 +30,8 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 REF = TensorRef("x", "FP32", [2], 1, 0, 8)
 CHAIN = [Link("a", "w1"), Link("ä/b", "")]
 MESSAGES: list[CallMessage] = [

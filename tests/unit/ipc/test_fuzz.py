@@ -186,7 +186,7 @@ def _read_all(lane: Lane) -> None:
 @fuzzed(CASES // 2)
 @given(packets=PACKETS)
 def test_lane(packets: list[tuple[bytes, list[str]]], peer_trusted: bool) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lane = Lane(ends[0], peer_trusted=peer_trusted)
     for data, kinds in packets:
@@ -194,7 +194,8 @@ def test_lane(packets: list[tuple[bytes, list[str]]], peer_trusted: bool) -> Non
     ends[1].close()
     _read_all(lane)
     lane.close()
-    assert os.listdir("/proc/self/fd") == before
+    # One that an earlier test has left in a cycle of objects may be gone by now.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 @seed(SEED)

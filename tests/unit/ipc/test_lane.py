@@ -36,6 +36,8 @@ from pytriton.ipc.lane import (
     TensorRef,
 )
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
 BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 

@@ -23,6 +23,8 @@ from pytriton.ipc.lane import (
     TensorRef,
 )
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 BATCH = Batch(7, [RequestRef([TensorRef("x", "FP32", [2, 3], 1, 64, 24)], "{}", ["y"], "id")])
 
 

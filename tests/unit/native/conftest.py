@@ -19,7 +19,7 @@ _SANITIZED = (
     "-fno-sanitize-recover=all",
 )
 #: Milliseconds between looks at answers that are not taken.
-_LOOK = "-DLOOK_MS=100"
+_LOOK = "-DLOOK_MS=400"
 _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")

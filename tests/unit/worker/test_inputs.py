@@ -268,7 +268,9 @@ INPUT = st.none() | st.tuples(st.integers(0, 4), st.sampled_from([[2], [3], [2, 
     st.lists(st.tuples(INPUT, INPUT), max_size=6), st.sampled_from(DTYPES), st.sampled_from(DTYPES)
 )
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_batch_is_read_as_it_was_sent(
     lanes: Lanes, shapes: list[Any], first: np.dtype[Any], second: np.dtype[Any]

@@ -127,7 +127,7 @@ def test_memory_is_used_again_and_nothing_is_got_once_warm(serve: Serve) -> None
         client.ask((4, number))
         expect(client, (4, number))
     assert len(addresses) == 1
-    assert len(os.listdir("/proc/self/fd")) == warm
+    assert len(os.listdir("/proc/self/fd")) <= warm  # an earlier test's may have been collected
 
 
 def test_memory_that_is_not_needed_is_used_again_within_a_call(serve: Serve) -> None:
