@@ -33,7 +33,7 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane import RequestRef
+from pytriton.ipc.lane_messages import RequestRef
 
 #: So many models may wait for each other.
 _MOST_DEEP = 16

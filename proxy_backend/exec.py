@@ -28,7 +28,7 @@ from pytriton.ipc.calls import (
     Slots,
 )
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import TensorRef
+from pytriton.ipc.lane_messages import TensorRef
 from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused, sealed
 from pytriton.proxy_backend.regions import Regions

@@ -19,17 +19,8 @@ from pytriton.ipc import datatypes, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane import (
-    Batch,
-    BatchDone,
-    BatchFailed,
-    BatchTrace,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
-    ResponseRef,
-)
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.calls import Calls

@@ -22,7 +22,8 @@ import triton_python_backend_utils as pb_utils
 from pytriton.ipc import messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -35,10 +36,6 @@ from pytriton.ipc.lane import (
     Credit,
     FromProxy,
     FromWorker,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
     Metrics,
     Room,
 )

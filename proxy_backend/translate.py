@@ -16,10 +16,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneError
+from pytriton.ipc.lane_messages import (
     VERSION_PARAMETER,
-    Lane,
-    LaneError,
     RequestDetails,
     RequestRef,
     ResponseRef,

@@ -23,7 +23,8 @@ from pytriton.ipc.calls import (
     Slot,
     Slots,
 )
-from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
+from pytriton.ipc.lane import LaneClosed, LaneError
+from pytriton.ipc.lane_messages import TensorRef
 from pytriton.ipc.tensors import Array
 
 _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}

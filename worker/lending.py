@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from pytriton.ipc import linux, tensors
-from pytriton.ipc.lane import OWN, Lane, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import OWN, TensorRef
 from pytriton.ipc.tensors import Array
 
 #: Below, a copy costs no more than to look up the pages and to wait for the proxy.

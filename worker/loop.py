@@ -24,17 +24,8 @@ from pytriton.ipc import linux, messages
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import (
-    Batch,
-    BatchDone,
-    BatchFailed,
-    BatchLent,
-    Credit,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
-)
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.reports import report

@@ -12,7 +12,8 @@ from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous

@@ -28,7 +28,8 @@ import numpy as np
 from pytriton.ipc import tensors
 from pytriton.ipc.arena import Arena, ArenaError
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
 from pytriton.ipc.tensors import Array
 
 #: The number under which a lane's peer knows the arena of its buffers.

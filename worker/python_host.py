@@ -10,7 +10,7 @@ from pytriton.exceptions import PyTritonError
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure, sendable
-from pytriton.ipc.lane import MetricUpdate
+from pytriton.ipc.lane_messages import MetricUpdate
 from pytriton.pb_utils import host
 
 #: Seconds within which a daemon that is well answers.

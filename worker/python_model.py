@@ -21,10 +21,10 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages, tensors
 from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import (
     BatchDone,
     BatchFailed,
-    Lane,
     RequestDetails,
     RequestRef,
     ResponseDetails,

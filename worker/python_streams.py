@@ -23,17 +23,14 @@ from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
     BatchFailed,
     BatchPart,
     BatchReturned,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
     Metrics,
     ResponseDetails,
     ResponseRef,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, RequestRef, ResponseRef
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, ResponseRef
 
 
 class RequiredInputs:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pytriton.ipc import tensors
-from pytriton.ipc.lane import Lane, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request

@@ -9,7 +9,8 @@ from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import Batch, Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import Batch
 from pytriton.proxy.types import Request
 from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop

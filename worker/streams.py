@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,
@@ -20,9 +21,6 @@ from pytriton.ipc.lane import (
     Credit,
     FromProxy,
     FromWorker,
-    Lane,
-    LaneError,
-    LaneSilent,
     Metrics,
     ResponseRef,
     Room,

@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 
 from pytriton.ipc import messages
-from pytriton.ipc.lane import Lane, RequestRef, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.proxy.types import Request

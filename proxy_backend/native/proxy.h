@@ -1,11 +1,12 @@
 /* What runs inside of tritonserver: a proxy for each instance of a model, and what its instances have in common.
  *
  *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
+ *     batch.c       a batch of a model that answers each request once
  *     streams.c     batches that may be answered many times, or at any time; metrics.c: what such a model counts
  *     requests.c    what tritonserver asks, in the lane's form; responses.c: what the worker answers, in Triton's
  *     endings.c, watch.c  what keeps tritonserver going when clients give up streams
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
- *     lane.c        the connection with the worker; packet.c, memory.c, wire.c: what lies behind it
+ *     lane.c        the connection with the worker; packet.c, memory.c, peer.c, wire.c: what lies behind it
  *     control.c     the connection with the dispatcher
  *     chain.c       requests that another model has made; json.c: what Triton gives as JSON
  *     calls.c       calls that the worker makes to other models; with call_request.c, call_chain.c, connection.c
@@ -114,6 +115,11 @@ bool is_gone(TRITONBACKEND_ResponseFactory *factory);
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
 /* How many rows a request has: 1 without a batch axis. */
 uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
+
+/* ── batch.c ──────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Have requests answered, and give them back to tritonserver. */
+void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
 
 /* ── calls.c ──────────────────────────────────────────────────────────────────────────────────────── */
 

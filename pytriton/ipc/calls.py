@@ -38,7 +38,8 @@ from typing import Optional, Union
 import msgspec
 
 from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
-from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent, TensorRef
+from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import TensorRef
 
 #: The request parameter that carries the chain (`encode_chain`) to the called model.
 CHAIN_PARAMETER = "pytriton_calls"

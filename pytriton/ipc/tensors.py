@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytriton.ipc.arena import Arena, ArenaError
-from pytriton.ipc.lane import ARENA, TensorRef
+from pytriton.ipc.lane_messages import ARENA, TensorRef
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from pytriton.ipc.lane import MetricUpdate
+from pytriton.ipc.lane_messages import MetricUpdate
 from pytriton.pb_utils import host
 from pytriton.pb_utils.errors import TritonModelException
 

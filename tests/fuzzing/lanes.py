@@ -13,9 +13,10 @@ import numpy as np
 
 from fuzzing.target import Function
 from fuzzing.values import Maker, packed
-from pytriton.ipc import datatypes, lane, linux, tensors
+from pytriton.ipc import datatypes, lane_messages, linux, tensors
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, TensorRef
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+from pytriton.ipc.lane_messages import TensorRef
 
 #: Bytes of the memory that is passed as if it held tensors.
 MEMORY = 8192
@@ -105,10 +106,10 @@ def packet(maker: Maker) -> bytes:
     if kind == 1:
         return packed(maker.value())
     if kind == 2:
-        return packed(maker.slightly_wrong(lane.LaneMessage))
+        return packed(maker.slightly_wrong(lane_messages.LaneMessage))
     if kind == 3 and maker.chance(20):
         return bytes(1 << 17)  # longer than the protocol's packets
-    sound = packed(plausible_batch(maker) if kind > 5 else maker.of(lane.LaneMessage))
+    sound = packed(plausible_batch(maker) if kind > 5 else maker.of(lane_messages.LaneMessage))
     return (maker.damage(sound) or b"\0") if maker.chance(2) else sound
 
 

@@ -17,14 +17,8 @@ import zmq
 
 from pytriton.ipc import messages, tensors
 from pytriton.ipc.control import frames, parse
-from pytriton.ipc.lane import (
-    Batch,
-    BatchDone,
-    Lane,
-    LaneClosed,
-    ResponseRef,
-    TensorRef,
-)
+from pytriton.ipc.lane import Lane, LaneClosed
+from pytriton.ipc.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
 from support.running import eventually
 
 #: What the dispatcher says of a batch whose worker was lost.

@@ -28,7 +28,8 @@ from pytriton.ipc.calls import (
     encode_chain,
     socket_path,
 )
-from pytriton.ipc.lane import LaneClosed, LaneError, TensorRef
+from pytriton.ipc.lane import LaneClosed, LaneError
+from pytriton.ipc.lane_messages import TensorRef
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 

@@ -22,16 +22,8 @@ from hypothesis import strategies as st
 
 from pytriton.ipc import datatypes, linux, messages, tensors
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import (
-    Batch,
-    BatchDone,
-    Lane,
-    LaneClosed,
-    LaneError,
-    RequestRef,
-    ResponseRef,
-    TensorRef,
-)
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+from pytriton.ipc.lane_messages import Batch, BatchDone, RequestRef, ResponseRef, TensorRef
 
 CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "2000"))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "2"))

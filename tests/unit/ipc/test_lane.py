@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from pytriton.ipc import linux
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import (
     ARENA,
     Announce,
     Batch,
@@ -26,10 +27,6 @@ from pytriton.ipc.lane import (
     BatchFailed,
     BatchLent,
     BatchTrace,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
     RequestRef,
     ResponseRef,
     Spilled,
@@ -239,7 +236,8 @@ def test_patience(lanes: tuple[Lane, Lane]) -> None:
 
 _PEER = """
 import socket, sys
-from pytriton.ipc.lane import BatchFailed, Lane
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import BatchFailed
 lane = Lane(socket.socket(fileno=int(sys.argv[1])), peer_trusted=True)
 lane.send(BatchFailed(1, ""))
 lane.receive()

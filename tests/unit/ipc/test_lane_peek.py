@@ -12,16 +12,8 @@ import msgspec
 import pytest
 
 from pytriton.ipc import linux
-from pytriton.ipc.lane import (
-    Batch,
-    BatchFailed,
-    Lane,
-    LaneClosed,
-    LaneError,
-    LaneSilent,
-    RequestRef,
-    TensorRef,
-)
+from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane_messages import Batch, BatchFailed, RequestRef, TensorRef
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 

@@ -17,7 +17,8 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import ARENA, BatchDone, Lane, LaneError, ResponseRef, TensorRef
+from pytriton.ipc.lane import Lane, LaneError
+from pytriton.ipc.lane_messages import ARENA, BatchDone, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array, decode_bytes, encode_bytes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -12,14 +12,13 @@ import pytest
 from support.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import linux, messages, tensors
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneClosed
+from pytriton.ipc.lane_messages import (
     OWN,
     Batch,
     BatchDone,
     BatchLent,
     Credit,
-    Lane,
-    LaneClosed,
     ResponseRef,
     TensorRef,
 )

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from support.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import messages
-from pytriton.ipc.lane import (
+from pytriton.ipc.lane import Lane, LaneClosed
+from pytriton.ipc.lane_messages import (
     Announce,
     Batch,
     BatchBegun,
@@ -30,8 +31,6 @@ from pytriton.ipc.lane import (
     BatchFailed,
     BatchPart,
     Credit,
-    Lane,
-    LaneClosed,
     ResponseDetails,
     ResponseRef,
     Room,

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import ARENA, Batch, Lane, LaneError, RequestRef, TensorRef
+from pytriton.ipc.lane import Lane, LaneError
+from pytriton.ipc.lane_messages import ARENA, Batch, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
 from pytriton.worker.inputs import read_requests

@@ -14,7 +14,8 @@ import pytest
 
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import tensors
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, RequestRef, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, TensorRef
 from pytriton.ipc.messages import ModelSpec, World
 from pytriton.ipc.tensors import Array
 from pytriton.worker.model import Model, Part, Unrecoverable

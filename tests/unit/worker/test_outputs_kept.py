@@ -24,7 +24,7 @@ from support.output_client import (
 import pytriton
 from pytriton import buffers
 from pytriton.decorators import batch
-from pytriton.ipc.lane import BatchFailed
+from pytriton.ipc.lane_messages import BatchFailed
 from pytriton.ipc.tensors import Array
 from pytriton.worker import outputs
 

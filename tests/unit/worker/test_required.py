@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pytriton.ipc import tensors
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, Lane, RequestRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
 from pytriton.ipc.messages import ModelSpec, World
 from pytriton.worker.model import Model, Part
 

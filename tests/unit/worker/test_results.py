@@ -12,7 +12,8 @@ import pytest
 from pytriton.decorators.batching import split
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import BatchDone, Lane, RequestRef, TensorRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import BatchDone, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
 from pytriton.proxy.types import Request
 from pytriton.worker.results import Output, ResultError, ResultWriter

@@ -18,7 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import tensors
-from pytriton.ipc.lane import Batch, BatchDone, BatchFailed, BatchTrace, Lane, RequestRef
+from pytriton.ipc.lane import Lane
+from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, RequestRef
 from pytriton.ipc.messages import ModelSpec, World
 from pytriton.proxy.telemetry import get_telemetry_tracer, set_telemetry_tracer
 from pytriton.worker.model import Model, Part, Unrecoverable

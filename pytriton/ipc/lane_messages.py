@@ -1,0 +1,230 @@
+"""The messages on a lane and what they are made of; lane.py says when each is sent.
+
+They are MessagePack arrays (msgspec), tagged by type. Fields that were added later are at the end and
+may be missing. The compiled proxy reads and writes the same ones (proxy_backend/native/wire.h).
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import msgspec
+
+#: The memory number of a sender's own arena.
+ARENA = 0
+#: The worker's own memory: the offset is an address in its process.
+OWN = -1
+
+
+class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what messages are made of."""
+
+
+class TensorRef(_Descriptor, frozen=True):
+    """A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them.
+
+    `datatype` is Triton's name ("FP32"), `shape` includes the batch axis, `nbytes` is the size in
+    `memory`. BYTES: every element is preceded by its length in 4 bytes (KServe v2, binary tensor
+    data extension).
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    memory: int
+    offset: int
+    nbytes: int
+
+
+#: In the parameters of each request to a model that is served in several versions: the version that is asked for.
+VERSION_PARAMETER = "pytriton_version"
+
+
+class RequestDetails(_Descriptor, frozen=True):
+    """What only a Triton Python model (`model.py`) asks of a request.
+
+    `timeout` is microseconds; `trace` the context of a traced request, JSON.
+    """
+
+    correlation_id: Union[int, str] = 0
+    flags: int = 0
+    timeout: int = 0
+    trace: Optional[str] = None
+
+
+class RequestRef(_Descriptor, frozen=True):
+    """One request of a batch. `parameters` is JSON; `requested` names the outputs that the client wants."""
+
+    inputs: list[TensorRef]
+    parameters: str
+    requested: list[str]
+    request_id: str = ""
+    details: Optional[RequestDetails] = None
+
+
+class ResponseDetails(_Descriptor, frozen=True):
+    """What only a Triton Python model says about a response.
+
+    `code` is the name of one of Triton's error codes ("NOT_FOUND", empty: INTERNAL), `parameters`
+    JSON. `final`: no more comes for this request. `empty`: there is no response, just the final flag.
+    `reschedule`: no response either; Triton shall queue the request again.
+    """
+
+    code: str = ""
+    parameters: str = ""
+    final: bool = False
+    empty: bool = False
+    reschedule: bool = False
+
+
+class ResponseRef(_Descriptor, frozen=True):
+    """The answer to one request: outputs, or the error of this request alone."""
+
+    outputs: list[TensorRef]
+    error: Optional[str] = None
+    details: Optional[ResponseDetails] = None
+
+
+class BatchTrace(_Descriptor, frozen=True):
+    """How a batch is traced: `contexts` has one entry per request, "" for one that is not.
+
+    An entry is what Triton gives (`request.trace().get_context()`): a JSON object of the headers of W3C
+    Trace Context. `begun_ns` is when the proxy took the batch, in nanoseconds since 1970.
+    """
+
+    begun_ns: int
+    contexts: list[str]
+
+
+class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of the messages on a lane."""
+
+
+class Announce(_LaneMessage, frozen=True):
+    """The descriptor in the packet behind this message is memory number `memory` from now on."""
+
+    memory: int
+
+
+class Batch(_LaneMessage, frozen=True):
+    """proxy → worker: run the callable on these requests.
+
+    `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory.
+    """
+
+    id: int
+    requests: list[RequestRef]
+    trace: Optional[BatchTrace] = None
+    reads: bool = False
+
+
+class BatchDone(_LaneMessage, frozen=True):
+    """worker → proxy: one response per request, in order."""
+
+    id: int
+    responses: list[ResponseRef]
+
+
+class BatchLent(_LaneMessage, frozen=True):
+    """worker → proxy: as `BatchDone`, with outputs in the worker's own memory.
+
+    The worker waits for a `Credit`, which comes when they have been read.
+    """
+
+    id: int
+    responses: list[ResponseRef]
+
+
+class BatchFailed(_LaneMessage, frozen=True):
+    """worker → proxy: the whole batch failed with `text`, which is for the client."""
+
+    id: int
+    text: str
+
+
+class Room(_LaneMessage, frozen=True):
+    """worker → proxy: so many batches may be under way at once (decoupled models)."""
+
+    batches: int
+
+
+class BatchBegun(_LaneMessage, frozen=True):
+    """worker → proxy: the inputs have been copied; another batch may be sent, if there is room."""
+
+    id: int
+
+
+class BatchPart(_LaneMessage, frozen=True):
+    """worker → proxy: one response each to some of the requests; more may follow."""
+
+    id: int
+    responses: list[Optional[ResponseRef]]
+
+
+class BatchReturned(_LaneMessage, frozen=True):
+    """worker → proxy: the `execute` of a Triton Python model has returned; its answers may still come.
+
+    Triton shall queue the requests of `reschedule` again: places in the batch.
+    """
+
+    id: int
+    reschedule: list[int] = []
+
+
+class MetricUpdate(_Descriptor, frozen=True):
+    """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`."""
+
+    family: str
+    description: str
+    kind: str
+    labels: dict[str, str]
+    buckets: Optional[list[float]] = None
+    change: str = ""
+    value: float = 0.0
+
+
+class Metrics(_LaneMessage, frozen=True):
+    """worker → proxy: changes of custom metrics, in order. Is given back by a `Credit`, as a part is."""
+
+    updates: list[MetricUpdate]
+
+
+class Credit(_LaneMessage, frozen=True):
+    """proxy → worker: the memory of so many parts, or of a `BatchLent`, may be used again."""
+
+    parts: int
+
+
+class Cancel(_LaneMessage, frozen=True):
+    """proxy → worker: the client of this request has gone; `request` is its place in the batch."""
+
+    id: int
+    request: int
+
+
+class Spilled(_LaneMessage, frozen=True):
+    """The message itself lies in the sender's arena."""
+
+    offset: int
+    nbytes: int
+
+
+FromWorker = Union[
+    BatchDone, BatchLent, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics
+]
+FromProxy = Union[Batch, Credit, Cancel]
+LaneMessage = Union[
+    Announce,
+    Batch,
+    BatchDone,
+    BatchLent,
+    BatchFailed,
+    BatchPart,
+    BatchBegun,
+    Room,
+    BatchReturned,
+    Metrics,
+    Credit,
+    Cancel,
+    Spilled,
+]
