@@ -46,11 +46,8 @@ class Loop:
         control: ControlClient,
         worker: str,
         lane_path: str,
-        *,
-        own_process: bool = True,
     ) -> None:
         self.unrecoverable = False
-        self._own_process = own_process
         self._model = model
         self._allowance = allowance
         self._gauge = gauge
@@ -122,7 +119,7 @@ class Loop:
 
     def _welcome(self, lane: Lane) -> None:
         """A proxy has connected."""
-        if self._own_process:  # of a registrant's, its owner says who may look into it
+        if self._model.own_process:  # of a registrant's, its owner says who may look into it
             linux.let_read(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:

@@ -35,9 +35,12 @@ class Model:
 
     #: A Triton Python model that may answer at any time.
     streams = False
+    #: Whether it is the only one in this process.
+    own_process = True
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
+        self.own_process = own_process
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
         self.execution_timeout_s = spec.execution_timeout_s

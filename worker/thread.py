@@ -112,9 +112,7 @@ class WorkerThread:
         try:
             allowance = Allowance(self._spec)
             lane_path = self._start.lane_path
-            loop = loop_of(model)(
-                model, allowance, gauge, control, worker, lane_path, own_process=False
-            )
+            loop = loop_of(model)(model, allowance, gauge, control, worker, lane_path)
             try:
                 with contextlib.closing(Caller(worker, model, lane_path)):
                     control.send(messages.WorkerReady(worker))
