@@ -48,6 +48,7 @@ class Child:
         self._undertaker = undertaker
         undertaker.add(popen.pid)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
         self._pidfd = linux.pidfd_open(popen.pid)
         loop.add_reader(self._pidfd, self._reap)
         assert popen.stdout is not None  # `start` made it a pipe
@@ -90,6 +91,12 @@ class Child:
     def last_lines(self) -> str:
         """What the child printed last, as one text."""
         return "\n".join(self._last_lines)
+
+    def next_line_with(self, text: bytes) -> asyncio.Future[None]:
+        """Return what is done when the child has printed a line with `text` in it."""
+        printed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.append((text, printed))
+        return printed
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the child and all that it started."""
@@ -135,6 +142,9 @@ class Child:
             while line := await _next_line(reader):
                 self._last_lines.append(line.decode(errors="backslashreplace").rstrip())
                 self._on_line(self.pid, line.rstrip(b"\r\n"))
+                for text, printed in self._awaited:
+                    if text in line and not printed.done():
+                        printed.set_result(None)
         finally:
             transport.close()
 

@@ -9,10 +9,12 @@ The layout is Triton's (model_repository.md). Nothing is loaded here, and no fra
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.repository import BACKEND
@@ -195,22 +197,43 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
     return files
 
 
-def snapshot(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a model's files do: each with its size and its time in nanoseconds.
+class Snapshot(NamedTuple):
+    """What changes when a model's files do.
 
-    Folders have none: a Python model's own `__pycache__` is no change.
+    Attributes:
+        files: path -> size, and time in nanoseconds. Folders have none: a Python model's own `__pycache__` is no change
+        unreadable: path of a folder -> why it cannot be read
     """
-    found = []
-    for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts:
-            continue
-        try:
-            status = path.stat()
-        except OSError:  # being exchanged just now: the next look sees what it has become
-            continue
-        what = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)
-        found.append((str(path.relative_to(folder)), *what))
-    return tuple(found)
+
+    files: dict[str, tuple[int, int]]
+    unreadable: dict[str, str]
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Look at all files of a model.
+
+    Raises:
+        OSError: a folder has gone in the middle of it, as when the model is being exchanged.
+    """
+    unreadable: dict[str, str] = {}
+
+    def note(error: OSError) -> None:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+        unreadable[str(error.filename)] = error.strerror or repr(error)
+
+    files = {}
+    for parent, folders, names in os.walk(folder, onerror=note):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in (*folders, *names):
+            path = os.path.join(parent, name)
+            try:
+                status = os.stat(path)
+            except OSError:  # a link to nowhere, or a file that is being exchanged
+                continue
+            what = (status.st_size, status.st_mtime_ns)
+            files[path] = (0, 0) if stat.S_ISDIR(status.st_mode) else what
+    return Snapshot(files, unreadable)
 
 
 def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:

@@ -8,6 +8,7 @@ compiled package for the same ten lines. Without $NOTIFY_SOCKET nothing is ever 
 from __future__ import annotations
 
 import asyncio
+import collections
 import os
 import socket
 import threading
@@ -26,9 +27,9 @@ VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 _EXTEND_S, _EXTEND_EVERY_S = 30.0, 10.0
 #: How often the state is looked at for a new STATUS=, if the watchdog wants no more.
 _LOOK_S = 2.0
-#: A service manager that does not read for so long gets no message.
-_SEND_S = 1.0
 _LONGEST_STATUS = 500
+#: Announcements that are kept for a service manager that does not read; a start, a reload and a stop are four.
+_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Notifier:
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         self._watchdog_s = watchdog_s if address else 0.0
-        self._status = ""
+        self._status = ""  #: the last one that was sent
+        #: What could not be sent yet, in order: each with the status in it.
+        self._unsent: collections.deque[tuple[str, str | None]] = collections.deque(maxlen=_KEPT)
         self._told_failure = False
         self._target = f"\0{address[1:]}" if address.startswith("@") else address
         if address and address[0] not in "@/":
@@ -70,21 +73,21 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """Models can be registered; also the end of a reload."""
-        self._send("READY=1", self._status_line(status))
+        self._announce("READY=1", _status_line(status), status=status)
 
     def reloading(self) -> None:
         """The settings are being read anew; `ready` follows."""
         # Of the same clock as CLOCK_MONOTONIC, as the protocol asks: time.monotonic() on Linux.
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._announce("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
         """The daemon begins to stop."""
-        self._send("STOPPING=1", self._status_line(status), _extension())
+        self._announce("STOPPING=1", _status_line(status), _extension(), status=status)
 
     def status(self, text: str) -> None:
         """Say in one line how the daemon is; the same text is not sent twice."""
-        if text != self._status:
-            self._send(self._status_line(text))
+        if text != self._status and not self._unsent and self._send(_status_line(text)):
+            self._status = text
 
     @contextmanager
     def slow_start(self) -> Iterator[None]:
@@ -110,7 +113,7 @@ class Notifier:
     async def keep(self, state: Callable[[], State]) -> None:
         """Go on telling, until cancelled: signs of life, new states, and that a start or stop needs time.
 
-        It runs in the dispatcher's own loop: a loop that hangs is silent.
+        It runs in the dispatcher's own loop: a loop that hangs is silent. What could not be sent is tried again.
         """
         if not self._target:
             return
@@ -118,6 +121,7 @@ class Notifier:
         extended = float("-inf")
         while True:
             now = state()
+            self._send_unsent()
             self.status(now.text)
             if self._watchdog_s and now.healthy:
                 self._send("WATCHDOG=1")
@@ -126,24 +130,35 @@ class Notifier:
                 self._send(_extension())
             await asyncio.sleep(pause_s)
 
-    def _status_line(self, text: str) -> str:
-        self._status = text
-        return f"STATUS={' '.join(text.split())[:_LONGEST_STATUS]}"
+    def _announce(self, *lines: str, status: str | None = None) -> None:
+        """Send what must not be lost, after what has not been sent yet."""
+        self._unsent.append(("\n".join(lines), status))
+        self._send_unsent()
 
-    def _send(self, *lines: str) -> None:
-        """Send one message; not being able to is told once and harms nothing else."""
+    def _send_unsent(self) -> None:
+        while self._unsent and self._send(self._unsent[0][0]):
+            _, status = self._unsent.popleft()
+            self._status = self._status if status is None else status
+
+    def _send(self, *lines: str) -> bool:
+        """Send one message, or return False at once; that is told once and harms nothing else."""
         if not self._target:
-            return
+            return True  # nobody wants it
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(_SEND_S)
+                sender.setblocking(False)  # whoever waits here does nothing else
                 sender.sendto("\n".join(lines).encode("utf-8", "replace"), self._target)
         except OSError as error:
             if not self._told_failure:
                 _log.warning("the service manager cannot be told anything", reason=str(error))
             self._told_failure = True
-        else:
-            self._told_failure = False
+            return False
+        self._told_failure = False
+        return True
+
+
+def _status_line(text: str) -> str:
+    return f"STATUS={' '.join(text.split())[:_LONGEST_STATUS]}"
 
 
 def _extension() -> str:

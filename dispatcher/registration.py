@@ -130,6 +130,11 @@ class Registration:
         await self.pool.grow(new, report)
         async with self._triton:
             self.spec = new
+            if instances != old.instances and not _bound_to_proxies(new):
+                # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
+                # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
+                # were seen. A fresh load has a queue of its own; workers notice nothing of it but other lanes.
+                self._mended += 1
             try:
                 if self.ready:
                     await report(messages.Progress("serving", "tritonserver loads the model"))
@@ -336,6 +341,16 @@ class Registration:
             log_file=str(log_file),
             isolation=self.spec.isolation,
         )
+
+
+def _bound_to_proxies(spec: messages.ModelSpec) -> bool:
+    """Whether something outlives a request in a model's proxies, so that those that can stay should.
+
+    A fresh load forgets which sequences have begun, and Triton keeps all former proxies of a decoupled model for as
+    long as a client holds a stream open on which it was answered.
+    """
+    decoupled = spec.config.get("model_transaction_policy", {}).get("decoupled", False)
+    return bool(decoupled) or "sequence_batching" in spec.config
 
 
 def _report_fault(task: asyncio.Task[None]) -> None:

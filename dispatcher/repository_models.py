@@ -24,7 +24,7 @@ from pytriton.dispatcher.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.known_models import NATIVE, WORKERS, Known, KnownModels
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.registry import Registry
-from pytriton.dispatcher.repository_places import CLOUD, Places
+from pytriton.dispatcher.repository_places import CLOUD, Placed, Places
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -356,22 +356,27 @@ class RepositoryModels:
 
     async def _poll(self) -> None:
         """Load what has appeared or changed, unload what is gone, again and again."""
-        seen = await self._places.snapshots()
+        seen = await self._places.snapshots({})
         while True:
             await asyncio.sleep(
                 self._config.repository_poll_s
             )  # files send no news over all file systems
-            now = await self._places.snapshots()
-            changed = [name for name in now if now[name] != seen.get(name)]
-            ensembles = (
-                await self._places.ensembles(await self._places.names()) if changed else set()
-            )
-            for name in sorted(changed, key=lambda name: name in ensembles):
-                await self._try_to_load(name)
-            for name in seen.keys() - now.keys():
-                if self.known.of(name).served_by:
-                    await self._try(name, self.known.of(name), self.unload(name))
-            seen = now
+            try:
+                seen = await self._look(seen)
+            except Exception:  # whatever it is, it is looked again
+                _log.exception("a fault of the daemon: model repositories were not looked through")
+
+    async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Follow what has changed since `seen`; return what is there now."""
+        now = await self._places.snapshots(seen)
+        changed = [name for name in now if now[name] != seen.get(name)]
+        ensembles = await self._places.ensembles(await self._places.names()) if changed else set()
+        for name in sorted(changed, key=lambda name: name in ensembles):
+            await self._try_to_load(name)
+        for name in seen.keys() - now.keys():
+            if self.known.of(name).served_by:
+                await self._try(name, self.known.of(name), self.unload(name))
+        return now
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

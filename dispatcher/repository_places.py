@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import structlog
 
 from pytriton.dispatcher import model_folders, repository
-from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.model_folders import FoundModel, Snapshot, UnservableModel
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
@@ -20,6 +20,13 @@ _log = structlog.get_logger(__name__)
 
 #: In place of a repository's path: tritonserver does not tell in which of them it found a model.
 CLOUD = "cloud"
+
+
+class Placed(NamedTuple):
+    """A model in a repository: which one that is, and the model's files."""
+
+    place: str
+    files: Snapshot
 
 
 class Places:
@@ -32,23 +39,34 @@ class Places:
         self._models = models
         self._server = server
         self._registry = registry
+        #: Repositories of which the log says that they cannot be read, and why.
+        self._told: dict[str, str] = {}
 
     async def names(self) -> dict[str, str]:
         """Return name -> repository; the first repository that has a name counts."""
+        return (await self._find())[0]
+
+    async def _find(self) -> tuple[dict[str, str], set[str]]:
+        """Return what `names` does, and the repositories that cannot be read."""
         found: dict[str, str] = {}
+        unreadable = set()
         for place in self._repositories:
             if "://" in place:
                 continue
             try:
                 names = await asyncio.to_thread(model_folders.model_names, Path(place))
             except UnservableModel as error:
-                _log.error("a model repository is passed over", reason=str(error))
+                if self._told.get(place) != str(error):  # once, however often it is asked for
+                    _log.error("a model repository is passed over", reason=str(error))
+                self._told[place] = str(error)
+                unreadable.add(place)
                 continue
+            self._told.pop(place, None)
             for name in names:
                 found.setdefault(name, place)
         for name in await self._cloud_names():
             found.setdefault(name, CLOUD)
-        return found
+        return found, unreadable
 
     async def _cloud_names(self) -> list[str]:
         if not repository.cloud(self._repositories) or not self._server.ready:
@@ -81,10 +99,28 @@ class Places:
                     found.add(name)
         return found
 
-    async def snapshots(self) -> dict[str, Any]:
-        """Return what changes when a model's files do, by name."""
-        return {
-            name: await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
-            for name, place in (await self.names()).items()
-            if place != CLOUD
-        }
+    async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Return where each model is and what its files are, by name.
+
+        Whatever cannot be read just now is as it was in `former`: a repository that is out of reach for a moment has
+        not lost its models, and one that is being exchanged is looked at the next time.
+        """
+        names, unreadable = await self._find()
+        now = {}
+        for name, place in names.items():
+            if place == CLOUD:
+                continue
+            try:
+                found = await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
+            except OSError as error:
+                _log.debug("a model changes while it is looked at", model=name, reason=str(error))
+                if name in former:
+                    now[name] = former[name]
+                continue
+            known = former[name].files.unreadable if name in former else {}
+            for folder in found.unreadable.keys() - known.keys():
+                reason = found.unreadable[folder]
+                _log.error("a folder of a model is passed over", folder=folder, reason=reason)
+            now[name] = Placed(place, found)
+        lost = {name: one for name, one in former.items() if one.place in unreadable}
+        return {**now, **lost}

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
+from pytriton.dispatcher.liveness import process_state
 from pytriton.dispatcher.tracing import exports_elsewhere
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.dispatcher.worker import Worker
@@ -22,6 +24,10 @@ from pytriton.ipc.gauge import Gauge
 
 #: Of the daemon's own environment, what a worker gets when its registrant did not send it.
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
+#: What a hung worker prints of each thread when it is told to print its stacks (faulthandler).
+_STACK = b"(most recent call first)"
+#: What it gets for that, at most: it has a core at once, but on a machine that is overloaded.
+_STACKS_S = 10.0
 #: What a hung worker gets to end in, after SIGTERM; few do.
 _HUNG_GRACE_S = 0.5
 #: Of its last lines, those that are kept after its end.
@@ -158,7 +164,11 @@ class WorkerProcess(Worker):
             return
         self.condemned = why
         if self.alive:  # not reaped yet, so the pid is its own
+            stacks = self._child.next_line_with(_STACK)
             os.kill(self.pid, signal.SIGQUIT)
+            if not process_state(self.pid).startswith("T"):  # one that is stopped does not print
+                either: list[asyncio.Future[Any]] = [stacks, self.exited]
+                await asyncio.wait(either, timeout=_STACKS_S, return_when=asyncio.FIRST_COMPLETED)
         await self._child.stop(_HUNG_GRACE_S)
 
     def end_now(self, why: str) -> None:

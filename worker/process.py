@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -43,6 +44,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
     with ControlClient(endpoint) as control:
+        begun = time.monotonic()  # the dispatcher's clock starts when it gets this
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
         assert received is not None  # no time-out was given
@@ -50,7 +52,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
         try:
-            model = _load(load, payloads, endpoint, worker)
+            model = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             text = sendable(f"{type(error).__name__}: {error}")
             traceback.print_exc()
@@ -71,10 +73,12 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 
-def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str) -> Model:
+def _load(
+    load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
+) -> Model:
     limits.apply(load.spec.limits)
     _enter(load.spec.world)
-    model = _load_model(load, payloads, endpoint, worker)
+    model = _load_model(load, payloads, endpoint, worker, begun)
     if load.tracing:
         tracing.prepare()
     warm_up(model, load.spec.warmups)
@@ -87,13 +91,15 @@ def _load(load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, wo
 
 
 def _load_model(
-    load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str
+    load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
 ) -> Model:
     if load.spec.python_model is not None:
         # Here, so that other workers do without it.
         from pytriton.worker.python_loading import load_python_model
 
-        return load_python_model(payloads[0], load.spec, load.instance, endpoint, worker)
+        return load_python_model(
+            payloads[0], load.spec, load.instance, endpoint=endpoint, worker=worker, begun=begun
+        )
     infer = load_callable(payloads[0], load.spec)
     if load.spec.check:
         run_check(payloads[1], load.spec, infer)

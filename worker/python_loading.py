@@ -20,11 +20,23 @@ from pytriton.worker.python_readiness import wait_ready
 
 
 def load_python_model(
-    payload: bytes, spec: messages.ModelSpec, instance: int, endpoint: str, worker: str
+    payload: bytes,
+    spec: messages.ModelSpec,
+    instance: int,
+    *,
+    endpoint: str,
+    worker: str,
+    begun: float,
 ) -> PythonModel:
     """Make the instance of a worker: import, construct, `initialize`, and wait for its `is_ready` if it has one.
 
-    `endpoint` is the dispatcher's, for what the model asks of it.
+    Args:
+        payload: a class, where there is no folder
+        spec: the model
+        instance: which one it is
+        endpoint: of the dispatcher, for what the model asks of it
+        worker: its name
+        begun: when the time to load began (`time.monotonic`)
 
     Raises:
         LoadError: there is no such file or class, or it does not become ready.
@@ -43,7 +55,7 @@ def load_python_model(
     if hasattr(loaded, "initialize"):
         loaded.initialize(arguments)
     if hasattr(loaded, "is_ready"):
-        wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s)
+        wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s, begun)
     return PythonModel(spec, loaded, arguments["model_instance_name"])
 
 

@@ -46,19 +46,26 @@ def ask(is_ready: Callable[[], Any]) -> str:
     return "" if answer else "is_ready() returned False"
 
 
-def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float) -> None:
-    """Return once the model says that it is ready.
+def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, begun: float) -> None:
+    """Return once the model says that it is ready; asked at least once.
+
+    Args:
+        name: the model's
+        is_ready: asks it
+        load_timeout_s: how long it may load, its `initialize` and all else before it included
+        begun: when that began (`time.monotonic`)
 
     Raises:
-        LoadError: it does not, for nearly as long as it may load.
+        LoadError: it is not, for nearly as long as it may load.
     """
-    deadline = time.monotonic() + load_timeout_s - _MARGIN_S
+    deadline = begun + load_timeout_s - _MARGIN_S
     said = ""
     while True:
         why = ask(is_ready)
         if not why:
             return
-        if time.monotonic() + EVERY_S > deadline:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
             raise LoadError(
                 f"model {name}: {why}, and did so until there was no time left to load "
                 f"(load_timeout_s={load_timeout_s:g})"
@@ -66,7 +73,7 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float) ->
         if why != said:
             Logger.log_warn(f"not ready yet after initialize(): {why}; it is asked again")
             said = why
-        time.sleep(EVERY_S)  # the model has no other way to tell
+        time.sleep(min(EVERY_S, left_s))  # the model has no other way to tell
 
 
 class Watch:

@@ -305,17 +305,19 @@ def all_have_their_lanes(model: Model, instances: int, spares: int = 0) -> None:
 def test_scaling_and_replacing_fails_no_request(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """And in the end every worker has its lanes.
+    """And in the end every worker has its lanes; one that stays has loaded its callable once.
 
-    Few clients: a thread of tritonserver's (2.51) that shall end is told so by a queue of its own, into which it looks
-    only when nothing waits in the model's. With more clients than proxies, that may be never: 50 s and more were seen.
+    More clients than proxies, so that something waits in the model's queue all the time: a thread of tritonserver's
+    (2.51) that shall begin or end is told so by a queue of its own, into which it looks when nothing waits in that one.
     """
     model = serve(slow, PLAIN, on_crash="fail")
-    with Load(daemon, threads, 3) as load:
+    pid = model.instances[0].pid
+    with Load(daemon, threads, 8) as load:
         for count in (2, 1):
             model.scale(count)
             load.go_on()
             all_have_their_lanes(model, count)
+            assert model.instances[0].pid == pid
         model = serve(slow, PLAIN, on_crash="fail", instances=2, spares=1, replace=True)
         load.go_on()
         all_have_their_lanes(model, 2, spares=1)

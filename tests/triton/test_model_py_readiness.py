@@ -140,8 +140,8 @@ def test_a_registration_waits_for_it(daemon: RunningDaemon, tmp_path: Path) -> N
 def why_not(daemon: RunningDaemon, folder: Path) -> str:
     """Return why a registration fails that has a little time.
 
-    The worker says why when the time is nearly over. Where its start took most of a second or more, the dispatcher's
-    clock is first; then the worker's last lines say so.
+    The worker says why when the time is nearly over. Where it gets no core for a second then, the dispatcher's clock is
+    first, and the worker's last lines say so.
     """
     with pytest.raises(RegistrationError, match="load_timeout_s") as failed:
         daemon.client.register_model(folder, load_timeout_s=6.0)

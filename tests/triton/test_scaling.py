@@ -119,8 +119,7 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
 def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
     """Up and down under load; then there are as many workers and proxies as asked for."""
     model = serve(Unruly(tmp_path), on_crash="fail")
-    # Not more clients: tritonserver (2.51) ends an instance when nothing waits for any, see test_lanes.py.
-    with under_load(daemon, clients=2) as load:
+    with under_load(daemon, clients=8) as load:
         for count in (3, 1, 2):
             model.scale(count)
             load.wait(30)

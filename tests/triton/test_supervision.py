@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import re
@@ -227,6 +228,27 @@ def test_a_batch_that_hangs_is_answered_and_its_worker_replaced(
     model.wait_ready()
     assert model.instances[0].pid != pid
     assert "_hang_on_purpose" in "\n".join(daemon.client.logs("model"))
+
+
+def test_the_stacks_of_a_worker_that_is_slow_to_print_them_are_waited_for(
+    daemon: RunningDaemon, inference: Inference, serve: Serve
+) -> None:
+    """As if it got no core at first."""
+
+    def slow_to_print(requests: Any) -> Any:
+        def late(*_: object) -> None:
+            time.sleep(2)
+            faulthandler.dump_traceback()
+
+        signal.signal(signal.SIGQUIT, late)
+        while True:
+            time.sleep(60)
+
+    model = serve(slow_to_print, execution_timeout_s=PATIENCE_S)
+    with pytest.raises(InferenceServerException, match="execution_timeout_s"):
+        inference.infer("model", {"x": ONES}, client_timeout=100)
+    eventually(lambda: model.instances[0].ends, "the worker has ended")
+    assert "in slow_to_print" in "\n".join(daemon.client.logs("model"))
 
 
 def test_a_stopped_worker_is_replaced_and_its_batch_tried_again(
