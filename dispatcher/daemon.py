@@ -339,6 +339,7 @@ class Daemon:
             _log.error("tritonserver ended by itself", how=end)
             failures = 1 if time.monotonic() - started > _SERVER_HEALTHY_S else failures + 1
             self.registry.forget_proxies()
+            self.repository_models.known.server_lost = True
             await self._server.clean_up()
             if failures > _SERVER_RESTARTS:
                 break

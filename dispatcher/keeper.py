@@ -126,9 +126,12 @@ class Keeper:
         done = worker.gauge.read() if worker is not None else None
         unwilling = self.state is InstanceState.READY and worker is not None and worker.unwilling
         devices = self._spec.devices
+        state = "unready" if unwilling else self.state.value
+        if self.state is InstanceState.READY and worker is None:
+            state = InstanceState.BACKOFF.value  # as it will be when its end has been noted
         return messages.InstanceInfo(
             index=self.index,
-            state="unready" if unwilling else self.state.value,
+            state=state,
             pid=worker.pid if worker is not None else None,
             device=devices[self.index % len(devices)] if devices else None,
             lanes=lanes,

@@ -38,6 +38,8 @@ class KnownModels(dict[str, Known]):
         super().__init__()
         self._server = server
         self._registry = registry
+        #: tritonserver has ended, and has not loaded again what it served.
+        self.server_lost = False
 
     def of(self, name: str) -> Known:
         """Return what is known of a model, from now on."""
@@ -85,5 +87,5 @@ class KnownModels(dict[str, Known]):
             return known.state
         ready = {one.spec.name for one in self._registry if one.ready}
         ready |= {name for name, one in self.items() if one.served_by == NATIVE}
-        up = self._server.ready and ready.issuperset(known.steps)
+        up = self._server.ready and not self.server_lost and ready.issuperset(known.steps)
         return "ready" if up else "unready"

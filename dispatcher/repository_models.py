@@ -97,6 +97,7 @@ class RepositoryModels:
             if known.served_by == NATIVE and known.state == "ready":
                 async with known.lock:
                     await self._try(name, known, self._server.load(name, known.config))
+        self.known.server_lost = False
 
     async def stop(self) -> None:
         """Have tritonserver unload what it serves itself; returns when requests under way are answered.

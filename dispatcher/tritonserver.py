@@ -215,14 +215,23 @@ class TritonServer:
 
     @property
     def ready(self) -> bool:
-        return self._machine.state is ServerState.READY
+        return self.state is ServerState.READY
+
+    @property
+    def state(self) -> ServerState:
+        """Where it stands; from its end on it is being started again, though cleaning up comes first."""
+        ended = self._machine.state is ServerState.READY and not self._running
+        return ServerState.STARTING if ended else self._machine.state
+
+    @property
+    def _running(self) -> bool:
+        return self._child is not None and not self._child.exited.done()
 
     def info(self) -> messages.ServerInfo:
         """Return what status shows."""
-        running = self._child is not None and not self._child.exited.done()
         return messages.ServerInfo(
-            state=self._machine.state.value,
-            pid=self._child.pid if self._child is not None and running else None,
+            state=self.state.value,
+            pid=self._child.pid if self._child is not None and self._running else None,
             version=self._runtime.version or "",
             binary=str(self._runtime.binary),
             **self._urls(),
@@ -352,7 +361,7 @@ class TritonServer:
         if not self.ready or client is None:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"cannot {verb} {what}: tritonserver is {self._machine.state.value}",
+                f"cannot {verb} {what}: tritonserver is {self.state.value}",
             )
         try:
             await call(client)

@@ -105,8 +105,8 @@ def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
 
 def _serves_anew(daemon: RunningDaemon, former: int) -> bool:
     server = daemon.client.status().server
-    # One that has just been killed has no pid, and its state may still be "ready".
-    return server.state == "ready" and server.pid not in (None, former)
+    assert server.state != "ready" or server.pid is not None
+    return server.state == "ready" and server.pid != former
 
 
 def _ready(daemon: RunningDaemon, protocol: str) -> bool:

@@ -8,6 +8,7 @@ import queue
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -194,6 +195,33 @@ def _stub(daemon: RunningDaemon) -> psutil.Process:
 
 
 # ── spares ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_has_ended_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
+    """From its end on, though cleaning up behind it takes a while: its output is still open elsewhere."""
+
+    def factory() -> Any:
+        # It leaves the worker's process group.
+        holder = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        with open(tmp_path / "holders", "a", encoding="ascii") as notes:
+            notes.write(f"{holder.pid}\n")
+        return lambda requests: [{"y": request["x"]} for request in requests]
+
+    def is_ready() -> bool:
+        info = model.instances[0]
+        assert info.state != "ready" or info.pid is not None
+        return info.state == "ready"
+
+    model = serve(factory, factory=True)
+    former = model.instances[0].pid
+    assert former is not None
+    try:
+        os.kill(former, signal.SIGKILL)
+        eventually(lambda: model.instances[0].pid != former, "its end is noticed")
+        eventually(is_ready, "it is replaced")
+    finally:
+        for pid in (tmp_path / "holders").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def test_a_spare_takes_over(
