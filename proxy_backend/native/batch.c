@@ -21,7 +21,9 @@ typedef struct {
 static Receiver receiver(const Execution *batch, uint32_t index)
 {
     return (Receiver){
-        .request = batch->requests[index], .unfinished = index == batch->answered ? batch->unfinished : NULL};
+        .request = batch->requests[index],
+        .unfinished = index == batch->answered ? batch->unfinished : NULL,
+        .last = index + 1 == batch->count};
 }
 
 /* The request has been answered, or is queued again: it belongs to tritonserver again. */
@@ -71,17 +73,6 @@ static void report_batch(Execution *batch)
         batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, steady_ns()));
 }
 
-/* Tell the worker that what it lent has been read. If it is gone, the next batch will see that. */
-static void give_back(Proxy *proxy)
-{
-    Buffer message = {0};
-    put_array(&message, 2);
-    put_string(&message, "Credit");
-    put_int(&message, 1);
-    lane_send(proxy->lane, &message);
-    buffer_free(&message);
-}
-
 /* Pass on what the worker has answered. False: it broke the protocol, or was lost. */
 static bool pass_on(Execution *batch, Reader *answer)
 {
@@ -102,6 +93,7 @@ static bool pass_on(Execution *batch, Reader *answer)
         free(text);
         return true;
     }
+    proxy->lane->owes = lent;
     uint32_t responses = get_array(answer);
     if (responses != batch->count - batch->answered) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker gave %u responses to %u requests",
@@ -124,8 +116,7 @@ static bool pass_on(Execution *batch, Reader *answer)
         if (!right)
             return false;
     }
-    if (lent)
-        give_back(proxy);
+    lane_give_back(proxy->lane); /* where the last response had nothing to read */
     return true;
 }
 

@@ -24,7 +24,8 @@ typedef struct {
     Memory *memories;
     size_t memory_count;
     Peer peer;
-    bool lost; /* the worker ended while its memory was read */
+    bool owes; /* the worker waits until what it lent has been read */
+    bool lost; /* it ended while its memory was read */
     Buffer spilled; /* a message that lay in the worker's arena */
     bool announced; /* the next packet has the descriptor of memory `announced_number` */
     int64_t announced_number;
@@ -58,6 +59,8 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
 void lane_ask_peer(Lane *lane);
 /* Read the worker's own memory; false: `lost`, or `fault` says what is wrong. */
 bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size);
+/* Tell a worker that waits for it that what it lent has been read. If it is gone, the next batch will see that. */
+void lane_give_back(Lane *lane);
 void lane_hang_up(Lane *lane);
 void lane_close(Lane *lane);
 

@@ -94,6 +94,7 @@ typedef struct {
     TRITONBACKEND_ResponseFactory *factory;
     char **requested; /* the outputs that the client wants; none: all */
     uint32_t requested_count;
+    bool last; /* of its batch */
     Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
 } Receiver;
 

@@ -367,6 +367,8 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         failed(error);
         return false;
     }
+    if (right && to->last)
+        lane_give_back(proxy->lane); /* before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it */
     outcome->failed = error != NULL;
     outcome->final |= !right;
     set_parameters(response, details.parameters);
