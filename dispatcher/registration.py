@@ -68,6 +68,7 @@ class Registration:
         #: Held while Triton loads or unloads the model.
         self._triton = asyncio.Lock()
         self._broken = asyncio.Event()
+        #: Of the loads that have to start all proxies anew, after a fault or for another number of them.
         self._mended = 0
         self._server_lost = False  #: tritonserver has ended and does not have the model yet
         self._tasks: list[asyncio.Task[None]] = []
@@ -196,7 +197,7 @@ class Registration:
         the gRPC stream open on which it has answered. So it is enough that its workers have nothing to do for longer
         than a request may wait in Triton's queue.
         """
-        if not self.spec.config.get("model_transaction_policy", {}).get("decoupled"):
+        if not _is_decoupled(self.spec):
             await self._until(lambda: not self.pool.proxies, grace_s)
             return not self.pool.proxies
         delay_us = self.spec.config.get("dynamic_batching", {}).get(
@@ -349,8 +350,11 @@ def _bound_to_proxies(spec: messages.ModelSpec) -> bool:
     A fresh load forgets which sequences have begun, and Triton keeps all former proxies of a decoupled model for as
     long as a client holds a stream open on which it was answered.
     """
-    decoupled = spec.config.get("model_transaction_policy", {}).get("decoupled", False)
-    return bool(decoupled) or "sequence_batching" in spec.config
+    return _is_decoupled(spec) or "sequence_batching" in spec.config
+
+
+def _is_decoupled(spec: messages.ModelSpec) -> bool:
+    return bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
 
 
 def _report_fault(task: asyncio.Task[None]) -> None:

@@ -18,18 +18,19 @@ typedef struct {
     Unfinished *unfinished; /* to the first request that has not been answered */
 } Execution;
 
-static Receiver receiver(const Execution *batch, uint32_t index)
+/* Who is to be answered next. */
+static Receiver receiver(const Execution *batch)
 {
     return (Receiver){
-        .request = batch->requests[index],
-        .unfinished = index == batch->answered ? batch->unfinished : NULL,
-        .last = index + 1 == batch->count};
+        .request = batch->requests[batch->answered],
+        .unfinished = batch->unfinished,
+        .last = batch->answered + 1 == batch->count};
 }
 
-/* The request has been answered, or is queued again: it belongs to tritonserver again. */
-static void release(Execution *batch, uint32_t index, bool success, uint32_t flags)
+/* This request has been answered, or is queued again: it belongs to tritonserver again. */
+static void release(Execution *batch, bool success, uint32_t flags)
 {
-    TRITONBACKEND_Request *request = batch->requests[index];
+    TRITONBACKEND_Request *request = batch->requests[batch->answered];
     uint64_t end_ns = steady_ns();
     failed(TRITONBACKEND_ModelInstanceReportStatistics(batch->proxy->instance, request, success,
         batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
@@ -44,9 +45,9 @@ static void fail_rest(Execution *batch, TRITONSERVER_Error_Code code, const char
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
     batch->answered_ns = steady_ns();
     for (; batch->answered < batch->count; batch->answered++) {
-        Receiver to = receiver(batch, batch->answered);
+        Receiver to = receiver(batch);
         send_error(&to, code, text);
-        release(batch, batch->answered, false, RELEASE_ALL);
+        release(batch, false, RELEASE_ALL);
     }
 }
 
@@ -105,13 +106,13 @@ static bool pass_on(Execution *batch, Reader *answer)
     for (; batch->answered < batch->count; batch->answered++) {
         if (lent && batch->unfinished == NULL)
             batch->unfinished = unfinished_new();
-        Receiver to = receiver(batch, batch->answered);
+        Receiver to = receiver(batch);
         Outcome outcome;
         bool right = pass_response(proxy, &to, answer, &outcome);
         if (proxy->lane->lost)
             return false;
         if (right || outcome.final)
-            release(batch, batch->answered, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
+            release(batch, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
         batch->answered += !right && outcome.final;
         if (!right)
             return false;
@@ -120,7 +121,7 @@ static bool pass_on(Execution *batch, Reader *answer)
     return true;
 }
 
-/* Hand the batch to the worker and wait for what it says. `give_up`: why nobody will answer it, for free(). */
+/* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(). */
 static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up)
 {
     Proxy *proxy = batch->proxy;

@@ -294,15 +294,20 @@ bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_
     return state == PEER_READ;
 }
 
+void put_credit(Buffer *message, int64_t parts)
+{
+    put_array(message, 2);
+    put_string(message, "Credit");
+    put_int(message, parts);
+}
+
 void lane_give_back(Lane *lane)
 {
     Buffer message = {0};
     if (!lane->owes)
         return;
     lane->owes = false;
-    put_array(&message, 2);
-    put_string(&message, "Credit");
-    put_int(&message, 1);
+    put_credit(&message, 1);
     lane_send(lane, &message);
     buffer_free(&message);
 }

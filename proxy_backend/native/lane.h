@@ -59,6 +59,8 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
 void lane_ask_peer(Lane *lane);
 /* Read the worker's own memory; false: `lost`, or `fault` says what is wrong. */
 bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size);
+/* The message that so many parts, or what was lent, has been read. */
+void put_credit(Buffer *message, int64_t parts);
 /* Tell a worker that waits for it that what it lent has been read. If it is gone, the next batch will see that. */
 void lane_give_back(Lane *lane);
 void lane_hang_up(Lane *lane);

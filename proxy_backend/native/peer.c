@@ -27,8 +27,8 @@ void peer_ask(Peer *peer, int connection)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    struct iovec here, nowhere = {NULL, 1};
     char byte;
+    struct iovec here = {&byte, 1}, nowhere = {NULL, 1};
     peer->asked = true;
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.pid <= 0)
         return;
@@ -37,7 +37,6 @@ void peer_ask(Peer *peer, int connection)
     if (peer->pidfd < 0)
         return;
     /* Nothing lies at address 0: that is what one learns who may look, and who may not, learns that. */
-    here = (struct iovec){&byte, 1};
     ssize_t size = process_vm_readv(peer->pid, &here, 1, &nowhere, 1, 0);
     peer->readable = (size == 1 || (size < 0 && errno == EFAULT)) && is_there(peer, connection, 0);
     if (!peer->readable)

@@ -51,9 +51,7 @@ static LaneState tell(Streams *streams, const Buffer *message)
 static LaneState give_credit(Streams *streams)
 {
     Buffer message = {0};
-    put_array(&message, 2);
-    put_string(&message, "Credit");
-    put_int(&message, streams->uncredited);
+    put_credit(&message, streams->uncredited);
     LaneState state = tell(streams, &message);
     buffer_free(&message);
     streams->uncredited = 0;

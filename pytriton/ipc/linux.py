@@ -25,9 +25,13 @@ _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _syscall(number: int, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    result: int = libc.syscall(ctypes.c_long(number), *arguments)
+    result: int = _libc().syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -112,17 +116,10 @@ def is_readable(start: int, nbytes: int) -> bool:
     read = ctypes.create_string_buffer(2)
     pieces = (_Piece * 2)(_Piece(start, 1), _Piece(start + nbytes - 1, 1))
     target = _Piece(ctypes.addressof(read), 2)
-    size: int = _libc().process_vm_readv(os.getpid(), ctypes.byref(target), 1, pieces, 2, 0)
+    none, one, two = map(ctypes.c_ulong, range(3))
+    target_ref = ctypes.byref(target)
+    size: int = _libc().process_vm_readv(os.getpid(), target_ref, one, pieces, two, none)
     return size == 2
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)
-    vector = ctypes.c_void_p, ctypes.c_ulong
-    libc.process_vm_readv.argtypes = (ctypes.c_int, *vector, *vector, ctypes.c_ulong)
-    libc.process_vm_readv.restype = ctypes.c_ssize_t
-    return libc
 
 
 def let_read(pid: int) -> None:
@@ -130,7 +127,7 @@ def let_read(pid: int) -> None:
 
     With its usual setting (ptrace_scope 1) only ancestors may. Without Yama nothing is to be done.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
+    _libc().prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
 
 
 def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
@@ -139,8 +136,7 @@ def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None
     `parent_pid` closes the race in which the parent ended before this call: then the process ends
     itself.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
+    if _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     if os.getppid() != parent_pid:
