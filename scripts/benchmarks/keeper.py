@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -63,6 +64,9 @@ def main() -> int:
             break
         _reap_orphans(command)
     end_family(command)
+    # Regions of tritonserver's stub (servers/stub.py), when it had to be killed.
+    for region in Path("/dev/shm").glob(f"bench-{command.pid}-*"):
+        region.unlink(missing_ok=True)
     return command.returncode or 0
 
 

@@ -91,6 +91,7 @@ class RunningDaemon:
         except BaseException:
             process.kill()
             process.wait()
+            shutil.rmtree(runtime_dir, ignore_errors=True)
             raise
         return cls(process, config, log, client)
 
