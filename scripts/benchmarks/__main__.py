@@ -16,6 +16,8 @@ from benchmarks.systems.base import System
 
 sys.path.insert(0, str(Path(__file__).parent / "servers"))
 
+PROTOCOLS = ("http", "grpc")
+
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
@@ -45,7 +47,25 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="draw none: they need matplotlib, which is installed",
     )
     add("--report", type=Path, metavar="FILE.json", help="only render a former run's results anew")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    fault = _fault(args)
+    if fault:
+        parser.error(fault)
+    return args
+
+
+def _fault(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with arguments that any text or number could be given for."""
+    strange = [name for name in args.protocols.split(",") if name not in PROTOCOLS]
+    if strange:
+        return f"--protocols: no protocol {strange[0]!r}; there are: {', '.join(PROTOCOLS)}"
+    for name in ("rounds", "seconds"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < float("inf"):
+            return f"--{name}: has to be more than 0, not {value:g}"
+    if args.report and not args.report.is_file():
+        return f"--report: there is no file {args.report}; it is the results.json of a former run"
+    return None
 
 
 def split_only(args: argparse.Namespace) -> None:
