@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
 from pytriton.ipc.arena import ALIGNMENT, Arena, ArenaError, MappedMemory
@@ -26,10 +27,6 @@ LARGE = 300_000
 def arena() -> Iterator[Arena]:
     with closing(Arena("test")) as arena:
         yield arena
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def put(arena: Arena, data: bytes) -> int:
@@ -149,12 +146,11 @@ def test_kernel_refuses_to_shrink_an_arena(arena: Arena) -> None:
 
 
 def test_untrusted_memory_that_could_shrink_is_refused_and_closed() -> None:
-    before = descriptors()
-    with pytest.raises(ArenaError, match="shrink"):
-        MappedMemory(memfd(4096, sealed=False), writer_trusted=False)
-    with pytest.raises(ArenaError, match="shrink"):
-        MappedMemory(os.open("/dev/zero", os.O_RDONLY), writer_trusted=False)
-    assert descriptors() == before
+    with leaves_open():
+        with pytest.raises(ArenaError, match="shrink"):
+            MappedMemory(memfd(4096, sealed=False), writer_trusted=False)
+        with pytest.raises(ArenaError, match="shrink"):
+            MappedMemory(os.open("/dev/zero", os.O_RDONLY), writer_trusted=False)
 
 
 def test_trusted_memory_needs_no_seal() -> None:
@@ -170,14 +166,14 @@ def test_position_outside_of_the_memory_is_an_error(size: int, end: int) -> None
 
 
 def test_untrusted_memory_that_cannot_be_mapped_is_an_error() -> None:
-    writable = memfd(4096, sealed=True)
-    unreadable = os.open(f"/proc/self/fd/{writable}", os.O_WRONLY)
-    os.close(writable)
-    before = descriptors()
-    for fd in (unreadable, memfd(1 << 62, sealed=True)):
-        with closing(MappedMemory(fd, writer_trusted=False)) as memory, pytest.raises(ArenaError):
-            memory.covering(100)
-    assert descriptors() == before - 1
+    with leaves_open():
+        writable = memfd(4096, sealed=True)
+        unreadable = os.open(f"/proc/self/fd/{writable}", os.O_WRONLY)
+        os.close(writable)
+        for fd in (unreadable, memfd(1 << 62, sealed=True)):
+            memory = MappedMemory(fd, writer_trusted=False)
+            with closing(memory), pytest.raises(ArenaError):
+                memory.covering(100)
 
 
 def test_more_memory_than_the_machine_has_is_refused_before_it_is_taken(arena: Arena) -> None:
@@ -202,15 +198,14 @@ def test_refusal_of_the_kernel_leaves_the_arena_usable(arena: Arena) -> None:
 
 
 def test_closed_arena_leaves_nothing() -> None:
-    before = descriptors()
-    arena = Arena("test")
-    put(arena, bytes(LARGE))
-    with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
-        view = memoryview(reader.covering(LARGE))
-        arena.close()
-        assert view[0] == 0  # views stay valid until they go
-        del view
-    assert descriptors() == before
+    with leaves_open():
+        arena = Arena("test")
+        put(arena, bytes(LARGE))
+        with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+            view = memoryview(reader.covering(LARGE))
+            arena.close()
+            assert view[0] == 0  # views stay valid until they go
+            del view
 
 
 @given(

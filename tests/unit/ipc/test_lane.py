@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
@@ -85,10 +86,6 @@ def sealed_memory(content: bytes) -> int:
     os.write(fd, content)
     linux.seal_against_shrinking(fd)
     return fd
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -185,10 +182,8 @@ def test_descriptor_to_announce_is_closed_even_if_the_peer_is_gone(
 ) -> None:
     lane, peer = end_and_socket
     peer.close()
-    before = descriptors()
-    with pytest.raises(LaneClosed):
+    with leaves_open(), pytest.raises(LaneClosed):
         lane.announce(1, sealed_memory(b"data"))
-    assert descriptors() == before
 
 
 def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lane]) -> None:
@@ -275,11 +270,9 @@ def test_connect_reaches_the_listener(short_dir: Path) -> None:
 
 
 def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None:
-    before = descriptors()
     path = str(short_dir / "none.sock")
-    with pytest.raises(LaneClosed, match=r"nobody listens at .*none\.sock"):
+    with leaves_open(), pytest.raises(LaneClosed, match=r"nobody listens at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
-    assert descriptors() == before
 
 
 MALFORMED = {
@@ -311,16 +304,15 @@ def test_malformed_message_is_a_lane_error(
     announced = case.startswith("announced")
     if announced and with_descriptors:
         with_descriptors += 1
-    before = descriptors()
-    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
-    if announced:
-        send_raw(peer, MALFORMED[case])
-    send_raw(peer, b"\0" if announced else MALFORMED[case], fds)
-    for fd in fds:
-        os.close(fd)
-    with pytest.raises(LaneError):
-        lane.receive()
-    assert descriptors() == before
+    with leaves_open():
+        fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
+        if announced:
+            send_raw(peer, MALFORMED[case])
+        send_raw(peer, b"\0" if announced else MALFORMED[case], fds)
+        for fd in fds:
+            os.close(fd)
+        with pytest.raises(LaneError):
+            lane.receive()
 
 
 @pytest.mark.parametrize(
@@ -357,40 +349,37 @@ def test_only_a_message_for_the_callable_may_be_spilled(
 
 def test_memory_is_announced_only_once(end_and_socket: tuple[Lane, socket.socket]) -> None:
     lane, peer = end_and_socket
-    before = descriptors()
-    fd = sealed_memory(b"data")
-    for _ in range(2):
-        announce_raw(peer, 1, [fd])
-    os.close(fd)
-    with pytest.raises(LaneError, match="memory 1 was announced twice"):
-        lane.receive()
-    assert descriptors() == before + 1  # the first one stays
+    with leaves_open(1):  # the first one stays
+        fd = sealed_memory(b"data")
+        for _ in range(2):
+            announce_raw(peer, 1, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="memory 1 was announced twice"):
+            lane.receive()
 
 
 def test_memory_of_an_untrusted_peer_must_be_sealed(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
-    before = descriptors()
-    fd = linux.memfd_create("unsealed")
-    os.ftruncate(fd, 4096)
-    announce_raw(peer, 1, [fd])
-    os.close(fd)
-    with pytest.raises(LaneError, match="shrink"):
-        lane.receive()
-    assert descriptors() == before
+    with leaves_open():
+        fd = linux.memfd_create("unsealed")
+        os.ftruncate(fd, 4096)
+        announce_raw(peer, 1, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="shrink"):
+            lane.receive()
 
 
 def test_descriptor_beside_a_batch_is_closed(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
-    before = descriptors()
-    fd = sealed_memory(b"data")
-    send_raw(peer, BATCH_BYTES, [fd])
-    os.close(fd)
-    assert lane.receive() == BATCH
-    assert descriptors() == before
+    with leaves_open():
+        fd = sealed_memory(b"data")
+        send_raw(peer, BATCH_BYTES, [fd])
+        os.close(fd)
+        assert lane.receive() == BATCH
 
 
 @pytest.mark.parametrize("packet_behind", [b"\1", BATCH_BYTES])
@@ -398,28 +387,26 @@ def test_something_else_behind_an_announcement(
     end_and_socket: tuple[Lane, socket.socket], packet_behind: bytes
 ) -> None:
     lane, peer = end_and_socket
-    before = descriptors()
-    fd = sealed_memory(b"data")
-    send_raw(peer, packet("Announce", 1))
-    send_raw(peer, packet_behind, [fd])
-    os.close(fd)
-    with pytest.raises(LaneError, match="something else than a descriptor"):
-        lane.receive()
-    assert descriptors() == before
+    with leaves_open():
+        fd = sealed_memory(b"data")
+        send_raw(peer, packet("Announce", 1))
+        send_raw(peer, packet_behind, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match="something else than a descriptor"):
+            lane.receive()
 
 
 def test_close_gives_back_every_descriptor() -> None:
-    before = descriptors()
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    for sender, receiver in ((proxy, worker), (worker, proxy)):
-        offset = sender.arena.allocate(1000)
-        sender.arena.writable()[offset : offset + 4] = b"data"
-        sender.announce(1, sealed_memory(b"more"))
-        sender.send(BATCH)
-        receiver.receive()
-        assert np.frombuffer(receiver.memory(ARENA, 1000), "S4", 1, offset) == [b"data"]
-        assert receiver.memory(1, 4)[:] == b"more"
-    proxy.close()
-    worker.close()
-    assert descriptors() == before
+    with leaves_open():
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+        for sender, receiver in ((proxy, worker), (worker, proxy)):
+            offset = sender.arena.allocate(1000)
+            sender.arena.writable()[offset : offset + 4] = b"data"
+            sender.announce(1, sealed_memory(b"more"))
+            sender.send(BATCH)
+            receiver.receive()
+            assert np.frombuffer(receiver.memory(ARENA, 1000), "S4", 1, offset) == [b"data"]
+            assert receiver.memory(1, 4)[:] == b"more"
+        proxy.close()
+        worker.close()

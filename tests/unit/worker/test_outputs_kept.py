@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from support.descriptors import leaves_open
 from support.output_client import (
     COLUMNS,
     Client,
@@ -199,7 +198,7 @@ def test_an_answer_is_not_overwritten_while_its_proxy_reads(serve: Serve) -> Non
 
 
 def test_a_lane_that_ends_gives_its_memory_back() -> None:
-    with _descriptors_come_back():
+    with leaves_open():
         monkey = pytest.MonkeyPatch()
         monkey.setattr(buffers, "_source", buffers._source)
         model = model_of(batch(lambda x: {"y": filled(x)}))
@@ -210,15 +209,7 @@ def test_a_lane_that_ends_gives_its_memory_back() -> None:
             client.close()
             del client
         monkey.undo()
-
-
-@contextmanager
-def _descriptors_come_back() -> Iterator[None]:
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+        gc.collect()
 
 
 # ── everything at once ───────────────────────────────────────────────────────────────────────────
