@@ -3,7 +3,8 @@
 ```
 <cache folder>/
   server/nvidia-pytriton-0.7.0-21f063ff93bb/    tritonserver and its libraries, see wheel.py
-  proxy-env/cp311-1f2e3d4c/                     the proxy's Python environment, see proxy_env.py
+  native-proxy/5a6b7c8d9e0f1a2b/                the compiled proxy, see native_proxy.py
+  proxy-env/cp311-1f2e3d4c/                     the Python proxy's environment, if needed, see proxy_env.py
   */.NAME.lock                                  held while NAME is being made
   */.NAME.tmp-*                                 half-made; whoever holds the lock may delete it
 ```

@@ -139,8 +139,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     proxy_python: Annotated[
         Optional[str],
         Option(
-            "Python 3.9 to 3.12 with a shared libpython, for the private environment that the "
-            "proxy runs in. Default: one that is found on this machine.",
+            "Python 3.9 to 3.12 with a shared libpython, for what runs inside tritonserver in Python: the `python` "
+            "proxy, and models of its own python backend. Default: one that is found when it is needed.",
             values.optional(values.path()),
         ),
     ] = None
@@ -155,7 +155,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_dir: Annotated[
         Optional[str],
         Option(
-            "Folder where the fetched tritonserver and the proxy's environment are kept. Default: "
+            "Folder where the fetched tritonserver and what its proxies need are kept. Default: "
             "pytriton-daemon in $XDG_CACHE_HOME or ~/.cache.",
             values.optional(values.path()),
         ),

@@ -36,6 +36,7 @@ from pytriton.dispatcher.model_control import ModelControl
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
+from pytriton.dispatcher.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.reload import reread
@@ -107,6 +108,7 @@ class Daemon:
             config,
             models=rundir.models,
             backends=self._backends,
+            python=PythonOnDemand(runtime, self._backends),
             library=self._library,
             server=self._server,
             registry=self.registry,

@@ -29,7 +29,7 @@ from pytriton.ipc.rundir import default_runtime_dir
 
 __all__ = ["Check", "Status", "run_checks"]
 
-#: The binaries unpacked (143 MB), the proxy's environment (99 MB) and what pip needs meanwhile.
+#: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
 INSTALL_BYTES = 400_000_000
 SERVER_TIMEOUT_S = 60.0
 
@@ -120,6 +120,12 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
     try:
         python = find_interpreter(choice.proxy_python, versions)
     except ServerRuntimeError as error:
+        if choice.proxy_python is None and _compiled_proxy(choice):
+            detail = (
+                "none was found, and none is needed: the compiled proxy serves. Only models that "
+                "tritonserver's own python backend is to run (native_model) would need one"
+            )
+            return Check("proxy Python", "ok", detail)
         detail, _, mend = str(error).partition("\nOne of these mends it:\n")
         mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
         return Check("proxy Python", "problem", detail, mend)
@@ -148,18 +154,24 @@ def _check_proxy(choice: ServerChoice) -> Check:
     name = "proxy"
     if choice.proxy == "python":
         return Check(name, "ok", "the Python proxy, as the setting `proxy` says")
-    if native_proxy.is_built(cache_dir(choice.cache_dir)):
-        return Check(name, "ok", "the compiled proxy is there")
-    command = compiler()
-    if command is not None:
-        return Check(
-            name, "ok", f"the compiled proxy will be built at the first start, with {command}"
-        )
+    compiled = _compiled_proxy(choice)
+    if compiled:
+        return Check(name, "ok", compiled)
     detail = (
         "no compiled proxy, and no C compiler to build it: the Python proxy serves, which is slower"
     )
     status: Status = "problem" if choice.proxy == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _compiled_proxy(choice: ServerChoice) -> str:
+    """Return where the compiled proxy comes from; "" when the Python proxy serves."""
+    if choice.proxy == "python":
+        return ""
+    if native_proxy.is_built(cache_dir(choice.cache_dir)):
+        return "the compiled proxy is there"
+    command = compiler()
+    return f"the compiled proxy will be built at the first start, with {command}" if command else ""
 
 
 def _library_environment(tree: ServerTree) -> dict[str, str]:
@@ -207,7 +219,8 @@ def _check_cache(choice: ServerChoice) -> Check:
     free = shutil.disk_usage(parent).free
     detail = f"{folder}, {free // 1_000_000} MB free"
     mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
-    filled = all(os.path.isdir(folder / name) for name in ("server", "proxy-env"))
+    has_proxy = native_proxy.is_built(folder) or os.path.isdir(folder / "proxy-env")
+    filled = has_proxy and os.path.isdir(folder / "server")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         if filled:  # when a container image was built, perhaps
             return Check("cache", "ok", f"{folder} is filled, and read-only for this user")

@@ -1,4 +1,4 @@
-"""Runs the pip of the proxy's environment on the user's settings."""
+"""Runs pip on the user's settings, in an environment that is made for it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,37 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 #: Settings that say where or what to install. Ours must not be bent by the user's.
 _IGNORED = ("TARGET", "PREFIX", "ROOT", "PYTHON", "CONSTRAINT", "REQUIREMENT", "QUIET", "VERBOSE")
+
+
+def make_environment(root: Path, python: Path) -> None:
+    """Make a virtual environment with nothing but pip, which stands on `python`.
+
+    virtualenv does it: it needs neither pip nor ensurepip in the daemon's own environment (one made by `uv venv` has
+    neither).
+
+    Raises:
+        ServerRuntimeError: virtualenv failed; the text holds its last words.
+    """
+    # Its own settings come from VIRTUALENV_* and a user-wide file; ours must not depend on them.
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("VIRTUALENV")}
+    environ.pop("PYTHONHOME", None)
+    environ["VIRTUALENV_CONFIG_FILE"] = os.devnull
+    root.mkdir(parents=True, exist_ok=True)
+    app_data = root.parent / "app-data"  # deleted with the draft; keeps the user's home untouched
+    command = [sys.executable, "-m", "virtualenv", "--quiet", "--no-download"]
+    command += ["--no-periodic-update", "--no-setuptools", "--app-data", str(app_data)]
+    command += ["--python", str(python), str(root)]
+    # -m puts the current folder first on sys.path: an empty one, so that nothing is shadowed.
+    done = subprocess.run(
+        command, env=environ, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise ServerRuntimeError(
+            f"virtualenv cannot make an environment with {python}: "
+            f"{said[-1500:] or f'exit status {done.returncode}'}"
+        )
+
 
 #: First pip with `--progress-bar raw`, which prints numbers instead of drawing.
 _RAW_PROGRESS_SINCE = (24, 1)

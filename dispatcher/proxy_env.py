@@ -4,9 +4,7 @@ Why it is private is in docs/architecture.md: the stub works with numpy 1.x only
 matter what a user's environment holds. The stub finds an environment through the first `python3` on
 PATH, so this is a virtual environment whose `bin` tritonserver gets first on its PATH.
 
-It is made by virtualenv, which needs neither pip nor ensurepip in the daemon's own environment (an
-environment made by `uv venv` has neither), and then filled by the pip inside it, which reads the
-user's own pip settings: index, proxy, certificates, offline folders.
+The pip inside fills it, which reads the user's own settings: index, proxy, certificates, offline folders.
 """
 
 from __future__ import annotations
@@ -15,24 +13,26 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, publish
 from pytriton.dispatcher.interpreters import Interpreter, library_name
-from pytriton.dispatcher.pip_call import run_pip
+from pytriton.dispatcher.pip_call import make_environment, run_pip
 
 REQUIREMENTS = ("numpy>=1.24,<2", "pyzmq", "msgspec")
 
 #: What must lie in site-packages for the environment to be whole.
 _IMPORT_NAMES = ("numpy", "zmq", "msgspec")
+#: The folder of an environment for LD_LIBRARY_PATH, which holds libpython3.X.so.1.0 and nothing else. Not the one where
+#: that lies: in conda's it is the neighbour of a libstdc++ and a hundred more that must not replace the system's.
+LIBRARY_DIR = "libpython"
 _MARKER = "pytriton-daemon.json"
 
 
 @dataclass(frozen=True)
 class ProxyEnvironment:
-    """A ready environment: everything that tritonserver must be told about the proxy's Python."""
+    """A ready environment, and the interpreter that it stands on."""
 
     root: Path
     interpreter: Interpreter
@@ -40,20 +40,6 @@ class ProxyEnvironment:
     @property
     def python(self) -> Path:
         return self.root / "bin" / "python3"
-
-    @property
-    def bin_dir(self) -> Path:
-        """The folder to put first on tritonserver's PATH."""
-        return self.root / "bin"
-
-    @property
-    def library_dir(self) -> Path:
-        """A folder for LD_LIBRARY_PATH that holds libpython3.X.so.1.0 and nothing else.
-
-        Not the folder where the library lies: in conda's it is the neighbour of a libstdc++ and a
-        hundred more that must not replace the system's in tritonserver.
-        """
-        return self.root / "libpython"
 
 
 def make_proxy_environment(
@@ -106,13 +92,13 @@ def _is_whole(root: Path, interpreter: Interpreter) -> bool:
     return (
         (root / _MARKER).is_file()
         and os.access(root / "bin" / "python3", os.X_OK)
-        and (root / "libpython" / library_name(interpreter.version)).is_file()
+        and (root / LIBRARY_DIR / library_name(interpreter.version)).is_file()
         and all((packages / name / "__init__.py").is_file() for name in _IMPORT_NAMES)
     )
 
 
 def _fill(root: Path, interpreter: Interpreter, progress: Progress, wheels: Path | None) -> None:
-    _run_virtualenv(root, interpreter)
+    make_environment(root, interpreter.executable)
     python = root / "bin" / "python3"
     run_pip(python, ["install", *_wheel_folder_flags(wheels), *REQUIREMENTS], progress)
     _check_imports(python)
@@ -121,31 +107,10 @@ def _fill(root: Path, interpreter: Interpreter, progress: Progress, wheels: Path
     for script in (root / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
-    (root / "libpython").mkdir()
-    (root / "libpython" / library_name(interpreter.version)).symlink_to(interpreter.libpython)
+    (root / LIBRARY_DIR).mkdir()
+    (root / LIBRARY_DIR / library_name(interpreter.version)).symlink_to(interpreter.libpython)
     facts = {"requirements": REQUIREMENTS, "interpreter": str(interpreter.executable)}
     (root / _MARKER).write_text(json.dumps(facts, indent=1))
-
-
-def _run_virtualenv(root: Path, interpreter: Interpreter) -> None:
-    # Its own settings come from VIRTUALENV_* and a user-wide file; ours must not depend on them.
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("VIRTUALENV")}
-    environ.pop("PYTHONHOME", None)
-    environ["VIRTUALENV_CONFIG_FILE"] = os.devnull
-    app_data = root.parent / "app-data"  # deleted with the draft; keeps the user's home untouched
-    command = [sys.executable, "-m", "virtualenv", "--quiet", "--no-download"]
-    command += ["--no-periodic-update", "--no-setuptools", "--app-data", str(app_data)]
-    command += ["--python", str(interpreter.executable), str(root)]
-    # -m puts the current folder first on sys.path: an empty one, so that nothing is shadowed.
-    done = subprocess.run(
-        command, env=environ, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise ServerRuntimeError(
-            f"cannot make the proxy's environment with virtualenv and {interpreter.executable}: "
-            f"{said[-1500:] or f'exit status {done.returncode}'}"
-        )
 
 
 def _wheel_folder_flags(wheels: Path | None) -> list[str]:

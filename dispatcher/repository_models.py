@@ -23,9 +23,11 @@ from pytriton.dispatcher.folder_spec import Workshop, specification
 from pytriton.dispatcher.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.known_models import NATIVE, WORKERS, Known, KnownModels
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.repository_places import CLOUD, Placed, Places
 from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -47,6 +49,7 @@ class RepositoryModels:
         *,
         models: Path,
         backends: Path,
+        python: PythonOnDemand,
         library: Path,
         server: TritonServer,
         registry: Registry,
@@ -54,6 +57,7 @@ class RepositoryModels:
         self._config = config
         self._models = models
         self._backends = backends
+        self._python = python
         self._workshop = Workshop(library, config.model_python, config.install_packages)
         self._server = server
         self._registry = registry
@@ -266,6 +270,7 @@ class RepositoryModels:
     ) -> None:
         self._refuse_registered(name, known)
         if place == CLOUD:
+            await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
             await self._server.load(name, None if config is None else dict(config))
             known.served_by, known.config = NATIVE, None if config is None else dict(config)
             return
@@ -322,6 +327,9 @@ class RepositoryModels:
             raise UnservableModel(
                 f"model {model.name} is served by workers; unload it before tritonserver serves it"
             )
+        backend = table.backend_of(model.config, model.files)
+        if self._python.is_needed(backend):
+            await self._python.ensure(model.name)
         link = self._models / model.name
         former = link.readlink() if known.served_by else None
         repository.link(self._models, model.name, model.folder)

@@ -16,7 +16,7 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import access, last_end, logs
+from pytriton.dispatcher import access, last_end, logs, placeholder
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.daemon import Daemon, OnReady
 from pytriton.dispatcher.notify import Notifier
@@ -54,6 +54,7 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
                 proxy_python=_path(config.proxy_python),
                 cache_dir=_path(config.cache_dir),
                 proxy=config.proxy,
+                python_backend=_has_models_of_its_own(config),
             )
             with notifier.slow_start():
                 runtime = find_or_install_server(choice, lambda line: _log.info(line))
@@ -72,6 +73,12 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
     except Exception as error:
         last_end.write(rundir, ExitCode.FAULT, repr(error))
         raise
+
+
+def _has_models_of_its_own(config: DaemonConfig) -> bool:
+    """Whether tritonserver loads models at its start, or unseen by us, that may be of its python backend."""
+    options = config.tritonserver_options
+    return bool("load-model" in options or placeholder.wanted(options))
 
 
 async def _main(

@@ -1,9 +1,9 @@
-"""Finds tritonserver and the proxy's Python, or fetches them, and lays out the backend folder.
+"""Finds tritonserver and what its proxies need, or fetches it, and lays out the backend folder.
 
 >>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
 >>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP
->>> command = [str(runtime.binary), f"--backend-directory={backends}"]     # doctest: +SKIP
->>> env = server_environment(runtime, os.environ)                          # doctest: +SKIP
+>>> command = [str(runtime.tree.binary), f"--backend-directory={backends}"]     # doctest: +SKIP
+>>> env = server_environment(runtime, os.environ, python_link(backends))   # doctest: +SKIP
 >>> Popen(command, env=env, cwd=backends / "pytriton")                     # doctest: +SKIP
 
 The working directory matters: although the stub runs isolated, it puts the empty string first on
@@ -24,17 +24,21 @@ from pytriton.dispatcher.cache import Progress, ServerRuntimeError, cache_dir, e
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.native_proxy import build, misfit
-from pytriton.dispatcher.proxy_env import ProxyEnvironment, make_proxy_environment
+from pytriton.dispatcher.proxy_env import LIBRARY_DIR, ProxyEnvironment, make_proxy_environment
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
 
 __all__ = [
+    "PythonBackend",
     "ServerChoice",
     "ServerRuntime",
     "ServerRuntimeError",
     "find_or_install_server",
     "find_server",
     "lay_out_backends",
+    "lay_out_python",
+    "make_python_backend",
+    "python_link",
     "server_environment",
 ]
 
@@ -61,27 +65,36 @@ class ServerChoice:
     proxy: str = (
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
+    python_backend: bool = False  #: whether Triton's own python backend has to work from the start
+
+
+@dataclass(frozen=True)
+class PythonBackend:
+    """Triton's own python backend, with the environment of its stub: the Python proxy runs in it."""
+
+    folder: Path  #: of the backend; its stub is for the environment's Python
+    environment: ProxyEnvironment
 
 
 @dataclass(frozen=True)
 class ServerRuntime:
-    """A tritonserver that is ready to be started, with all that it must be told."""
+    """A tritonserver that is ready to be started, with all that it must be told.
 
-    binary: Path
-    backends: Path  #: its own backends; hand it the folder that lay_out_backends() makes instead
-    caches: Path | None  #: for --cache-directory; None: it has no response cache
-    library_path: tuple[Path, ...]  #: to be put first on LD_LIBRARY_PATH
-    python_backend: Path  #: folder of the Python backend whose stub is for the proxy's Python
-    proxy: ProxyEnvironment
+    Its own backends are `tree.backends`; hand it the folder that lay_out_backends() makes instead.
+    """
+
+    tree: ServerTree
     source: str  #: "setting", "environment", "container", "path" or "cache"
-    version: str | None  #: Triton's, when known without starting it
-    native: Path | None = (
-        None  #: folder of the compiled proxy; None: the Python proxy serves all models
-    )
+    choice: ServerChoice
+    native: Path | None  #: folder of the compiled proxy; None: the Python proxy serves all models
+    #: None: made by make_python_backend(), should a model need it
+    python: PythonBackend | None
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
-    """Return a tritonserver with a proxy environment; fetch and make what is missing.
+    """Return a tritonserver with a proxy; fetch and make what is missing.
+
+    Where the compiled proxy serves, no Python is needed inside of tritonserver, and none is looked for.
 
     Order: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, our cache, and else
     the pinned wheel. A setting or variable that names no usable tritonserver is an error; what is
@@ -91,41 +104,41 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         ServerRuntimeError: what is wrong, where, and the mend.
     """
     cache = cache_dir(choice.cache_dir)
-    wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
     found = find_server(choice, progress)
-    versions = found[0].python_versions if found else PROXY_VERSIONS
-    interpreter = find_interpreter(choice.proxy_python, versions)
-    proxy = make_proxy_environment(interpreter, cache, progress, wheels)
+    if choice.proxy_python is not None:  # a wrong one is told at once, not when it is first needed
+        find_interpreter(choice.proxy_python, found[0].python_versions if found else PROXY_VERSIONS)
     if found is None:
         wheel = choice.wheel.expanduser().absolute() if choice.wheel else None
-        tree = _read_wheel_tree(install_wheel(cache, proxy, progress, wheel))
-        found = (tree, "cache")
+        found = (_read_wheel_tree(install_wheel(cache, progress, wheel)), "cache")
     tree, source = found
-    return ServerRuntime(
-        binary=tree.binary,
-        backends=tree.backends,
-        caches=tree.caches,
-        library_path=(*tree.libraries, proxy.library_dir),
-        python_backend=dict(tree.python_backends)[interpreter.version],
-        proxy=proxy,
-        source=source,
-        version=tree.version,
-        native=_native_proxy(choice, found, (*tree.libraries, proxy.library_dir), progress),
-    )
+    native = _native_proxy(choice, tree, source, progress)
+    runtime = ServerRuntime(tree, source, choice, native, python=None)
+    if native is not None and not choice.python_backend:
+        return runtime
+    return replace(runtime, python=make_python_backend(runtime, progress))
+
+
+def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBackend:
+    """Return Triton's own python backend with an environment for its stub, which is made if need be.
+
+    Raises:
+        ServerRuntimeError: no Python fits, or the environment cannot be made.
+    """
+    choice, tree = runtime.choice, runtime.tree
+    wheels = choice.wheel.expanduser().absolute().parent if choice.wheel else None
+    interpreter = find_interpreter(choice.proxy_python, tree.python_versions)
+    environment = make_proxy_environment(interpreter, cache_dir(choice.cache_dir), progress, wheels)
+    return PythonBackend(dict(tree.python_backends)[interpreter.version], environment)
 
 
 def _native_proxy(
-    choice: ServerChoice,
-    found: tuple[ServerTree, str],
-    library_path: Sequence[Path],
-    progress: Progress,
+    choice: ServerChoice, tree: ServerTree, source: str, progress: Progress
 ) -> Path | None:
     if choice.proxy == "python":
         return None
-    tree, source = found
     try:
         native = build(cache_dir(choice.cache_dir), progress)
-        flaw = None if source == "cache" else misfit(native, tree.binary, library_path)
+        flaw = None if source == "cache" else misfit(native, tree.binary, tree.libraries)
         if flaw:
             raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
         return native
@@ -180,20 +193,23 @@ def _read_wheel_tree(folder: Path) -> ServerTree:
     return replace(tree, version=PINNED.triton_version)
 
 
-def server_environment(runtime: ServerRuntime, base: Mapping[str, str]) -> dict[str, str]:
+def server_environment(
+    runtime: ServerRuntime, base: Mapping[str, str], python: Path
+) -> dict[str, str]:
     """Return the environment variables to start tritonserver with.
 
-    The stub takes the Python environment of the first `python3` on PATH, so the proxy's comes
-    first. Variables that would bend that Python are left out.
+    The stub takes the Python environment of the first `python3` on PATH, so `python` comes first: the folder of the
+    proxy's environment, which need not be there yet. Variables that would bend that Python are left out.
     """
     bent = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     environ = {key: value for key, value in base.items() if key not in bent}
-    environ["PATH"] = _prepend([runtime.proxy.bin_dir], base.get("PATH", os.defpath))
-    environ["LD_LIBRARY_PATH"] = _prepend(runtime.library_path, base.get("LD_LIBRARY_PATH", ""))
+    environ["PATH"] = _prepend([python / "bin"], base.get("PATH", os.defpath))
+    libraries = [*runtime.tree.libraries, python / LIBRARY_DIR]
+    environ["LD_LIBRARY_PATH"] = _prepend(libraries, base.get("LD_LIBRARY_PATH", ""))
     return environ
 
 
-def _prepend(folders: list[Path] | tuple[Path, ...], rest: str) -> str:
+def _prepend(folders: Sequence[Path], rest: str) -> str:
     # an empty entry would mean the current folder, so none may come from an empty `rest`
     return ":".join([*map(str, folders), *([rest] if rest else [])])
 
@@ -203,6 +219,7 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
 
     ```
     backends/python      link to the server's Python backend with the stub for the proxy's Python
+    proxy-python         link to the proxy's Python environment, once it is needed
     backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
     backends/pytriton_native   link to the compiled proxy, if there is one
     backends/...         links to the server's other backends
@@ -220,17 +237,33 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
             shutil.rmtree(backends)
         backends.mkdir(0o700, parents=True)
         # Whole folders are linked: a link to a library in a real folder is refused by the server.
-        (backends / "python").symlink_to(runtime.python_backend)
+        python_link(backends).unlink(missing_ok=True)
+        (backends / "python").symlink_to(runtime.tree.python_backends[0][1])  # until one is chosen
+        if runtime.python is not None:
+            lay_out_python(runtime.python, backends)
         _copy_proxy(backends / BACKEND_NAME)
         if runtime.native is not None:
             (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
-        for other in runtime.backends.iterdir():
+        for other in runtime.tree.backends.iterdir():
             if other.is_dir() and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)
     except (OSError, shutil.Error) as error:
         detail = explain_os_error(error, backends) if error.errno else str(error)
         raise ServerRuntimeError(f"cannot lay out tritonserver's backends: {detail}") from error
     return backends
+
+
+def python_link(backends: Path) -> Path:
+    """Return where the proxy's Python environment is linked beside the folder that lay_out_backends() makes."""
+    return backends.parent / "proxy-python"
+
+
+def lay_out_python(python: PythonBackend, backends: Path) -> None:
+    """Give tritonserver's python backend the Python of its stub: before it is loaded for the first time."""
+    links = {backends / "python": python.folder, python_link(backends): python.environment.root}
+    for link, target in links.items():
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def _copy_proxy(folder: Path) -> None:

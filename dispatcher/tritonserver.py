@@ -20,7 +20,7 @@ from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.ports import check_port_free, free_port
 from pytriton.dispatcher.repository import BACKEND
-from pytriton.dispatcher.server_runtime import ServerRuntime, server_environment
+from pytriton.dispatcher.server_runtime import ServerRuntime, python_link, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
 from pytriton.dispatcher.tasks import uninterrupted
 from pytriton.dispatcher.triton_admin import AdminClient, reachable
@@ -119,8 +119,9 @@ class TritonServer:
         stand_in = placeholder.wanted(self._config.tritonserver_options)
         if stand_in is not None:
             placeholder.lay_out(self._models, stand_in)
-        argv = bound_to_us([*_PRIVATELY, str(self._runtime.binary), *self._arguments()])
-        env = {**_MEMORY, **server_environment(self._runtime, os.environ)}
+        argv = bound_to_us([*_PRIVATELY, str(self._runtime.tree.binary), *self._arguments()])
+        python = python_link(self._backends)
+        env = {**_MEMORY, **server_environment(self._runtime, os.environ, python)}
         env[KEY_VARIABLE] = secrets.token_hex(16)
         # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the
         # proxy.
@@ -232,8 +233,8 @@ class TritonServer:
         return messages.ServerInfo(
             state=self.state.value,
             pid=self._child.pid if self._child is not None and self._running else None,
-            version=self._runtime.version or "",
-            binary=str(self._runtime.binary),
+            version=self._runtime.tree.version or "",
+            binary=str(self._runtime.tree.binary),
             **self._urls(),
         )
 
@@ -271,8 +272,8 @@ class TritonServer:
             if allowed:
                 options[f"{name}-address"] = getattr(config, f"{name}_address")
                 options[f"{name}-port"] = str(getattr(self, f"{name}_port"))
-        if self._runtime.caches is not None:
-            options["cache-directory"] = str(self._runtime.caches)
+        if self._runtime.tree.caches is not None:
+            options["cache-directory"] = str(self._runtime.tree.caches)
         if config.response_cache_size:
             options["cache-config"] = f"local,size={config.response_cache_size}"
         for name, value in config.tritonserver_options.items():

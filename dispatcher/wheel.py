@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytriton.dispatcher.cache import Progress, ServerRuntimeError, publish
-from pytriton.dispatcher.pip_call import run_pip
-from pytriton.dispatcher.proxy_env import ProxyEnvironment
+from pytriton.dispatcher.pip_call import make_environment, run_pip
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ def glibc_version() -> tuple[int, int] | None:
 
 def install_wheel(
     cache: Path,
-    proxy: ProxyEnvironment,
     progress: Progress,
     wheel: Path | None = None,
     pin: PinnedWheel = PINNED,
@@ -98,7 +96,6 @@ def install_wheel(
 
     Args:
         cache: the cache folder.
-        proxy: whose pip fetches the wheel.
         progress: gets a line for each step that takes a while.
         wheel: the wheel on this machine; nothing is fetched then.
         pin: which wheel it is.
@@ -109,11 +106,7 @@ def install_wheel(
     tree = wheel_tree(cache, pin)
 
     def build(draft: Path) -> None:
-        source = (
-            wheel
-            if wheel is not None
-            else _download(draft.parent / "download", proxy, progress, pin)
-        )
+        source = wheel or _download(draft.parent / "download", progress, pin)
         progress(f"checking and unpacking {source.name} into {tree}")
         verify(source, pin)
         unpack(source, draft)
@@ -131,11 +124,13 @@ def install_wheel(
     return tree
 
 
-def _download(folder: Path, proxy: ProxyEnvironment, progress: Progress, pin: PinnedWheel) -> Path:
-    folder.mkdir()
+def _download(folder: Path, progress: Progress, pin: PinnedWheel) -> Path:
+    """Fetch the wheel into a new folder, with a pip that is there for as long as the folder is."""
     requirement = f"{pin.distribution}=={pin.version}"
     progress(f"fetching the tritonserver binaries (55 MB, {requirement}) with pip")
-    run_pip(proxy.python, ["download", "--no-deps", "--dest", str(folder), requirement], progress)
+    make_environment(folder / "pip", Path(sys.executable))
+    python = folder / "pip" / "bin" / "python3"
+    run_pip(python, ["download", "--no-deps", "--dest", str(folder), requirement], progress)
     found = sorted(folder.glob("*.whl"))
     if not found:
         raise ServerRuntimeError(f"pip reported success but left no wheel of {requirement}")

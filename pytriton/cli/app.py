@@ -301,13 +301,23 @@ def install_server(
     cache_dir: Annotated[
         Optional[str], typer.Option(metavar="PATH", help="Folder to keep it in.")
     ] = None,
+    python_backend: Annotated[
+        bool,
+        typer.Option(
+            "--python-backend",
+            help="Also what tritonserver's own python backend needs, for models that it is to run (native_model).",
+        ),
+    ] = False,
 ) -> None:
-    """Fetch tritonserver and the proxy's environment now instead of at the first start."""
+    """Fetch tritonserver and what its proxy needs now instead of at the first start."""
     from pytriton.cli.installing import install
 
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
-    runtime = install(Given(flags, config).load().config, wheel)
-    typer.echo(f"tritonserver: {runtime.binary}\nproxy Python: {runtime.proxy.python}")
+    runtime = install(Given(flags, config).load().config, wheel, python_backend)
+    typer.echo(f"tritonserver: {runtime.tree.binary}")
+    typer.echo(f"proxy: {'Python' if runtime.native is None else runtime.native}")
+    if runtime.python is not None:
+        typer.echo(f"proxy Python: {runtime.python.environment.python}")
 
 
 keys_app = typer.Typer(

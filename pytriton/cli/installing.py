@@ -31,8 +31,8 @@ def check(config: DaemonConfig) -> list[Check]:
     )
 
 
-def install(config: DaemonConfig, wheel: Path | None) -> ServerRuntime:
-    """Find or fetch tritonserver, from `wheel` if one is given, and make the proxy's environment.
+def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> ServerRuntime:
+    """Find or fetch tritonserver, from `wheel` if one is given, and what its proxy needs.
 
     Raises:
         CliError: it cannot be had; says why and what mends it.
@@ -43,12 +43,14 @@ def install(config: DaemonConfig, wheel: Path | None) -> ServerRuntime:
     if wheel is not None and not wheel.expanduser().is_file():
         raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, and there is no such file")
     try:
-        return find_or_install_server(_choice(config, wheel), say)
+        return find_or_install_server(_choice(config, wheel, python_backend), say)
     except ServerRuntimeError as error:
         raise CliError(ExitCode.NO_SERVER, str(error)) from None
 
 
-def _choice(config: DaemonConfig, wheel: Path | None = None) -> ServerChoice:
+def _choice(
+    config: DaemonConfig, wheel: Path | None = None, python_backend: bool = False
+) -> ServerChoice:
     from pytriton.dispatcher.server_runtime import ServerChoice
 
     def path(setting: str | None) -> Path | None:
@@ -60,4 +62,5 @@ def _choice(config: DaemonConfig, wheel: Path | None = None) -> ServerChoice:
         wheel=wheel,
         cache_dir=path(config.cache_dir),
         proxy=config.proxy,
+        python_backend=python_backend,
     )

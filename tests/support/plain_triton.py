@@ -15,6 +15,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 
 from pytriton.dispatcher.ports import free_port
 from pytriton.dispatcher.server_runtime import (
+    PythonBackend,
     ServerChoice,
     ServerRuntime,
     find_or_install_server,
@@ -50,13 +51,14 @@ def plain_triton(
         (folder / "models" / name / "1" / "model.py").write_text(code)
     if repository is not None:
         shutil.copytree(repository, folder / "models", dirs_exist_ok=True)
-    runtime = find_or_install_server(ServerChoice(), print)
+    runtime = find_or_install_server(ServerChoice(python_backend=True), print)
+    assert runtime.python is not None
     backends = folder / "backends"
     backends.mkdir()
-    (backends / "python").symlink_to(runtime.python_backend)
+    (backends / "python").symlink_to(runtime.python.folder)
     started = None
     while started is None:
-        started = _start(folder, runtime, backends, options)
+        started = _start(folder, runtime, runtime.python, backends, options)
     process, triton, regions = started
     try:
         yield triton
@@ -65,13 +67,17 @@ def plain_triton(
 
 
 def _start(
-    folder: Path, runtime: ServerRuntime, backends: Path, options: Sequence[str]
+    folder: Path,
+    runtime: ServerRuntime,
+    python: PythonBackend,
+    backends: Path,
+    options: Sequence[str],
 ) -> tuple[subprocess.Popen[bytes], PlainTriton, str] | None:
     """Return it when it is ready, with how its regions' names begin; None: somebody has taken one of its ports."""
     http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
-        str(runtime.binary),
+        str(runtime.tree.binary),
         f"--model-repository={folder / 'models'}",
         f"--backend-directory={backends}",
         f"--backend-config=python,shm-region-prefix-name={regions}",
@@ -88,7 +94,7 @@ def _start(
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            env=server_environment(runtime, os.environ),
+            env=server_environment(runtime, os.environ, python.environment.root),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

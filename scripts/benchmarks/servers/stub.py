@@ -52,11 +52,12 @@ def main() -> None:
     """Replace this process by tritonserver."""
     spec = work.spec()
     folder = Path(spec["folder"])
-    runtime = find_or_install_server(ServerChoice(), print)
+    runtime = find_or_install_server(ServerChoice(python_backend=True), print)
+    assert runtime.python is not None
     backends = folder / "backends"
     backends.mkdir()
     # Not the server's own folder: its stub may be for another version of Python.
-    (backends / "python").symlink_to(runtime.python_backend)
+    (backends / "python").symlink_to(runtime.python.folder)
     arguments = [
         f"--model-repository={lay_out(folder, spec['model'])}",
         f"--backend-directory={backends}",
@@ -65,9 +66,9 @@ def main() -> None:
     ]
     for name in ("http", "grpc", "metrics"):
         arguments += [f"--{name}-address=127.0.0.1", f"--{name}-port={spec[f'{name}_port']}"]
-    env = server_environment(runtime, os.environ)
+    env = server_environment(runtime, os.environ, runtime.python.environment.root)
     os.chdir(folder)
-    os.execve(runtime.binary, [str(runtime.binary), *arguments], env)
+    os.execve(runtime.tree.binary, [str(runtime.tree.binary), *arguments], env)
 
 
 if __name__ == "__main__":

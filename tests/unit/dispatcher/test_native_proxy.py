@@ -90,4 +90,4 @@ def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
 def test_the_fetched_tritonserver_takes_it() -> None:
     runtime = find_or_install_server(ServerChoice(proxy="native"), print)
     assert runtime.native is not None
-    assert native_proxy.misfit(runtime.native, runtime.binary, runtime.library_path) is None
+    assert native_proxy.misfit(runtime.native, runtime.tree.binary, runtime.tree.libraries) is None

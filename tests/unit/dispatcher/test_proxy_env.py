@@ -20,7 +20,7 @@ from pytriton.dispatcher.interpreters import (
     examine,
     find_interpreter,
 )
-from pytriton.dispatcher.proxy_env import make_proxy_environment
+from pytriton.dispatcher.proxy_env import LIBRARY_DIR, make_proxy_environment
 
 MakePython = Callable[..., Path]
 
@@ -170,8 +170,8 @@ def test_the_environment_is_made_reused_and_remade(
     environment = make_proxy_environment(interpreter, tmp_path / "cache", said.append)
     assert said[0].startswith("making the proxy's environment")
     assert distributions(environment.python) == {"numpy", "pyzmq", "msgspec", "pip"}
-    assert {path.name[:6] for path in environment.bin_dir.iterdir()} == {"python"}
-    library = environment.library_dir / interpreter.libpython.name
+    assert {path.name[:6] for path in (environment.root / "bin").iterdir()} == {"python"}
+    library = environment.root / LIBRARY_DIR / interpreter.libpython.name
     assert os.path.samefile(library, interpreter.libpython)
 
     said.clear()

@@ -12,23 +12,29 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.ports import lasting_port
 
-from pytriton.dispatcher import server_runtime
+from pytriton.dispatcher import interpreters, server_runtime
 from pytriton.dispatcher.interpreters import Interpreter
 from pytriton.dispatcher.proxy_env import ProxyEnvironment
 from pytriton.dispatcher.server_runtime import (
+    PythonBackend,
     ServerChoice,
     ServerRuntime,
     ServerRuntimeError,
     find_or_install_server,
     find_server,
     lay_out_backends,
+    lay_out_python,
+    make_python_backend,
+    python_link,
     server_environment,
 )
+from pytriton.dispatcher.server_tree import ServerTree, read_tree
 
 
 def make_server(root: Path) -> Path:
@@ -162,30 +168,28 @@ except ServerRuntimeError as error:
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> ServerRuntime:
-    root = make_server(tmp_path / "server")
-    python = Interpreter(Path(sys.executable), (3, 10), tmp_path / "libpython3.10.so.1.0")
-    proxy = ProxyEnvironment(tmp_path / "env", python)
-    return ServerRuntime(
-        binary=root / "bin/tritonserver",
-        backends=root / "backends",
-        caches=root / "caches",
-        library_path=(root / "lib", proxy.library_dir),
-        python_backend=root / "backends/python",
-        proxy=proxy,
-        source="setting",
-        version=None,
-    )
+    tree = read_tree(make_server(tmp_path / "server"))
+    assert isinstance(tree, ServerTree)
+    return ServerRuntime(tree, "setting", ServerChoice(), native=None, python=None)
 
 
-def test_environment_of_tritonserver(runtime: ServerRuntime) -> None:
+@pytest.fixture
+def python(runtime: ServerRuntime, tmp_path: Path) -> PythonBackend:
+    interpreter = Interpreter(Path(sys.executable), (3, 10), tmp_path / "libpython3.10.so.1.0")
+    folder = dict(runtime.tree.python_backends)[3, 10]
+    return PythonBackend(folder, ProxyEnvironment(tmp_path / "env", interpreter))
+
+
+def test_environment_of_tritonserver(runtime: ServerRuntime, tmp_path: Path) -> None:
+    python = tmp_path / "env"
     base = {"PATH": "/usr/bin", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/mine", "HOME": "/h"}
-    environ = server_environment(runtime, base)
+    environ = server_environment(runtime, base, python)
     assert environ == {
-        "PATH": f"{runtime.proxy.root}/bin:/usr/bin",
-        "LD_LIBRARY_PATH": f"{runtime.library_path[0]}:{runtime.proxy.root}/libpython",
+        "PATH": f"{python}/bin:/usr/bin",
+        "LD_LIBRARY_PATH": f"{runtime.tree.libraries[0]}:{python}/libpython",
         "HOME": "/h",
     }
-    longer = server_environment(runtime, {"LD_LIBRARY_PATH": "/cuda"})
+    longer = server_environment(runtime, {"LD_LIBRARY_PATH": "/cuda"}, python)
     assert longer["LD_LIBRARY_PATH"].endswith("/libpython:/cuda")
 
 
@@ -194,12 +198,49 @@ def test_backend_folder(runtime: ServerRuntime, tmp_path: Path) -> None:
     backends = lay_out_backends(runtime, tmp_path / "run")
     assert backends == tmp_path / "run/backends"
     assert {path.name for path in backends.iterdir()} == {"python", "pytriton", "onnxruntime"}
-    assert (backends / "python").resolve() == runtime.python_backend
+    assert (backends / "python").resolve() == runtime.tree.python_backends[0][1]
     proxy = backends / "pytriton/pytriton"
     assert (proxy / "__init__.py").read_text() == ""
     assert {path.name for path in proxy.iterdir()} == {"__init__.py", "ipc", "proxy_backend"}
     assert not any(path.is_symlink() for path in (backends / "pytriton").rglob("*"))
     assert lay_out_backends(runtime, tmp_path / "run") == backends
+
+
+def test_the_python_backend_is_laid_out_when_it_is_there(
+    runtime: ServerRuntime, python: PythonBackend, tmp_path: Path
+) -> None:
+    backends = lay_out_backends(runtime, tmp_path / "run")
+    assert not python_link(backends).is_symlink()
+    for _ in range(2):
+        lay_out_python(python, backends)
+        assert (backends / "python").readlink() == python.folder
+        assert python_link(backends).readlink() == tmp_path / "env"
+    lay_out_backends(replace(runtime, python=python), tmp_path / "run")
+    assert python_link(backends).readlink() == tmp_path / "env"
+    lay_out_backends(runtime, tmp_path / "run")  # by another daemon, later
+    assert not python_link(backends).is_symlink()
+
+
+def test_with_the_compiled_proxy_no_python_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has no Python for it: one of 3.13 alone, say."""
+    monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
+    monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
+    choice = ServerChoice(tritonserver=make_server(tmp_path / "server"), cache_dir=tmp_path / "c")
+    runtime = find_or_install_server(choice, print)
+    assert (runtime.native, runtime.python) == (tmp_path / "native", None)
+    assert not (tmp_path / "c").exists()
+    for needs in (
+        replace(choice, proxy="python"),
+        replace(choice, python_backend=True),
+        replace(choice, proxy_python=tmp_path / "python"),
+    ):
+        with pytest.raises(ServerRuntimeError, match=r"no Python for the proxy|proxy_python"):
+            find_or_install_server(needs, print)
+    with pytest.raises(ServerRuntimeError, match="no Python for the proxy was found"):
+        make_python_backend(runtime, print)
 
 
 def test_the_copied_modules_need_nothing_else_of_this_package(
@@ -244,7 +285,7 @@ output { name: "facts" data_type: TYPE_STRING dims: [ 1 ] }
 @pytest.fixture
 def real_runtime() -> ServerRuntime:
     """The true binaries, from this user's cache; fetched by pip when they are not there yet."""
-    return find_or_install_server(ServerChoice(), print)
+    return find_or_install_server(ServerChoice(python_backend=True), print)
 
 
 @pytest.fixture
@@ -255,10 +296,10 @@ def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "models/twice/config.pbtxt").write_text(CONFIG)
     http = lasting_port()
     command = [
-        str(real_runtime.binary),
+        str(real_runtime.tree.binary),
         f"--model-repository={tmp_path / 'models'}",
         f"--backend-directory={backends}",
-        f"--cache-directory={real_runtime.caches}",
+        f"--cache-directory={real_runtime.tree.caches}",
         "--cache-config=local,size=1048576",
         f"--backend-config=python,shm-region-prefix-name=test{os.getpid()}-",
         "--http-address=127.0.0.1",
@@ -270,7 +311,7 @@ def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
     with log.open("wb") as sink:
         process = subprocess.Popen(
             command,
-            env=server_environment(real_runtime, os.environ),
+            env=server_environment(real_runtime, os.environ, python_link(backends)),
             cwd=backends / "pytriton",
             stdout=sink,
             stderr=sink,
@@ -317,6 +358,7 @@ def test_a_real_server_runs_the_backend_in_the_proxys_environment(
     outputs = {output["name"]: output["data"] for output in answer["outputs"]}
     assert outputs["y"] == [2.0, 4.0, 7.0]
     prefix, module, numpy_version = outputs["facts"][0].split()
-    assert Path(prefix) == real_runtime.proxy.root
+    assert real_runtime.python is not None
+    assert Path(prefix).resolve() == real_runtime.python.environment.root.resolve()
     assert Path(module) == tmp_path / "run/backends/pytriton/pytriton/ipc/__init__.py"
     assert numpy_version.startswith("1.")

