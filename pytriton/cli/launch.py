@@ -22,6 +22,7 @@ from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
 from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.first_process import run_with_init
 from pytriton.dispatcher.log_files import rotated
 from pytriton.dispatcher.notify import VARIABLES
 from pytriton.ipc import linux, messages
@@ -36,12 +37,16 @@ _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
 
 
 def run_here(config: DaemonConfig, given: Given) -> int:
-    """Be the daemon; return its exit code."""
-    from pytriton.dispatcher.run import run
-
+    """Be the daemon, as the first process of a container its parent; return its exit code."""
     rundir = private(config)
     _tell_former_fault(rundir)
-    return run(config, lambda status: given.keep(rundir))
+
+    def be_daemon() -> int:
+        from pytriton.dispatcher.run import run
+
+        return run(config, lambda status: given.keep(rundir))
+
+    return run_with_init(be_daemon)
 
 
 def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
