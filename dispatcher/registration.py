@@ -149,7 +149,7 @@ class Registration:
     async def load_again(self, server: TritonServer) -> None:
         """tritonserver was started again: load the model, unless no worker could serve it."""
         if self.ready:
-            await self._in_triton(server.load, self.spec.name, self.triton_config)
+            await self._load(server)
         self._server_lost = False
         await self.pool.wake()
 
@@ -264,11 +264,11 @@ class Registration:
                 continue
             self._machine.change(ModelState.UNREADY)
             _log.error("model is not ready: it has no worker", model=self.spec.name)
-            await self._in_triton(server.unload, self.spec.name)
+            await self._in_triton(lambda: server.unload(self.spec.name))
             loaded = False
             while not loaded:
                 await self.pool.until(lambda: server.ready and self.pool.can_serve)
-                loaded = await self._in_triton(server.load, self.spec.name, self.triton_config)
+                loaded = await self._load(server)
                 if not loaded:
                     await self.pool.changed()
             self._machine.change(ModelState.READY)
@@ -281,7 +281,7 @@ class Registration:
             self._mended += 1
             former = self.proxies.names()
             if self.ready and server.ready:  # else it is loaded anew in any case
-                await self._in_triton(server.load, self.spec.name, self.triton_config)
+                await self._load(server)
                 # Of the former ones, those that live on end when they have answered their batches;
                 # but next to a dead one, tritonserver (2.51) never gets so far as to tell them.
                 await self._until_gone(former, grace_s)
@@ -291,10 +291,14 @@ class Registration:
         await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
         self._end_proxies(former)
 
-    async def _in_triton(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+    async def _load(self, server: TritonServer) -> bool:
+        """Have Triton load the model as it is by then; whether it did."""
+        return await self._in_triton(lambda: server.load(self.spec.name, self.triton_config))
+
+    async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:
             async with self._triton:
-                await act(*arguments)
+                await act()
         except RemoteFailure as failure:
             _log.error("tritonserver refused", model=self.spec.name, why=failure.text)
             return False
