@@ -25,6 +25,7 @@ class PythonOnDemand:
         self._runtime = runtime
         self._backends = backends
         self._there = runtime.python is not None
+        self._out_of_reach = False
         self._lock = asyncio.Lock()
 
     def is_needed(self, backend: str) -> bool:
@@ -32,10 +33,13 @@ class PythonOnDemand:
         return backend == "python" or (self._backends / backend / "model.py").is_file()
 
     async def ensure_if_possible(self, model: str) -> None:
-        """Do as `ensure`, for a model that may do without: a failure is only logged."""
+        """Do as `ensure`, for a model that may do without: a failure is only logged, and not met again."""
+        if self._out_of_reach:
+            return
         try:
             await self.ensure(model)
         except RemoteFailure as failure:
+            self._out_of_reach = True  # an index that does not answer takes a minute each time
             _log.warning("tritonserver's own python backend cannot be used", reason=failure.text)
 
     async def ensure(self, model: str) -> None:
