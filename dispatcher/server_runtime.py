@@ -111,11 +111,25 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         wheel = choice.wheel.expanduser().absolute() if choice.wheel else None
         found = (_read_wheel_tree(install_wheel(cache, progress, wheel)), "cache")
     tree, source = found
-    native = _native_proxy(choice, tree, source, progress)
+    native, why_not = None, ""
+    try:
+        native = None if choice.proxy == "python" else _native_proxy(choice, tree, source, progress)
+    except ServerRuntimeError as error:
+        if choice.proxy == "native":
+            raise
+        why_not = str(error)
+        progress(f"the Python proxy serves all models, which is slower: {why_not}")
     runtime = ServerRuntime(tree, source, choice, native, python=None)
     if native is not None and not choice.python_backend:
         return runtime
-    return replace(runtime, python=make_python_backend(runtime, progress))
+    try:
+        return replace(runtime, python=make_python_backend(runtime, progress))
+    except ServerRuntimeError as error:
+        if not why_not:
+            raise
+        raise ServerRuntimeError(
+            f"{error}\nOr mend what the compiled proxy lacks, which needs no Python: {why_not}"
+        ) from error
 
 
 def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBackend:
@@ -131,22 +145,17 @@ def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBac
     return PythonBackend(dict(tree.python_backends)[interpreter.version], environment)
 
 
-def _native_proxy(
-    choice: ServerChoice, tree: ServerTree, source: str, progress: Progress
-) -> Path | None:
-    if choice.proxy == "python":
-        return None
-    try:
-        native = build(cache_dir(choice.cache_dir), progress)
-        flaw = None if source == "cache" else misfit(native, tree.binary, tree.libraries)
-        if flaw:
-            raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
-        return native
-    except ServerRuntimeError as error:
-        if choice.proxy == "native":
-            raise
-        progress(f"the Python proxy serves all models, which is slower: {error}")
-        return None
+def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress: Progress) -> Path:
+    """Return the folder of the compiled proxy.
+
+    Raises:
+        ServerRuntimeError: it cannot be built or loaded, or this tritonserver does not take it.
+    """
+    native = build(cache_dir(choice.cache_dir), progress)
+    flaw = None if source == "cache" else misfit(native, tree.binary, tree.libraries)
+    if flaw:
+        raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
+    return native
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:

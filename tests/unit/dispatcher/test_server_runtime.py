@@ -243,6 +243,23 @@ def test_with_the_compiled_proxy_no_python_is_looked_for(
         make_python_backend(runtime, print)
 
 
+def test_where_neither_proxy_can_be_had_both_mends_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(*_: object) -> Path:
+        raise ServerRuntimeError("no C compiler")
+
+    monkeypatch.setattr(server_runtime, "build", no_compiler)
+    monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
+    choice = ServerChoice(tritonserver=make_server(tmp_path / "server"), cache_dir=tmp_path / "c")
+    said: list[str] = []
+    with pytest.raises(ServerRuntimeError, match=r"(?s)no Python for .* apt .*no C compiler"):
+        find_or_install_server(choice, said.append)
+    assert said == ["the Python proxy serves all models, which is slower: no C compiler"]
+    with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):
+        find_or_install_server(replace(choice, proxy="native"), print)
+
+
 def test_the_copied_modules_need_nothing_else_of_this_package(
     runtime: ServerRuntime, tmp_path: Path
 ) -> None:
