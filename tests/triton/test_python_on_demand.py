@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from support.running import RunningDaemon
 
 from pytriton.decorators import batch
 from pytriton.dispatcher.cache import cache_dir
+from pytriton.dispatcher.native_build import LIBRARY
 from pytriton.dispatcher.server_runtime import ServerChoice, find_or_install_server
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import Tensor
@@ -62,3 +65,17 @@ def test_it_is_made_when_the_first_model_needs_it(
             model.unregister()
         finally:
             inference.close()
+
+
+def test_install_server_tells_what_is_there() -> None:
+    def install(*flags: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "pytriton.cli", "install-server", *flags]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+
+    usual, with_python = install(), install("--python-backend")
+    assert Path(usual["tritonserver"]).name == "tritonserver"
+    assert Path(usual["proxy"], LIBRARY).is_file()
+    assert set(usual) == {"tritonserver", "proxy"}
+    assert Path(with_python.pop("proxy Python")).is_relative_to(cache_dir() / "proxy-env")
+    assert with_python == usual
