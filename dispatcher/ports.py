@@ -1,10 +1,12 @@
-"""TCP ports: is one free, who holds it, give me a free one."""
+"""TCP ports: is one free, who holds it, give me free ones."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import psutil
 
@@ -24,12 +26,8 @@ def check_port_free(host: str, port: int, what: str = "") -> None:
         port: 1 to 65535, or 0, which is always free.
         what: the setting that the port comes from, such as "http_port", for the message.
     """
-    setting = f" ({what})" if what else ""
-    family, address = _resolve(host, port, setting)
-    try:
-        _bind(family, address)
-    except OSError as error:
-        raise PortError(_explain(error, host, port, setting)) from error
+    with held_port(host, port, what):
+        pass
 
 
 def free_port(host: str) -> int:
@@ -37,11 +35,56 @@ def free_port(host: str) -> int:
 
     Somebody else may take it before it is used, so whoever uses it must be ready to ask again.
     """
-    family, address = _resolve(host, 0, "")
-    try:
-        return _bind(family, address)
-    except OSError as error:
-        raise PortError(_explain(error, host, 0, "")) from error
+    return free_ports(host, 1)[0]
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Return several such ports. Asked for one after the other, the kernel may give the same one twice."""
+    with ExitStack() as held:
+        return [held.enter_context(held_port(host, 0)) for _ in range(count)]
+
+
+def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Return a port for each setting: 0 becomes a free one, any other has to be free.
+
+    Args:
+        wanted: setting, such as "http_port", to address and port.
+
+    Raises:
+        PortError: a port is in use, or wanted twice; says by whom.
+    """
+    settled: dict[str, int] = {}
+    with ExitStack() as held:  # so that no two get the same one
+        for name, (host, port) in sorted(wanted.items(), key=lambda one: one[1][1] == 0):
+            for other, taken in settled.items():
+                if port == taken and _overlap(host, wanted[other][0]):
+                    raise PortError(
+                        f"{other} and {name} are both {port}: give each a port of its own, or 0 for a free one"
+                    )
+            settled[name] = held.enter_context(held_port(host, port, name))
+    return settled
+
+
+@contextmanager
+def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
+    """Listen on host:port, or with port 0 on a free one, until the end of the block; gives the port.
+
+    Raises:
+        PortError: this user cannot listen there now. For the arguments see `check_port_free`.
+    """
+    setting = f" ({what})" if what else ""
+    family, address = _resolve(host, port, setting)
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
+        # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            # bind() alone lets two sockets with SO_REUSEADDR have one port
+            listener.listen(1)
+        except OSError as error:
+            raise PortError(_explain(error, host, port, setting)) from error
+        yield int(listener.getsockname()[1])
 
 
 def port_holder(host: str, port: int) -> str | None:
@@ -76,17 +119,6 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...
     except (socket.gaierror, UnicodeError) as error:
         raise PortError(f"the address {host!r} to listen on is not known: {error}") from error
     return family, address
-
-
-def _bind(family: int, address: tuple[object, ...]) -> int:
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
-        # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # bind() alone lets two sockets with SO_REUSEADDR have one port
-        listener.listen(1)
-        return int(listener.getsockname()[1])
 
 
 def _explain(error: OSError, host: str, port: int, setting: str) -> str:

@@ -18,7 +18,7 @@ from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, reposit
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
-from pytriton.dispatcher.ports import check_port_free, free_port
+from pytriton.dispatcher.ports import settle_ports
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, python_link, server_environment
 from pytriton.dispatcher.states import ServerState, StateMachine
@@ -96,17 +96,16 @@ class TritonServer:
         """Settle the ports: 0 becomes a free one, any other has to be free.
 
         Raises:
-            PortError: a port is in use; names who holds it.
+            PortError: a port is in use, or wanted twice; names who holds it.
         """
         config = self._config
-        for name in ("http", "grpc", "metrics"):
-            if not getattr(config, f"allow_{name}"):
-                continue
-            address, wanted = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
-            if wanted == 0:
-                setattr(self, f"{name}_port", free_port(address))
-            else:
-                check_port_free(address, wanted, f"{name}_port")
+        wanted = {
+            f"{name}_port": (getattr(config, f"{name}_address"), getattr(config, f"{name}_port"))
+            for name in ("http", "grpc", "metrics")
+            if getattr(config, f"allow_{name}")
+        }
+        for name, port in settle_ports(wanted).items():
+            setattr(self, name, port)
 
     async def start(self) -> None:
         """Start the process and return when it is ready to load models.

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytriton.check.monitoring import TestMonitoringContext
 from pytriton.check.scripts import ScriptThread, module_command
-from pytriton.check.utils import DEFAULT_LOG_FORMAT, find_free_port
+from pytriton.check.utils import DEFAULT_LOG_FORMAT, find_free_ports
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -74,7 +74,7 @@ def in_one_process(timeout_s: float) -> None:
 
     from pytriton.triton import Triton
 
-    ports = [find_free_port() for _ in range(3)]
+    ports = find_free_ports(3)
     with (
         TestMonitoringContext(logger, loglevel=logging.INFO),
         Triton(config=_config(ports)) as triton,
@@ -97,7 +97,7 @@ def as_scripts(timeout_s: float) -> None:
         ExampleError: one of them failed.
         Exception: whatever else goes wrong.
     """
-    ports = [find_free_port() for _ in range(3)]
+    ports = find_free_ports(3)
     module = "pytriton.check.add_sub"
     serve = module_command(sys.executable, module, "serve", *map(str, ports))
     with ScriptThread(serve, name="server", on_line=_print("server")) as server:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 from pytriton.check.monitoring import (
@@ -31,6 +32,7 @@ __all__ = [
     "ScriptThread",
     "TestMonitoringContext",
     "find_free_port",
+    "find_free_ports",
     "get_current_container_version",
     "search_warning_on_too_verbose_log_level",
     "verify_docker_image_in_readme_same_as_tested",
@@ -58,10 +60,16 @@ def find_free_port() -> int:
 
     Somebody may take it before you do: where you can, let the server choose (port 0) instead.
     """
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return find_free_ports(1)[0]
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Return several such ports. Asked for one after the other, the kernel may give the same one twice."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def search_warning_on_too_verbose_log_level(logs: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import tritonclient.http
 from geventhttpclient.response import HTTPConnectionClosed
 
-from pytriton.dispatcher.ports import free_port
+from pytriton.dispatcher.ports import free_ports
 from pytriton.dispatcher.server_runtime import (
     PythonBackend,
     ServerChoice,
@@ -74,7 +74,7 @@ def _start(
     options: Sequence[str],
 ) -> tuple[subprocess.Popen[bytes], PlainTriton, str] | None:
     """Return it when it is ready, with how its regions' names begin; None: somebody has taken one of its ports."""
-    http, grpc, metrics = (free_port("127.0.0.1") for _ in range(3))
+    http, grpc, metrics = free_ports("127.0.0.1", 3)
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.tree.binary),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000
+_given: set[int] = set()
 
 
 def lasting_port() -> int:
@@ -26,5 +27,8 @@ def lasting_port() -> int:
                 listener.listen(1)
             except OSError:
                 continue
+            if port in _given:
+                continue
+            _given.add(port)
             return port
     raise AssertionError("no port is free")

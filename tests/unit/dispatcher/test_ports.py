@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
 
 import pytest
+from support.ports import lasting_port
 
-from pytriton.dispatcher.ports import PortError, check_port_free, free_port, port_holder
+from pytriton.dispatcher.ports import (
+    PortError,
+    check_port_free,
+    free_port,
+    free_ports,
+    port_holder,
+    settle_ports,
+)
 
 
 @pytest.fixture
@@ -50,6 +59,42 @@ def test_free_ports() -> None:
     port = free_port("127.0.0.1")
     assert 1024 <= port <= 65535
     check_port_free("127.0.0.1", 0)
+
+
+@pytest.fixture
+def favourite(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The kernel gives out what it likes: here always the same port, as long as that is free."""
+    favourite = lasting_port()
+    bind = socket.socket.bind
+
+    def favour(self: socket.socket, address: tuple[str, int]) -> None:
+        if address[1] == 0:
+            with contextlib.suppress(OSError):
+                bind(self, (address[0], favourite))
+                return
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", favour)
+    return favourite
+
+
+def test_ports_that_are_chosen_together_differ(favourite: int) -> None:
+    assert len(set(free_ports("127.0.0.1", 5))) == 5
+    free = settle_ports({name: ("127.0.0.1", 0) for name in "abc"})
+    assert len(set(free.values())) == 3
+    mixed = settle_ports({"a": ("127.0.0.1", 0), "b": ("127.0.0.1", favourite)})
+    assert mixed["b"] == favourite != mixed["a"]
+
+
+def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
+    with pytest.raises(PortError, match=rf"port {taken} \(grpc_port\).* in use by pid"):
+        settle_ports({"http_port": ("127.0.0.1", 0), "grpc_port": ("127.0.0.1", taken)})
+    free = lasting_port()
+    same = {"http_port": ("127.0.0.1", free), "grpc_port": ("0.0.0.0", free)}
+    with pytest.raises(PortError, match=f"http_port and grpc_port are both {free}"):
+        settle_ports(same)
+    others = {"http_port": ("127.0.0.1", free), "grpc_port": ("127.0.0.2", free)}
+    assert settle_ports(others) == {"http_port": free, "grpc_port": free}
 
 
 @pytest.mark.parametrize(
