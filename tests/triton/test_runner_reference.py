@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support import repositories
+from support.ports import lasting_port
 from support.running import eventually
 
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
-from pytriton.dispatcher.ports import free_port
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runner import Runner, RunnerArgumentError
 
@@ -32,8 +32,7 @@ PATIENT = CONFIG.replace("500000", "50000000")
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """A free port: looked for when it is needed, since somebody else may take it in the meantime."""
-    return free_port("127.0.0.1")
+    return lasting_port()
 
 
 @pytest.fixture(scope="module")
