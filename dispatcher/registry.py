@@ -212,7 +212,12 @@ class Registry:
         """
         self._reservations.check(name)  # refuses while it is being restored
         if name in self._by_name:
-            await self._take_down(name, "it was unregistered")
+            try:
+                await self._take_down(name, "it was unregistered")
+            except RemoteFailure:
+                if name not in self._by_name:  # whatever Triton says
+                    await self._kept.remove(name)
+                raise
         elif not self.restoring.forget(name):
             self.by_name(name)  # says which there are
         await self._kept.remove(name)

@@ -37,6 +37,8 @@ _READY_INTERVAL_S = 0.02
 #: Once its models are unloaded nothing is under way: tritonserver then only waits for idle
 #: connections.
 _EXIT_GRACE_S = 2.0
+#: A process that is ending closes its connections first.
+_END_SEEN_S = 1.0
 SHM = Path("/dev/shm")
 #: Starts a program whose shared memory is for this user alone.
 _PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
@@ -177,10 +179,17 @@ class TritonServer:
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
 
+        A tritonserver that ends meanwhile has no models any more.
+
         Raises:
             RemoteFailure: tritonserver refused or is not up.
         """
-        await self._ask("unload", f"model {name}", lambda client: client.unload(name))
+        child = self._child
+        try:
+            await self._ask("unload", f"model {name}", lambda client: client.unload(name))
+        except RemoteFailure:
+            if child is None or not await _ends(child):
+                raise
 
     async def repository_states(self) -> dict[str, str]:
         """Return the names of all models that it sees, served or not, with their states.
@@ -386,3 +395,9 @@ class TritonServer:
     def _sweep_shared_memory(self) -> None:
         for left in SHM.glob(f"{self._shm_prefix}*"):
             left.unlink(missing_ok=True)
+
+
+async def _ends(child: Child) -> bool:
+    """Whether a process has ended, or does so in this moment."""
+    await asyncio.wait([child.exited], timeout=_END_SEEN_S)
+    return child.exited.done()

@@ -171,6 +171,20 @@ def test_a_registration_does_not_wait_for_a_hanging_server(
     assert _infer(daemon.grpc, "grpc") > 0
 
 
+def test_what_a_server_has_taken_along_is_unregistered(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """It was asked to unload the model, and ended instead."""
+    _register(daemon, tmp_path)
+    pid = _server_pid(daemon)
+    os.kill(pid, signal.SIGSTOP)
+    daemon.client.unregister("model")
+    assert daemon.client.models() == []
+    eventually(lambda: _serves_anew(daemon, pid), "it is up again")
+    _register(daemon, tmp_path)
+    assert _infer(daemon.grpc, "grpc") > 0
+
+
 def test_a_stop_does_not_wait_for_a_hanging_server(daemon: RunningDaemon, tmp_path: Path) -> None:
     _register(daemon, tmp_path)
     os.kill(_server_pid(daemon), signal.SIGSTOP)
