@@ -120,7 +120,8 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
     try:
         python = find_interpreter(choice.proxy_python, versions)
     except ServerRuntimeError as error:
-        if choice.proxy_python is None and _compiled_proxy(choice):
+        demanded = choice.proxy_python is not None or choice.python_backend
+        if not demanded and _compiled_proxy(choice):
             detail = (
                 "none was found, and none is needed: the compiled proxy serves. Only models that "
                 "tritonserver's own python backend is to run (native_model) would need one"

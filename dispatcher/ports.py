@@ -55,7 +55,8 @@ def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
     """
     settled: dict[str, int] = {}
     with ExitStack() as held:  # so that no two get the same one
-        for name, (host, port) in sorted(wanted.items(), key=lambda one: one[1][1] == 0):
+        named_first = sorted(wanted.items(), key=lambda one: one[1][1] == 0)
+        for name, (host, port) in named_first:
             for other, taken in settled.items():
                 if port == taken and _overlap(host, wanted[other][0]):
                     raise PortError(

@@ -16,13 +16,13 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import access, last_end, logs, placeholder
+from pytriton.dispatcher import access, last_end, logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.daemon import Daemon, OnReady
 from pytriton.dispatcher.notify import Notifier
 from pytriton.dispatcher.owner import Owner
+from pytriton.dispatcher.server_choice import choice_of
 from pytriton.dispatcher.server_runtime import (
-    ServerChoice,
     ServerRuntime,
     ServerRuntimeError,
     find_or_install_server,
@@ -49,15 +49,8 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
         rundir.create(config.control_group)
         with _locked(rundir, config.control_group), access.published(config, rundir):
             logs.configure(config, rundir.logs)
-            choice = ServerChoice(
-                tritonserver=_path(config.tritonserver),
-                proxy_python=_path(config.proxy_python),
-                cache_dir=_path(config.cache_dir),
-                proxy=config.proxy,
-                python_backend=_has_models_of_its_own(config),
-            )
             with notifier.slow_start():
-                runtime = find_or_install_server(choice, lambda line: _log.info(line))
+                runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
             with _store(config) as store:
                 return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready, owner))
     except (RuntimeDirError, StoreError) as error:
@@ -73,12 +66,6 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
     except Exception as error:
         last_end.write(rundir, ExitCode.FAULT, repr(error))
         raise
-
-
-def _has_models_of_its_own(config: DaemonConfig) -> bool:
-    """Whether tritonserver loads models at its start, or unseen by us, that may be of its python backend."""
-    options = config.tritonserver_options
-    return bool("load-model" in options or placeholder.wanted(options))
 
 
 async def _main(
@@ -145,7 +132,3 @@ def _take(lock: IO[str]) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
     return False
-
-
-def _path(setting: str | Path | None) -> Path | None:
-    return Path(setting) if setting else None

@@ -25,6 +25,7 @@ from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.native_proxy import build, misfit
 from pytriton.dispatcher.proxy_env import LIBRARY_DIR, ProxyEnvironment, make_proxy_environment
+from pytriton.dispatcher.server_choice import ServerChoice
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
 
@@ -52,20 +53,6 @@ CONTAINER_ROOT = Path("/opt/tritonserver")
 BACKEND_NAME = "pytriton"
 _PROXY_PACKAGES = ("pytriton.ipc", "pytriton.proxy_backend")
 _MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noqa: F401\n"
-
-
-@dataclass(frozen=True)
-class ServerChoice:
-    """What the user set about tritonserver; all of it may be left out."""
-
-    tritonserver: Path | None = None  #: a binary or an installation's folder: this or none
-    proxy_python: Path | None = None  #: the interpreter for the proxy: this or none
-    wheel: Path | None = None  #: the binaries' wheel on this machine, instead of fetching it
-    cache_dir: Path | None = None
-    proxy: str = (
-        "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
-    )
-    python_backend: bool = False  #: whether Triton's own python backend has to work from the start
 
 
 @dataclass(frozen=True)

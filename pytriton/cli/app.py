@@ -313,11 +313,8 @@ def install_server(
     from pytriton.cli.installing import install
 
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
-    runtime = install(Given(flags, config).load().config, wheel, python_backend)
-    typer.echo(f"tritonserver: {runtime.tree.binary}")
-    typer.echo(f"proxy: {'Python' if runtime.native is None else runtime.native}")
-    if runtime.python is not None:
-        typer.echo(f"proxy Python: {runtime.python.environment.python}")
+    for line in install(Given(flags, config).load().config, wheel, python_backend):
+        typer.echo(line)
 
 
 keys_app = typer.Typer(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from benchmarks.client import Connection
 from benchmarks.systems.base import SERVERS, Ports, System
 from benchmarks.wire import Request, WrongAnswer
 from benchmarks.workloads import Workload
+from pytriton.dispatcher.ports import free_ports
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _START_S = 120.0
@@ -31,25 +31,13 @@ class DidNotStart(Exception):
     """A server ended, or gave no right answer in time; the text holds what it said."""
 
 
-def free_ports() -> Ports:
-    """Return three ports that are free now."""
-    sockets = [socket.socket() for _ in range(3)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return Ports(*(one.getsockname()[1] for one in sockets))
-    finally:
-        for one in sockets:
-            one.close()
-
-
 class Deployment:
     """A server in a process family of its own; leaving the `with` ends all of it."""
 
     def __init__(self, system: System, workload: Workload, **extra: Any) -> None:
         self.system = system
         self.workload = workload
-        self.ports = free_ports()
+        self.ports = Ports(*free_ports("127.0.0.1", 3))
         # Short: sockets lie in it, whose paths have at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.sizes: dict[str, int] = {}

@@ -19,15 +19,14 @@ def lasting_port() -> int:
     """
     first_given = int(_RANGE.read_text().split()[0])
     below = range(_LOWEST, first_given) or range(first_given, 2**16)
-    for port in random.SystemRandom().sample(below, k=min(100, len(below))):
+    fresh = [port for port in below if port not in _given]
+    for port in random.SystemRandom().sample(fresh, k=min(100, len(fresh))):
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("", port))
                 listener.listen(1)
             except OSError:
-                continue
-            if port in _given:
                 continue
             _given.add(port)
             return port

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher import doctor, doctor_machine
+from pytriton.dispatcher import doctor, doctor_machine, interpreters
+from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.doctor import Check, run_checks
-from pytriton.dispatcher.server_runtime import ServerChoice
+from pytriton.dispatcher.server_choice import ServerChoice, choice_of
 
 
 @pytest.fixture
@@ -72,6 +73,29 @@ def test_wrong_settings_are_problems(tmp_path: Path) -> None:
     assert f"{tmp_path}/absent does not exist" in checks["tritonserver"].detail
     assert checks["proxy Python"].status == "problem"
     assert f"{tmp_path}/python" in checks["proxy Python"].detail
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({}, "ok"),
+        ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, "problem"),
+    ],
+)
+def test_a_python_for_the_proxy_is_missed_only_by_who_needs_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str | list[str]],
+    status: str,
+) -> None:
+    """A start needs one for the stand-in of Vertex AI's model, as doctor and install-server know."""
+    monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
+    config = DaemonConfig(cache_dir=str(tmp_path / "cache"), tritonserver_options=options)
+    check = by_name(run_checks(choice_of(config), runtime_dir=tmp_path / "run"))["proxy Python"]
+    assert check.status == status
+    assert check.detail.startswith(
+        "none was found, and none is needed" if status == "ok" else "no Python for the proxy"
+    )
 
 
 def test_a_server_that_does_not_run_is_a_problem(tmp_path: Path) -> None:
