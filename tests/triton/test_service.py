@@ -265,6 +265,7 @@ file={folder}/s.sock
 logfile={folder}/supervisord.log
 pidfile={folder}/supervisord.pid
 nodaemon=true
+childlogdir={folder}
 [rpcinterface:supervisor]
 supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 [supervisorctl]
