@@ -14,7 +14,7 @@ from pathlib import Path
 from pytriton.dispatcher.doctor_check import Check
 from pytriton.dispatcher.wheel import glibc_version, machine_flaw
 from pytriton.ipc import linux
-from pytriton.ipc.rundir import ENV_RUNTIME_DIR, MAX_SOCKET_PATH, RuntimeDir
+from pytriton.ipc.rundir import ENV_RUNTIME_DIR, MAX_SOCKET_PATH, RuntimeDir, RuntimeDirError
 
 SHM = Path("/dev/shm")
 #: Triton's Python backend keeps the tensors of all requests in flight there.
@@ -97,13 +97,12 @@ def check_runtime_dir(path: Path) -> Check:
     if longest > MAX_SOCKET_PATH:
         detail = f"{path} is {longest - MAX_SOCKET_PATH} bytes too long for unix sockets"
         return Check(name, "problem", detail, mend)
-    if path.exists() or path.is_symlink():
-        info = path.lstat()
-        if not stat.S_ISDIR(info.st_mode):
-            return Check(name, "problem", f"{path} is no directory", mend)
-        if info.st_uid != os.geteuid():
-            return Check(name, "problem", f"{path} belongs to user {info.st_uid}", mend)
-        if stat.S_IMODE(info.st_mode) & 0o077:
+    if os.path.lexists(path):
+        try:
+            RuntimeDir(path).check()
+        except (RuntimeDirError, OSError) as error:
+            return Check(name, "problem", str(error), mend)
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
             detail = f"{path} can be entered by other users; the next start makes it private"
             return Check(name, "warning", detail, f"chmod 700 {path}")
     parent = nearest_existing(path)
@@ -112,6 +111,12 @@ def check_runtime_dir(path: Path) -> Check:
     flaw = _socket_flaw(parent)
     if flaw is not None:
         return Check(name, "problem", f"no unix sockets can be made in {parent}: {flaw}", mend)
+    movable = RuntimeDir(path).movable_at()
+    if movable is not None:
+        detail = f"other users may rename what lies in {movable}, so {path}, too"
+        return Check(
+            name, "warning", detail, f"chmod +t {movable}, or give nobody else that folder"
+        )
     return Check(name, "ok", f"{path}, unix sockets work there")
 
 

@@ -23,6 +23,7 @@ import zmq.auth
 
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.ipc.control import SERVER_KEY
+from pytriton.ipc.private_files import open_private
 
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}")
 
@@ -73,6 +74,7 @@ class KeyStore:
             KeyStoreError: there is none, or others may read it.
         """
         try:
+            self._refuse_others_folders()
             mode = stat.S_IMODE(self._server.stat().st_mode)
             if mode & 0o077:
                 raise KeyStoreError(
@@ -93,6 +95,16 @@ class KeyStore:
                 f"{self._server} holds no secret key: delete it and make a new one."
             )
         return public, secret
+
+    def _refuse_others_folders(self) -> None:
+        """Refuse folders that others may write to: whose key lies in them may control the daemon."""
+        for folder in (self.folder, self._clients):
+            info = folder.stat()
+            if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o022:
+                raise KeyStoreError(
+                    f"others than this user may write to {folder}, and who has a key there may control the daemon. "
+                    f"Look which keys are in it, then make it yours alone (chmod 700 {folder})."
+                )
 
     def add(self, name: str, output: Path) -> None:
         """Make a client's key pair, authorize it, and write the file to hand over to the client.
@@ -144,7 +156,7 @@ class KeyStore:
             with tempfile.TemporaryDirectory(prefix=".new", dir=self.folder) as scratch:  # 0700
                 public, secret = zmq.auth.create_certificates(scratch, name, metadata)
                 content = Path(secret).read_bytes()
-                with open(secret_to, "xb", opener=_for_the_owner) as file:
+                with open(secret_to, "xb", opener=open_private) as file:
                     file.write(content)
                 os.replace(public, public_to)
                 return zmq.auth.load_certificate(public_to)[0].decode()
@@ -157,7 +169,3 @@ def _public_key(path: Path) -> str | None:
         return zmq.auth.load_certificate(path)[0].decode()
     except (OSError, ValueError):  # removed just now, or none of ours
         return None
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

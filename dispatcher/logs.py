@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
-import os
 import re
 import sys
 from collections.abc import MutableMapping
@@ -23,6 +22,7 @@ import structlog
 
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import rotated, tail
+from pytriton.ipc.private_files import open_private
 from pytriton.ipc.rundir import RuntimeDir
 
 __all__ = ["child_logger", "close", "close_model_log", "configure", "log_child_line", "tail"]
@@ -69,7 +69,7 @@ class _File(logging.handlers.RotatingFileHandler):
             self.mode,
             encoding=self.encoding,
             errors=self.errors,
-            opener=lambda path, flags: os.open(path, flags, 0o600),
+            opener=open_private,
         )
         assert isinstance(stream, TextIOWrapper)  # as text files are
         return stream

@@ -81,12 +81,6 @@ def refuse_linked(models: Path, name: str) -> None:
         )
 
 
-def remove_links(models: Path) -> None:
-    """Forget the links of a former daemon."""
-    for one in models.iterdir():
-        unlink(models, one.name)
-
-
 def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Return a configuration that differs from that of the same model in another folder.
 

@@ -65,7 +65,6 @@ class RepositoryModels:
         self.known = KnownModels(server, registry)
         self._given = GivenFiles(models.parent / "given")
         self._begun = False
-        repository.remove_links(models)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,7 @@ from pytriton.dispatcher.server_runtime import (
 )
 from pytriton.dispatcher.store import Store, StoreError
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.private_files import open_private
 from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
 
 _log = structlog.get_logger(__name__)
@@ -102,7 +103,7 @@ class AlreadyRunning(Exception):
 @contextmanager
 def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
     """Hold the runtime directory; the kernel lets go of it however this process ends."""
-    with open(rundir.lock_file, "a+") as lock:
+    with open(rundir.lock_file, "a+", opener=open_private) as lock:
         share(rundir.lock_file, group)
         if not _take(lock):
             pid = rundir.running_pid()
@@ -114,8 +115,7 @@ def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
         lock.truncate()
         lock.write(str(os.getpid()))
         lock.flush()
-        for socket in [rundir.control_socket, *rundir.lanes.iterdir()]:
-            socket.unlink(missing_ok=True)  # of a daemon that was killed
+        rundir.clear()  # a daemon that was killed could not
         try:
             yield
         finally:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytriton.dispatcher.config import ConfigError, options
+from pytriton.ipc.private_files import open_private
 from pytriton.ipc.rundir import RuntimeDir
 
 _FILE = "start.json"
@@ -31,7 +31,7 @@ class StartFlags:
         """
         content = {"flags": dict(self.flags), "config": self.config, "cwd": self.cwd}
         # The access token may be among the flags.
-        with open(path(rundir), "w", opener=_for_the_owner) as file:
+        with open(path(rundir), "w", opener=open_private) as file:
             json.dump(content, file)
 
 
@@ -57,7 +57,3 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
 def path(rundir: RuntimeDir) -> Path:
     """Where they are kept."""
     return rundir.path / _FILE
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

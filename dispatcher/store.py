@@ -29,6 +29,7 @@ from typing import NamedTuple
 import msgspec
 
 from pytriton.ipc import messages
+from pytriton.ipc.private_files import open_private
 
 _FORMAT = b"pytriton-registration 1 "
 _PRESENT, _PREVIOUS, _UNFINISHED = ".registration", ".previous", ".unfinished"
@@ -100,8 +101,8 @@ class Store:
         try:
             _make_private(folder)
             for path in (self._models, self._set_aside):
-                path.mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                _make_private(path)
+            self._lock = open_private(str(folder / "lock"), os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
@@ -160,7 +161,7 @@ class Store:
         self._serial = max(self._serial, serial)
         unfinished = self._models / f"{secrets.token_hex(8)}{_UNFINISHED}"
         try:
-            with open(unfinished, "xb", opener=_private) as file:
+            with open(unfinished, "xb", opener=open_private) as file:
                 file.write(encode(Entry(serial, registered_at, spec, list(payloads))))
                 file.flush()
                 os.fsync(file.fileno())
@@ -262,10 +263,6 @@ def _make_private(folder: Path) -> None:
             f"others than its owner may write to the state directory {folder}, and what is in it is run. Make it "
             f"private (chmod 700 {folder}), or choose another one with --state-dir."
         )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -27,6 +27,7 @@ from pytriton.dispatcher.log_files import rotated
 from pytriton.dispatcher.notify import VARIABLES
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.private_files import open_private
 from pytriton.ipc.rundir import RuntimeDir
 
 #: Log records that a failed start shows.
@@ -91,7 +92,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
     # notification socket and its watchdog are not handed on.
     # What it says goes to its log files; standard error is for what happens before it has a log.
     quiet = msgspec.structs.replace(config, log_format="none")
-    with open(_startup_log(rundir), "wb", opener=_private) as output:
+    with open(_startup_log(rundir), "wb", opener=open_private) as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
             stdin=subprocess.PIPE,
@@ -151,10 +152,6 @@ def _failure(code: int, words: _Words) -> CliError:
     return CliError(
         exit_code, f"the daemon did not start; it ended {ended}. Its last words:\n{last}"
     )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _startup_log(rundir: RuntimeDir) -> Path:

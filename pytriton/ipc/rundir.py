@@ -12,6 +12,8 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
       lib/               holds `pytriton` only: what workers put first on their sys.path
       logs/              daemon.log and model-NAME.log: JSON lines, rotated
 
+What was in `l`, `models`, `backends` and `lib` goes when a daemon takes the directory: it makes them anew.
+
 The directory is 0700. When a group of users may control the daemon (`control_group`), it is 0750, control.sock
 0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. All else
 is for the owner alone always, folders 0700 and files 0600.
@@ -19,6 +21,8 @@ is for the owner alone always, folders 0700 and files 0600.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import grp
 import os
@@ -27,9 +31,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytriton.ipc.private_files import remove, strangers
+
 ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
 #: sun_path holds 108 bytes with its terminating NUL (unix(7)).
 MAX_SOCKET_PATH = 107
+
+#: What a daemon makes anew, so that what lies there does not matter.
+_MADE_ANEW = ("l", "models", "backends", "lib", "proxy-python", "given")
+#: What it opens: a link there would lead it elsewhere.
+_NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
 
 
 class RuntimeDirError(Exception):
@@ -66,6 +77,10 @@ def _usual_runtime_dir() -> Path:
         return Path(xdg) / "pytriton-daemon"
     if os.geteuid() == 0:
         return Path("/run/pytriton-daemon")
+    return _temporary_runtime_dir()
+
+
+def _temporary_runtime_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}"
 
 
@@ -136,6 +151,10 @@ class RuntimeDir:
         return self.path / "backends"
 
     @property
+    def library(self) -> Path:
+        return self.path / "lib"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
@@ -153,8 +172,8 @@ class RuntimeDir:
             group: name of a group whose members may find and control the daemon, too
 
         Raises:
-            RuntimeDirError: it is not ours, not private, not writable, its path is too long for
-                a socket, or it cannot be given to the group.
+            RuntimeDirError: it is not ours, something in it is not or may not be, it is not writable, its
+                path is too long for a socket, or it cannot be given to the group.
         """
         longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
         if longest > MAX_SOCKET_PATH:
@@ -165,12 +184,11 @@ class RuntimeDir:
             )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_ours()
+            self._refuse_others_folder()
             if self.running_pid() is not None:
                 return  # its daemon has seen to all this, and would lose what is closed now
             self._make_private()
-            for folder in (self.lanes, self.models, self.backends, self.logs):
-                folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_folders()
         except OSError as error:
             raise RuntimeDirError(
                 f"cannot use the runtime directory {self.path}: {error}. Choose another one with "
@@ -179,7 +197,28 @@ class RuntimeDir:
         if group is not None:  # last: nothing in it can be reached any more but what is meant to be
             share(self.path, group)
 
-    def _check_ours(self) -> None:
+    def check(self) -> None:
+        """See that the directory, which exists, and what lies in it can be used; nothing is changed.
+
+        Raises:
+            RuntimeDirError: it is not ours, or something in it is not or may not be.
+            OSError: it cannot be read.
+        """
+        self._refuse_others_folder()
+        if stat.S_IMODE(os.lstat(self.path).st_mode) & 0o022:
+            self._refuse_if_used()
+        self._refuse_strangers()
+
+    def movable_at(self) -> Path | None:
+        """Return a folder above in which other users may rename what is not theirs: so, this directory."""
+        for parent in self.path.resolve().parents:
+            with contextlib.suppress(OSError):
+                mode = parent.stat().st_mode
+                if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                    return parent
+        return None
+
+    def _refuse_others_folder(self) -> None:
         info = os.lstat(self.path)
         if not stat.S_ISDIR(info.st_mode):
             raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
@@ -191,12 +230,61 @@ class RuntimeDir:
 
     def _make_private(self) -> None:
         """Close the directory, then all that lies in it: files of an earlier start, or of a careless hand."""
+        self.check()
         if stat.S_IMODE(os.lstat(self.path).st_mode) & 0o077:
+            writable = stat.S_IMODE(os.lstat(self.path).st_mode) & 0o022
             os.chmod(self.path, 0o700)
+            if writable:  # what came between the look and the lock on the door
+                self._refuse_if_used()
         for entry in os.scandir(self.path):
-            mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-            if mode & 0o077 and not entry.is_symlink():
-                os.chmod(entry.path, mode & 0o700)
+            with contextlib.suppress(FileNotFoundError):  # a daemon that starts just now clears it
+                mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+                if mode & 0o077 and not entry.is_symlink():
+                    os.chmod(entry.path, mode & 0o700)
+
+    def _refuse_if_used(self) -> None:
+        """Refuse a folder that others may write to and that holds anything: who knows whose it is."""
+        if any(self.path.iterdir()):
+            raise RuntimeDirError(
+                f"others than its owner may write to the runtime directory {self.path}, and something is in it that "
+                "may be theirs: what lies there is run. Name a folder in it that is not there yet "
+                f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is made for this user alone."
+            )
+
+    def _refuse_strangers(self) -> None:
+        theirs = strangers(self.path, passing_over=frozenset(_MADE_ANEW))
+        if theirs:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} holds {theirs[0].relative_to(self.path)}, which belongs to user "
+                f"{os.lstat(theirs[0]).st_uid}, not to this one ({os.geteuid()}). Remove it if you know how it came "
+                f"there, or choose another directory with --runtime-dir or {ENV_RUNTIME_DIR}."
+            )
+        links = [name for name in _NO_LINKS if (self.path / name).is_symlink()]
+        if links:
+            raise RuntimeDirError(
+                f"{self.path / links[0]} is a link (to {os.readlink(self.path / links[0])}), and no links are "
+                "followed in a runtime directory. Remove it."
+            )
+
+    def _make_folders(self) -> None:
+        for folder in (self.lanes, self.models, self.backends, self.logs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what a former daemon, or whoever, has left of what this daemon makes; it holds the lock.
+
+        Raises:
+            RuntimeDirError: something cannot be removed.
+        """
+        try:
+            for name in (*_MADE_ANEW, self.control_socket.name):
+                remove(self.path / name)
+            self._make_folders()
+        except OSError as error:
+            raise RuntimeDirError(
+                f"the runtime directory {self.path} cannot be emptied of what an earlier daemon left: {error}. "
+                f"Remove that, or choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
+            ) from error
 
     def access_token(self) -> str | None:
         """Return the running daemon's token for Triton's restricted endpoints; None when it has none."""
@@ -210,7 +298,11 @@ class RuntimeDir:
 
         The lock, not the pid's existence, is the proof: a pid may have been given to another
         process.
+
+        Raises:
+            OSError: it cannot be seen, or the directory is another user's where only ours is looked for.
         """
+        self._refuse_lookalike()
         try:
             with open(self.lock_file) as lock:
                 try:
@@ -221,3 +313,16 @@ class RuntimeDir:
         except FileNotFoundError:
             return None
         return None
+
+    def _refuse_lookalike(self) -> None:
+        """Refuse another user's directory of our name in /tmp: clients would hand it their callables."""
+        if self.path != _temporary_runtime_dir():
+            return
+        try:
+            owner = os.lstat(self.path).st_uid
+        except FileNotFoundError:
+            return
+        if owner != os.geteuid():
+            raise PermissionError(
+                errno.EPERM, f"it belongs to user {owner}, not to this one", str(self.path)
+            )

@@ -89,6 +89,85 @@ def test_open_directory_is_made_private(short_dir: Path, given: int) -> None:
     assert mode(short_dir) == 0o700
 
 
+@pytest.mark.parametrize("given", [0o777, 0o775, 0o1777])
+def test_directory_that_others_may_write_is_used_only_empty(short_dir: Path, given: int) -> None:
+    """A volume, say, or /tmp: what lies there may be somebody else's, and would be run."""
+    (short_dir / "lib").mkdir()
+    (short_dir / "lib" / "numpy.py").write_text("raise SystemExit('theirs')")
+    short_dir.chmod(given)
+    with pytest.raises(
+        RuntimeDirError, match=rf"others.*--runtime-dir {short_dir}/pytriton-daemon"
+    ):
+        RuntimeDir(short_dir).create()
+    assert mode(short_dir) == given  # it stays as it was
+    inside = RuntimeDir(short_dir / "pytriton-daemon")
+    inside.create()
+    assert mode(inside.path) == 0o700
+    assert inside.movable_at() == (None if given != 0o777 else short_dir)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["daemon.lock", "logs/model-m.log", "state/models/m.registration"])
+def test_what_belongs_to_somebody_else_is_refused(short_dir: Path, name: str) -> None:
+    rundir = RuntimeDir(short_dir)
+    rundir.create()
+    planted = short_dir / name
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    planted.touch()
+    os.chown(planted, OF_NOBODY, OF_NOBODY)
+    with pytest.raises(RuntimeDirError, match=rf"holds {name}, which belongs to user {OF_NOBODY}"):
+        rundir.create()
+
+
+@pytest.mark.parametrize("name", ["daemon.lock", "start.json", "logs/daemon.log", "logs"])
+def test_link_in_a_files_place_is_refused(short_dir: Path, name: str) -> None:
+    rundir = RuntimeDir(short_dir / "r")
+    rundir.create()
+    target = short_dir / "precious"
+    target.write_text("mine")
+    place = rundir.path / name
+    if place.is_dir():
+        place.rmdir()
+    place.symlink_to(target)
+    with pytest.raises(RuntimeDirError, match=rf"{name} is a link \(to {target}\).*Remove it"):
+        rundir.create()
+    assert target.read_text() == "mine"
+
+
+def test_clearing_leaves_logs_and_follows_no_link(short_dir: Path) -> None:
+    rundir = RuntimeDir(short_dir / "r")
+    rundir.create()
+    target = short_dir / "target"
+    target.mkdir()
+    (target / "file").touch()
+    (rundir.models / "m").symlink_to(target)
+    rundir.library.symlink_to(target)
+    rundir.lane_socket("w1").touch()
+    rundir.control_socket.touch()
+    rundir.log_file().write_text("said\n")
+    rundir.clear()
+    assert (target / "file").exists()
+    assert not rundir.library.is_symlink()
+    assert not rundir.control_socket.exists()
+    assert list(rundir.models.iterdir()) == list(rundir.lanes.iterdir()) == []
+    assert rundir.log_file().read_text() == "said\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_clients_pass_over_another_users_directory_of_our_name(
+    clean_environment: pytest.MonkeyPatch, short_dir: Path
+) -> None:
+    """In /tmp anybody could make it, listen there, and be handed callables."""
+    clean_environment.setattr(tempfile, "tempdir", str(short_dir))
+    rundir = RuntimeDir(short_dir / f"pytriton-daemon-{os.geteuid()}")
+    rundir.create()
+    with held(rundir) as holder:
+        assert rundir.running_pid() == holder.pid
+        os.chown(rundir.path, OF_NOBODY, OF_NOBODY)
+        with pytest.raises(PermissionError, match=f"belongs to user {OF_NOBODY}"):
+            rundir.running_pid()
+
+
 def test_path_that_is_no_directory(short_dir: Path) -> None:
     file = short_dir / "file"
     file.write_text("mine")
