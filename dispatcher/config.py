@@ -283,6 +283,23 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _SECONDS,
         ),
     ] = 10.0
+    server_restart_limit: Annotated[
+        Optional[int],
+        Option(
+            "How many times in a row a tritonserver that ended by itself is started again before the daemon "
+            "ends with code 6, for its service manager to see; 0: never started again. Default: no limit, with "
+            "growing pauses.",
+            values.optional(values.integer(0)),
+        ),
+    ] = None
+    server_backoff_max_s: Annotated[
+        float,
+        Option(
+            "The most seconds before tritonserver is started again. The first time in a row it is started at "
+            "once, then after 0.5 s, and each further pause is twice as long.",
+            _SECONDS,
+        ),
+    ] = 30.0
     worker_start_timeout_s: Annotated[
         float, Option("Seconds a worker may take to start, before it loads its model.", _SECONDS)
     ] = 60.0

@@ -43,6 +43,7 @@ from pytriton.dispatcher.reload import reread
 from pytriton.dispatcher.repository_models import RepositoryModels
 from pytriton.dispatcher.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.server_start import start_server
+from pytriton.dispatcher.server_watch import ServerWatch
 from pytriton.dispatcher.store import Store
 from pytriton.dispatcher.tenants import Tenants
 from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
@@ -56,11 +57,6 @@ from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
-
-#: tritonserver may end by itself this often in a row, each time within `_SERVER_HEALTHY_S` of its
-#: start.
-_SERVER_RESTARTS = 5
-_SERVER_HEALTHY_S = 60.0
 
 OnReady = Callable[[messages.Status], None]
 
@@ -114,6 +110,9 @@ class Daemon:
             registry=self.registry,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
+        self._server_watch = ServerWatch(
+            self._server, config, lost=self._server_lost, load_again=self._load_again
+        )
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
@@ -270,9 +269,13 @@ class Daemon:
             server=self._server.info(),
             models=self.model_infos(),
             state_dir="" if self._config.ephemeral else str(self._config.state_path),
-            problems=self.registry.restoring.problems,
+            problems=self._problems(),
             control_tcp=self._control_tcp,
         )
+
+    def _problems(self) -> list[str]:
+        server = self._server_watch.problem()
+        return [*([server] if server else []), *self.registry.restoring.problems]
 
     async def _restore_when_up(self) -> None:
         """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""
@@ -299,8 +302,11 @@ class Daemon:
             return State(f"stopping: {self._why_stopped}", healthy=True, busy=True)
         models = self.model_infos()
         ready = sum(model.state == "ready" for model in models)
+        text = f"{self._state}: {ready} of {len(models)} models ready"
+        if self._state == "ready" and not self._server.ready:
+            text += f"; {self._server_watch.problem() or 'tritonserver is being started again'}"
         return State(
-            f"{self._state}: {ready} of {len(models)} models ready",
+            text,
             healthy=not any(task.done() for task in self._vital),
             busy=self._state == "starting",
         )
@@ -333,28 +339,19 @@ class Daemon:
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
     async def _watch_server(self) -> None:
-        """Start tritonserver again whenever it ends by itself; workers keep their models meanwhile."""
-        failures = 0
-        while True:
-            started = time.monotonic()
-            end = await self._server.ended()
-            _log.error("tritonserver ended by itself", how=end)
-            failures = 1 if time.monotonic() - started > _SERVER_HEALTHY_S else failures + 1
-            self.registry.forget_proxies()
-            self.repository_models.known.server_lost = True
-            await self._server.clean_up()
-            if failures > _SERVER_RESTARTS:
-                break
-            try:
-                await self._server.start()
-                await self.registry.load_again()
-                await self.repository_models.load_again()
-                self._server_up.set()
-            except Exception:
-                _log.exception("tritonserver could not be started again")
-                break
+        """Keep tritonserver up; stop the daemon when the settings say that it has been tried often enough."""
+        why = await self._server_watch.run()
         self._exit_code = ExitCode.NO_SERVER
-        self.request_stop("tritonserver does not stay up")
+        self.request_stop(why)
+
+    def _server_lost(self) -> None:
+        self.registry.forget_proxies()
+        self.repository_models.known.server_lost = True
+
+    async def _load_again(self) -> None:
+        await self.registry.load_again()
+        await self.repository_models.load_again()
+        self._server_up.set()
 
     async def _forget_proxies_of_ended_server(self) -> None:
         """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""

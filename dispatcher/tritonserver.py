@@ -155,8 +155,9 @@ class TritonServer:
         return f"tritonserver (pid {self._child.pid}) {describe_exit(code)}{self._hung}"
 
     async def clean_up(self) -> None:
-        """After the process ended by itself: give back what it left behind. It may be started again then."""
-        self._machine.change(ServerState.STARTING)
+        """After the process ended by itself, or did not start: end what is left of it. It may be started again then."""
+        if self._machine.state is not ServerState.STARTING:
+            self._machine.change(ServerState.STARTING)
         await self._close_client()
         if self._child is not None:
             await self._child.stop(0)  # its stubs

@@ -234,3 +234,42 @@ def test_daemons_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
         assert other.client.models() == []
         assert other.http != daemon.http
         daemon.client.unregister("model")
+
+
+def test_a_tritonserver_that_ends_again_and_again_is_started_again() -> None:
+    """More often than the daemon once took; status tells it meanwhile, and the model is served in the end."""
+    with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
+        _register(daemon, _slow(Path("/"), 0))
+        _kill_server(daemon, 7)
+        eventually(
+            lambda: "SIGKILL" in "".join(daemon.client.status().problems), "status tells of it"
+        )
+        eventually(lambda: _answers(daemon), "the model is served again")
+
+
+def test_a_service_manager_sees_a_tritonserver_that_does_not_stay_up() -> None:
+    """If the settings say so."""
+    with RunningDaemon.start(server_restart_limit=1) as daemon:
+        _kill_server(daemon, 2)
+        assert daemon.process.wait(100) == ExitCode.NO_SERVER
+        assert "tritonserver does not stay up: 2 times in a row" in daemon.said()
+
+
+def _answers(daemon: RunningDaemon) -> bool:
+    try:
+        return bool(_ask(daemon).tolist() == (ONES * 2).tolist())
+    except InferenceServerException:  # not up yet
+        return False
+
+
+def _kill_server(daemon: RunningDaemon, times: int) -> None:
+    """Kill so many tritonservers in a row, each when it is up."""
+    former = None
+
+    def another() -> int | None:
+        server = daemon.client.status().server
+        return None if server.pid == former or server.state != "ready" else server.pid
+
+    for _ in range(times):
+        former = int(eventually(another, "another tritonserver is up", 100))
+        os.kill(former, signal.SIGKILL)
