@@ -122,7 +122,9 @@ class Executor:
         except BaseException:
             kept.release()
             raise
-        return Answer(call.id, outputs, final), kept.release
+        # Later than 2.51, whose responses have none.
+        parameters = response.parameters() if hasattr(response, "parameters") else ""
+        return Answer(call.id, outputs, final, parameters=parameters), kept.release
 
     def _output(self, tensor: Any, kept: _Kept) -> TensorRef:
         name = tensor.name()

@@ -75,13 +75,15 @@ class ModelCall:
 class Delivery:
     """One answer: outputs, or an error with the name of Triton's code. `final`: nothing comes after it.
 
-    The final one of a decoupled model may have neither outputs nor an error.
+    The final one of a decoupled model may have neither outputs nor an error. `parameters`: those of the response,
+    JSON, or "".
     """
 
     outputs: dict[str, Array]
     final: bool
     error: str | None = None
     code: str = ""
+    parameters: str = ""
 
 
 class Pending(Protocol):

@@ -239,7 +239,7 @@ class _Pending:
             return Delivery({}, True, text, "UNAVAILABLE")
         finally:
             wire.has_read(answer)
-        return Delivery(outputs, answer.final, answer.error, answer.code)
+        return Delivery(outputs, answer.final, answer.error, answer.code, answer.parameters)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -93,9 +93,12 @@ class WorkerHost(host.Host):
         except PyTritonError as error:
             failed = _failed(error)
             return iter([failed]) if decoupled else failed
-        if decoupled:
-            return ResponseIterator(pending)
-        return _response(await pending.wait_async())
+        try:
+            first = await pending.wait_async()
+        except BaseException:  # the task was cancelled: nobody waits for the model any longer
+            pending.cancel()
+            raise
+        return ResponseIterator(pending, first) if decoupled else _response(first)
 
 
 class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
@@ -103,16 +106,19 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
 
     That there are no more is the end, not an empty response as now and then in Triton's python backend: a model that
     is prepared for one works, and so does one that is not.
+
+    `first` has come already: a coroutine has waited for it, so that a plain `for` begins without blocking its loop.
     """
 
-    def __init__(self, pending: calls.Pending) -> None:
+    def __init__(self, pending: calls.Pending, first: calls.Delivery | None = None) -> None:
         self._pending = pending
+        self._first = first
         self._ended = False
 
     def __next__(self) -> pb_utils.InferenceResponse:
         if self._ended:
             raise StopIteration
-        delivery = self._pending.wait()
+        delivery, self._first = self._first or self._pending.wait(), None
         assert delivery is not None  # no time-out was given
         self._ended = delivery.final
         if _is_empty(delivery):
@@ -125,7 +131,7 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
     async def __anext__(self) -> pb_utils.InferenceResponse:
         if self._ended:
             raise StopAsyncIteration
-        delivery = await self._pending.wait_async()
+        delivery, self._first = self._first or await self._pending.wait_async(), None
         self._ended = delivery.final
         if _is_empty(delivery):
             raise StopAsyncIteration
@@ -133,7 +139,7 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
 
     def cancel(self) -> None:
         """Have the model stop; no more responses come."""
-        self._ended = True
+        self._ended, self._first = True, None
         self._pending.cancel()
 
 
@@ -153,7 +159,8 @@ def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.Model
 
 
 def _is_empty(delivery: calls.Delivery) -> bool:
-    return delivery.final and delivery.error is None and not delivery.outputs
+    nothing = delivery.error is None and not delivery.outputs and not delivery.parameters
+    return delivery.final and nothing
 
 
 def _response(delivery: calls.Delivery) -> pb_utils.InferenceResponse:
@@ -161,9 +168,8 @@ def _response(delivery: calls.Delivery) -> pb_utils.InferenceResponse:
         code = getattr(pb_utils.TritonError, delivery.code, pb_utils.TritonError.INTERNAL)
         text = delivery.error.replace("pytriton.stream(...)", "exec(decoupled=True)")
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
-    return pb_utils.InferenceResponse(
-        [pb_utils.Tensor(name, array) for name, array in delivery.outputs.items()]
-    )
+    outputs = [pb_utils.Tensor(name, array) for name, array in delivery.outputs.items()]
+    return pb_utils.InferenceResponse.received(outputs, delivery.parameters)
 
 
 def _failed(error: PyTritonError) -> pb_utils.InferenceResponse:

@@ -41,6 +41,8 @@ class WrongReturn(pb_utils.TritonModelException):
     """`execute` returned something else than it should; the text says all."""
 
 
+#: Of a request that is to be queued again.
+ANSWERED = "A rescheduled request has been answered by its response sender already: it cannot be queued again."
 _RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
 #: Parameters of requests that other models' workers have made.
 _OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
@@ -167,8 +169,10 @@ class PythonModel(Model):
             returned = self._awaited(returned)
         if returned is None and any(sender.asked for sender in senders):
             returned = [None] * len(requests)
-        check_responses(returned, len(requests))
+        check_responses(returned, requests)
         for index, (request, sender) in enumerate(zip(requests, senders)):
+            if request.rescheduled and sender.answered:
+                raise WrongReturn(ANSWERED)
             if returned[index] is None and not request.rescheduled:
                 returned[index] = sender.wait()
         return list(returned)
@@ -230,6 +234,11 @@ class _OnlySender:
         self._response: pb_utils.InferenceResponse | None = None
         request.bind(self._given, lambda: False)
 
+    @property
+    def answered(self) -> bool:
+        """Whether something has been sent."""
+        return self._came.is_set()
+
     def wait(self) -> pb_utils.InferenceResponse | None:
         """Return what was sent, when it is.
 
@@ -252,12 +261,13 @@ class _OnlySender:
         self._came.set()
 
 
-def check_responses(returned: Any, count: int) -> None:
-    """Refuse what is no list of so many responses (or None).
+def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
+    """Refuse what is no list of responses (or None) to these requests, and a response to one that is queued again.
 
     Raises:
         WrongReturn: it is not; in the words of Triton's backend.
     """
+    count = len(requests)
     if not isinstance(returned, list):
         raise WrongReturn(f"Expected a list in the execute return, found type '{type(returned)}'.")
     if len(returned) != count:
@@ -265,8 +275,15 @@ def check_responses(returned: Any, count: int) -> None:
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(returned)}"
         )
-    for response in returned:
-        if response is not None and not isinstance(response, pb_utils.InferenceResponse):
+    for request, response in zip(requests, returned):
+        if response is None:
+            continue
+        if request.rescheduled:
+            raise WrongReturn(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
+        if not isinstance(response, pb_utils.InferenceResponse):
             raise WrongReturn(
                 "Expected an 'InferenceResponse' object in the execute function return list, found type "
                 f"'{type(response)}'."

@@ -40,7 +40,7 @@ from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
-from pytriton.worker.python_model import PythonModel, WrongReturn, check_responses
+from pytriton.worker.python_model import ANSWERED, PythonModel, WrongReturn, check_responses
 from pytriton.worker.streams import Outbox
 from pytriton.worker.withdrawals import Withdrawals
 
@@ -270,7 +270,10 @@ class PythonStream:
             WrongReturn: it should not have.
         """
         self.take(result)
-        self.returned([i for i, one in enumerate(self.requests) if one.rescheduled])
+        again = [i for i, one in enumerate(self.requests) if one.rescheduled]
+        if not self.lost and not self._open.issuperset(again):
+            raise WrongReturn(ANSWERED)
+        self.returned(again)
 
     def take(self, result: Any) -> None:
         """Send the responses that `execute` has returned.
@@ -280,7 +283,7 @@ class PythonStream:
         """
         if result is None:
             result = [None] * len(self.requests)
-        check_responses(result, len(self.requests))
+        check_responses(result, self.requests)
         if self._model.decoupled and any(response is not None for response in result):
             raise WrongReturn(
                 f"Python model '{self._model.instance_name}' is using the decoupled mode and the execute function "

@@ -99,7 +99,7 @@ static void send_answer(Call *call, Answer *answer, const Buffer *message)
 
 static void begin_answer(Buffer *message, const Call *call, uint32_t outputs)
 {
-    put_array(message, 6);
+    put_array(message, 7);
     put_string(message, "Answer");
     put_int(message, call->id);
     put_array(message, outputs);
@@ -130,6 +130,7 @@ void call_end(Call *call, const char *text, const char *code)
     else
         put_nil(&message);
     put_string(&message, text ? code : "");
+    put_string(&message, "");
     Answer *answer = calloc(1, sizeof *answer);
     message.failed |= answer == NULL;
     call->ended = true;
@@ -200,7 +201,28 @@ static bool put_output(
     return true;
 }
 
-static void answer_outputs(Call *call, TRITONSERVER_InferenceResponse *response, uint32_t outputs, bool final)
+/* The parameters of a response, as an object of JSON in a string; "" when it has none. */
+static void put_response_parameters(TRITONSERVER_InferenceResponse *response, uint32_t count, Buffer *message)
+{
+    Buffer json = {0};
+    if (count)
+        buffer_puts(&json, "{");
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name = "";
+        int type = -1;
+        const void *value = NULL;
+        if (!failed(TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)))
+            put_parameter(&json, name, type, value);
+    }
+    if (count)
+        buffer_put(&json, "}", 2); /* with the zero byte */
+    message->failed |= json.failed;
+    put_clean(message, count && !json.failed ? (const char *)json.data : "", MOST_BYTES);
+    buffer_free(&json);
+}
+
+static void answer_outputs(
+    Call *call, TRITONSERVER_InferenceResponse *response, uint32_t outputs, uint32_t parameters, bool final)
 {
     Buffer message = {0};
     Answer *answer = calloc(1, sizeof *answer);
@@ -212,10 +234,11 @@ static void answer_outputs(Call *call, TRITONSERVER_InferenceResponse *response,
     put_bool(&message, final);
     put_nil(&message);
     put_string(&message, "");
+    put_response_parameters(response, parameters, &message);
     if (wrong == NULL && message.failed)
         wrong = "out of memory";
     if (wrong == NULL && message.size > MOST_BYTES)
-        wrong = "its answer has too many outputs";
+        wrong = "its answer has too many outputs or parameters";
     if (wrong == NULL) {
         answer->final = final;
         send_answer(call, answer, &message);
@@ -230,10 +253,12 @@ static void answer_outputs(Call *call, TRITONSERVER_InferenceResponse *response,
 /* Answer what tritonserver has answered; the response is freed. */
 static void pass_on(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
-    uint32_t outputs = 0;
+    uint32_t outputs = 0, parameters = 0;
     TRITONSERVER_Error *error = response ? TRITONSERVER_InferenceResponseError(response) : NULL;
     if (response && error == NULL)
         error = TRITONSERVER_InferenceResponseOutputCount(response, &outputs);
+    if (response && error == NULL)
+        error = TRITONSERVER_InferenceResponseParameterCount(response, &parameters);
     if (error) {
         TRITONSERVER_Error_Code code = TRITONSERVER_ErrorCode(error);
         const char *name = (unsigned)code < CODE_COUNT ? codes[code] : "UNKNOWN";
@@ -241,8 +266,8 @@ static void pass_on(Call *call, TRITONSERVER_InferenceResponse *response, bool f
             call_end(call, TRITONSERVER_ErrorMessage(error), name);
         else
             call_drop(call, TRITONSERVER_ErrorMessage(error), name);
-    } else if (outputs || (response && !call->stream)) {
-        answer_outputs(call, response, outputs, final || !call->stream);
+    } else if (outputs || parameters || (response && !call->stream)) {
+        answer_outputs(call, response, outputs, parameters, final || !call->stream);
     } else if (final) {
         call_end(call, call->stream ? NULL : "the model has not answered", "INTERNAL");
     } /* else it is an empty one, of which others follow */

@@ -82,6 +82,9 @@ char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
  * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
 char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
 
+/* Add one parameter, as Triton gives it, to an object of JSON that is being written: begin with "{", end with "}". */
+void put_parameter(Buffer *json, const char *key, int type, const void *value);
+
 /* A response that is filled from the worker's own memory: if that ends meanwhile, the next worker's answer goes to the same
  * response. NULL: no memory. */
 typedef struct Unfinished Unfinished;

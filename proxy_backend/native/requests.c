@@ -71,7 +71,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     return NULL;
 }
 
-static void put_parameter(Buffer *json, const char *key, int type, const void *value)
+void put_parameter(Buffer *json, const char *key, int type, const void *value)
 {
     char number[32] = "null";
     buffer_puts(json, json->size > 1 ? "," : "");

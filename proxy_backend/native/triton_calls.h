@@ -79,6 +79,11 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutput(
     TRITONSERVER_InferenceResponse *response, uint32_t index, const char **name, int *datatype,
     const int64_t **shape, uint64_t *dims, const void **bytes, size_t *size, int *memory_type,
     int64_t *memory_type_id, void **buffer_userp);
+/* `type` is one of TRITONSERVER_ParameterType; what `name` and `value` point to is the response's. */
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameterCount(
+    TRITONSERVER_InferenceResponse *response, uint32_t *count);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameter(
+    TRITONSERVER_InferenceResponse *response, uint32_t index, const char **name, int *type, const void **value);
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceResponse *response);
 
 #endif

@@ -115,7 +115,8 @@ class AnswerRead(_Message, frozen=True):
 class Answer(_Message, frozen=True):
     """proxy → worker: an answer to a call. With an `error`, `code` is the name of Triton's code for it.
 
-    The code `MOVED`: nothing was done about the call, another proxy has to be asked.
+    The code `MOVED`: nothing was done about the call, another proxy has to be asked. `parameters` are those of
+    the response, JSON of a flat object, or "".
     """
 
     id: int
@@ -123,6 +124,7 @@ class Answer(_Message, frozen=True):
     final: bool
     error: Optional[str] = None
     code: str = ""
+    parameters: str = ""
 
 
 class Retiring(_Message, frozen=True):

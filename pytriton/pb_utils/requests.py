@@ -110,7 +110,9 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._inputs = inputs
         request._requested = set(requested)
-        request._parameters = parameters
+        request._parameters = (
+            parameters or "{}"
+        )  # as Triton's python backend says that there are none
         request._request_id = request_id
         request._correlation_id = correlation_id
         request._flags = flags

@@ -60,6 +60,13 @@ class InferenceResponse:
         self._error = error
         self._parameters = parameters_text(parameters)
 
+    @classmethod
+    def received(cls, output_tensors: list[Tensor], parameters: str) -> InferenceResponse:
+        """Return what another model has answered, with its parameters as JSON. For workers."""
+        response = cls(output_tensors)
+        response._parameters = parameters or "{}"
+        return response
+
     def output_tensors(self) -> list[Tensor]:
         """The tensors."""
         return self._output_tensors

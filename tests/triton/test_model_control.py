@@ -26,9 +26,9 @@ Answer = TypeVar("Answer")
 
 #: Evaluates what it is asked; what that raises is an answer, too.
 ASKER = """
-    def tell(self, what):
+    def tell(self, what, request=None):
         try:
-            return eval(what, {"pb_utils": pb_utils, "self": self, "np": np})
+            return eval(what, {"pb_utils": pb_utils, "self": self, "np": np, "request": request})
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 """
@@ -104,6 +104,7 @@ EXPRESSIONS = {
         "pb_utils.TritonModelException('x').args",
     ],
     "requests": [
+        "request.parameters()",
         _MADE.format("") + ".parameters()",
         _MADE.format(", parameters={'a': 1, 'b': True, 'c': 'd'}") + ".parameters()",
         _MADE.format(", correlation_id='abc'") + ".correlation_id()",
@@ -238,7 +239,7 @@ def test_the_rest_of_the_module_answers_as_tritons_own(
     daemon: RunningDaemon, stock: Stock, subject: str
 ) -> None:
     for expression in EXPRESSIONS[subject]:
-        what = f"self.tell({expression!r})"
+        what = f"self.tell({expression!r}, request)"
         wanted = stock.run(lambda what=what: ask(stock.http, "asker", what))  # type: ignore[misc]
         got = ask(daemon.http, "asker", what)
         if "TypeError" in wanted:  # the words of pybind11
@@ -327,3 +328,8 @@ def test_parameters_of_a_response_reach_the_client(daemon: RunningDaemon, tmp_pa
         for name, value in answer.parameters.items()
     }
     assert {name: said.get(name) for name in given} == given
+    call = (
+        "pb_utils.InferenceRequest(inputs=[pb_utils.Tensor('what', np.array([b'1'], np.object_))],"
+    )
+    call += " requested_output_names=['told'], model_name='with-parameters').exec().parameters()"
+    assert json.loads(ask(daemon.http, "asker", call)) == given  # and a model that calls it

@@ -50,6 +50,35 @@ class TritonPythonModel:
                 self.waiting.set()
             sender.send(response(what(request)), FINAL)
 """
+#: Answers when as many requests are under way as each of them says.
+TOGETHER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.together = threading.Barrier(4)
+
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), what(request))).start()
+
+    def answer(self, sender, text):
+        try:
+            self.together.wait(20)
+        except threading.BrokenBarrierError:
+            text = "alone"
+        sender.send(response(text))
+        sender.send(response(text), FINAL)
+"""
+#: Asks it from a coroutine, and iterates over its answers with a plain `for`.
+PLAIN_FOR = """
+class TritonPythonModel:
+    async def execute(self, requests):
+        for request in requests:
+            answers = await call("together", what(request)).async_exec(decoupled=True)
+            sender = request.get_response_sender()
+            for answer in answers:
+                sender.send(response(answer.output_tensors()[0].as_numpy()[0].decode()))
+            sender.send(flags=FINAL)
+"""
 #: Counts until its client has gone; then says how far it came.
 COUNTING = """
 class TritonPythonModel:
@@ -107,6 +136,8 @@ class TritonPythonModel:
 MODELS = {
     "coroutines": (COROUTINES, DECOUPLED),
     "counting": (COUNTING, DECOUPLED),
+    "together": (TOGETHER, DECOUPLED),
+    "plain-for": (PLAIN_FOR, DECOUPLED),
     "calling": (CALLING, CONFIG),
     "stateful": (STATEFUL, SEQUENCE),
 }
@@ -137,19 +168,32 @@ def text(what: object) -> dict[str, np.ndarray]:
     return {"what": np.array([str(what).encode()], np.object_)}
 
 
-def test_the_next_request_begins_while_a_coroutine_waits(daemon: RunningDaemon) -> None:
+def streams(daemon: RunningDaemon, model: str, texts: list[str]) -> dict[str, list[bytes]]:
+    """Send these at the same time; return all answers to each."""
     answers = {}
 
     def stream(what: str) -> None:
-        with Streaming(daemon.grpc, "coroutines", text(what)) as answer:
+        with Streaming(daemon.grpc, model, text(what)) as answer:
             answers[what] = [one["told"][0] for one in answer]
 
-    threads = [threading.Thread(target=stream, args=(what,)) for what in ("one", "two")]
+    threads = [threading.Thread(target=stream, args=(what,)) for what in texts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(100)
+    return answers
+
+
+def test_the_next_request_begins_while_a_coroutine_waits(daemon: RunningDaemon) -> None:
+    answers = streams(daemon, "coroutines", ["one", "two"])
     assert answers == {"one": [b"one"], "two": [b"two"]}
+
+
+def test_streams_that_coroutines_iterate_over_with_a_plain_for_run_side_by_side(
+    daemon: RunningDaemon,
+) -> None:
+    answers = streams(daemon, "plain-for", ["a", "b", "c", "d"])
+    assert answers == {name: [name.encode()] * 2 for name in "abcd"}
 
 
 def test_a_sender_hears_that_its_client_has_gone(daemon: RunningDaemon, tmp_path: Path) -> None:

@@ -64,6 +64,12 @@ class TritonPythonModel:
                 response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
             )
 
+    def rescheduled(self, requests):
+        """Ask for the request to be queued again, and answer it at the same time."""
+        for request in requests:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return self.echo(requests)
+
     def about_request(self, requests):
         """Tell about the request, in the error's text."""
         one = requests[0]
