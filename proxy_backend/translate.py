@@ -16,6 +16,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
+from pytriton.ipc.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
 from pytriton.ipc.lane import Lane, LaneError
 from pytriton.ipc.lane_messages import (
     VERSION_PARAMETER,
@@ -30,6 +31,8 @@ from pytriton.proxy_backend.regions import Regions
 #: Where the last input lay: addresses [start, end), what to subtract to get the place in the file, its
 #: number on the lane. Nothing lies here:
 _NOWHERE = (0, 0, 0, 0)
+#: What tritonserver sends over gRPC at most: it takes a copy of that, and refuses what is larger before.
+_MOST_BY_GRPC = (1 << 31) - 1
 #: Of pb_utils.TritonError; later versions may have more.
 _CODES = (
     "UNKNOWN",
@@ -63,6 +66,7 @@ class Translator:
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
+        self._unlooked = 0  #: bytes of tensors since it was looked how much memory is left
         self._last = _NOWHERE
 
     def forget_lane(self) -> None:
@@ -97,7 +101,10 @@ class Translator:
         details = response.details
         if response.error is not None:
             return failure(response.error, details and error_code(details.code))
-        outputs = [self.tensor(ref, lane) for ref in response.outputs]
+        try:
+            outputs = [self.tensor(ref, lane) for ref in response.outputs]
+        except NoMemoryLeft as error:  # there may be enough for the others
+            return unavailable(str(error))
         if details is not None and details.parameters and self._has_parameters:
             return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
         return pb_utils.InferenceResponse(outputs)
@@ -158,6 +165,10 @@ class Translator:
 
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
         """Return the stub's form of a tensor of the worker's."""
+        self._unlooked += max(0, ref.nbytes)
+        if self._unlooked >= WORTH_A_LOOK:
+            self._unlooked = 0
+            _see_to_memory(ref)
         if ref.datatype == "BYTES":
             data = tensors.read_raw(lane, ref)
             tensor = self._bytes.make(ref.name, ref.shape, data)
@@ -173,6 +184,20 @@ class Translator:
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
         return pb_utils.Tensor(ref.name, array)
+
+
+def _see_to_memory(ref: TensorRef) -> None:
+    """See that there is memory for a tensor: the stub's copy, tritonserver's, and what it sends over gRPC.
+
+    Raises:
+        NoMemoryLeft: there is not. tritonserver's gRPC part would not say so: it ends the process.
+    """
+    try:
+        refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MOST_BY_GRPC))
+    except NoMemoryLeft as error:
+        raise NoMemoryLeft(
+            f"tensor {ref.name} of {ref.nbytes} bytes cannot be passed on: {error}"
+        ) from None
 
 
 def error_code(name: str) -> Any | None:

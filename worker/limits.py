@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pytriton.ipc import messages
 
-#: Where memory ends, the kernel shall end workers before tritonserver and the dispatcher (proc(5),
-#: oom_score_adj: -1000 never … 1000 first).
-_OOM_SCORE_ADJ = 500
+#: Where memory ends, the kernel shall end workers before tritonserver and the dispatcher (proc(5), oom_score_adj:
+#: -1000 never … 1000 first). It adds up this and the thousandths of the memory that a process uses: with less than
+#: 1000, a tritonserver that has grown large would go before a worker that is small.
+_OOM_SCORE_ADJ = 1000
 #: Without a soft limit, a worker with a hard one is replaced when it has come this near to it.
 _NEAR = 0.9
 

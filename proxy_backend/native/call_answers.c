@@ -35,9 +35,11 @@ static TRITONSERVER_Error *allocate(
     Piece *piece = calloc(1, sizeof *piece);
     char *failure = piece ? NULL : strdup("out of memory");
     if (piece && call->stream) {
-        piece->bytes = malloc(size);
+        failure = size < worth_a_look ? NULL : memory_refused(2 * size); /* a copy of it is sent */
+        piece->bytes = failure ? NULL : malloc(size);
         *buffer = piece->bytes;
-        failure = piece->bytes ? NULL : strdup("out of memory");
+        if (failure == NULL && piece->bytes == NULL)
+            failure = strdup("out of memory");
     } else if (piece) {
         piece->slots = &call->calls->slots;
         piece->slot = slot_take(piece->slots, size, &failure);

@@ -136,6 +136,12 @@ static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
         if (input.size < 0 || input.dims > MOST_DIMS || __builtin_add_overflow(total, aligned((uint64_t)input.size), &total))
             return invalid(texted("input %.*s has an impossible size", (int)input.name.size, input.name.start));
     }
+    char *refusal = total < worth_a_look ? NULL : memory_refused(total);
+    if (refusal) {
+        CallError error = {texted("its %" PRIu64 " bytes of inputs cannot be passed on: %s", total, refusal), "UNAVAILABLE"};
+        free(refusal);
+        return error;
+    }
     *inputs = total < SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, total) : NULL;
     return *inputs ? fine() : (CallError){texted("there is no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
 }

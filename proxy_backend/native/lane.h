@@ -26,6 +26,7 @@ typedef struct {
     Peer peer;
     bool owes; /* the worker waits until what it lent has been read */
     bool lost; /* it ended while its memory was read */
+    uint64_t unlooked; /* bytes of outputs since it was looked how much memory is left */
     Buffer spilled; /* a message that lay in the worker's arena */
     bool announced; /* the next packet has the descriptor of memory `announced_number` */
     int64_t announced_number;

@@ -68,6 +68,19 @@ static uint64_t available_memory(void)
     return left_to_control_groups(kib * 1024);
 }
 
+const uint64_t worth_a_look = 1 << 26;
+
+char *memory_refused(uint64_t size)
+{
+    uint64_t available = available_memory();
+    char *text = NULL;
+    if (size <= available)
+        return NULL;
+    if (asprintf(&text, "it takes %lu bytes of memory, and only %lu are available on this machine", size, available) < 0)
+        return strdup("there is no memory for it");
+    return text;
+}
+
 static char *no_memory(uint64_t size, const char *why)
 {
     char *text = NULL;

@@ -22,6 +22,12 @@ typedef struct {
 
 enum { NOTHING = UINT32_MAX };
 
+/* Why a piece of memory of this process must not be had, for free(); NULL: it may. Where memory ends, no allocation fails:
+ * the kernel kills processes. */
+char *memory_refused(uint64_t size);
+/* Pieces that come to less than this together are not worth a look at the memory that is left. */
+extern const uint64_t worth_a_look;
+
 /* Where fresh bytes begin. Returns NULL, or why there are none, for free(). */
 char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset);
 /* See that so much more can be allocated without moving the mapping time and again. */

@@ -13,6 +13,9 @@
 
 enum { MOST_DIMS = 64 };
 
+/* What tritonserver sends over gRPC at most: it takes a second copy of that, and refuses what is larger before. */
+static const uint64_t most_by_grpc = INT32_MAX;
+
 static const char no_copy[] = "an output cannot be copied to the device it is wanted on";
 
 /* A tensor of the worker's, checked. */
@@ -159,6 +162,25 @@ static bool is_alike(const Made *made, const Tensor *tensor)
         memcmp(made->shape, tensor->shape, made->dims * sizeof *made->shape) == 0;
 }
 
+/* See that tritonserver has memory for an output, of a response that has `total` bytes with it. Its gRPC part would not
+ * say that there is none: it ends the process. */
+static TRITONSERVER_Error *no_room(Lane *lane, const Tensor *tensor, uint64_t total)
+{
+    lane->unlooked += (uint64_t)tensor->size;
+    if (lane->unlooked < worth_a_look)
+        return NULL;
+    lane->unlooked = 0;
+    char *refusal = memory_refused((uint64_t)tensor->size + (total < most_by_grpc ? total : most_by_grpc));
+    if (refusal == NULL)
+        return NULL;
+    char *text = texted("output %s of %ld bytes cannot be passed on: with the copy that is sent over gRPC (which takes "
+        "no response of more than 2 GiB), %s", tensor->name, tensor->size, refusal);
+    TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text ? text : refusal);
+    free(text);
+    free(refusal);
+    return error;
+}
+
 static TRITONSERVER_Error *new_place(TRITONBACKEND_Response *response, const Tensor *tensor, Place *place)
 {
     TRITONBACKEND_Output *output;
@@ -185,11 +207,14 @@ static bool read_into(Lane *lane, const Tensor *tensor, const Place *place, TRIT
 }
 
 /* The place for an output: that of a worker that was lost, or a new one. */
-static TRITONSERVER_Error *place_for(Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor, Place *place)
+static TRITONSERVER_Error *place_for(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response,
+    const Tensor *tensor, uint64_t total, Place *place)
 {
     const Made *made = find(unfinished, tensor->name);
     if (made == NULL) {
-        TRITONSERVER_Error *error = new_place(response, tensor, place);
+        TRITONSERVER_Error *error = no_room(lane, tensor, total);
+        if (error == NULL)
+            error = new_place(response, tensor, place);
         if (error == NULL && unfinished && !remember(unfinished, tensor, *place))
             error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
         return error;
@@ -199,12 +224,13 @@ static TRITONSERVER_Error *place_for(Unfinished *unfinished, TRITONBACKEND_Respo
         "a worker ended while its answer was read, and the next one answered with other shapes");
 }
 
-/* Give tritonserver one output; `error` if it does not take it. False: the lane's `lost` or `fault` says why not. */
+/* Give tritonserver one output of a response that has `total` bytes with it; `error` if it does not take it. False: the
+ * lane's `lost` or `fault` says why not. */
 static bool fill(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor,
-    TRITONSERVER_Error **error)
+    uint64_t total, TRITONSERVER_Error **error)
 {
     Place place = {NULL, MEMORY_CPU};
-    *error = place_for(unfinished, response, tensor, &place);
+    *error = place_for(lane, unfinished, response, tensor, total, &place);
     if (*error || tensor->size == 0)
         return true;
     if (tensor->bytes == NULL)
@@ -287,11 +313,14 @@ static bool get_outputs(
     Lane *lane, Reader *answer, const Receiver *to, TRITONBACKEND_Response *response, TRITONSERVER_Error **error)
 {
     uint32_t count = get_array(answer);
+    uint64_t total = 0; /* cannot overflow: it stays below the memory that is left */
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
         bool right = get_tensor(lane, answer, to->unfinished && lane->peer.readable, &tensor);
-        if (right && *error == NULL && is_requested(to, tensor.name))
-            right = fill(lane, to->unfinished, response, &tensor, error);
+        if (right && *error == NULL && is_requested(to, tensor.name)) {
+            total += (uint64_t)tensor.size;
+            right = fill(lane, to->unfinished, response, &tensor, total, error);
+        }
         free(tensor.name);
         if (!right)
             return false;

@@ -26,8 +26,29 @@ ALIGNMENT = 64
 _SMALLEST = 1 << 16
 
 
+#: Pieces that come to less than this together are not worth a look at the memory that is left.
+WORTH_A_LOOK = 1 << 26
+
+
 class ArenaError(Exception):
     """Shared memory cannot be had, or what a peer says about it is wrong."""
+
+
+class NoMemoryLeft(ArenaError):
+    """There is not so much memory left on this machine."""
+
+
+def refuse_more_than_available(nbytes: int) -> None:
+    """See that so much memory is left: where it ends, no allocation fails, but the kernel kills processes.
+
+    Raises:
+        NoMemoryLeft: it is not.
+    """
+    available = linux.available_memory()
+    if nbytes > available:
+        raise NoMemoryLeft(
+            f"it takes {nbytes} bytes of memory, and only {available} are available on this machine"
+        )
 
 
 class Arena:

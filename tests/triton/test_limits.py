@@ -108,7 +108,21 @@ def test_limits_are_set_in_the_worker(inference: Inference, serve: Serve) -> Non
 
     cpu = max(os.sched_getaffinity(0))
     serve(look, limits=Limits(open_files=300, cpus=[cpu], nice=3))
-    assert inference.infer("model", {"x": ONES})["y"].tolist() == [[300, cpu, os.nice(0) + 3, 500]]
+    assert inference.infer("model", {"x": ONES})["y"].tolist() == [[300, cpu, os.nice(0) + 3, 1000]]
+
+
+def test_where_memory_ends_every_worker_goes_before_tritonserver(
+    daemon: RunningDaemon, serve: Serve, tmp_path: Path
+) -> None:
+    """However much of it tritonserver uses: the kernel adds at most 1000 for that (proc(5))."""
+
+    def adjusted(pid: int | None) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    model = serve(Unruly(tmp_path))
+    server = adjusted(daemon.client.status().server.pid)
+    assert server == adjusted(daemon.process.pid) == adjusted(os.getpid())
+    assert adjusted(model.instances[0].pid) == min(1000, server + 1000)
 
 
 def test_a_cpu_that_is_not_there(daemon: RunningDaemon, tmp_path: Path) -> None:

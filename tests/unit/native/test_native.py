@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_tritonserver import Work, echo, output, run, serving
 
-from pytriton.ipc import messages
+from pytriton.ipc import linux, messages
 from pytriton.ipc.lane import Lane, LaneClosed
 from pytriton.ipc.lane_messages import (
     Announce,
@@ -190,6 +190,30 @@ def test_a_message_in_memory_that_grows_meanwhile_is_read_to_its_end(
 
     lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
     assert sum(line.endswith("[1,4] 30313233343536373839616263646566") for line in lines) == 4
+
+
+def test_an_output_that_no_memory_is_left_for_fails_its_request_alone(
+    program: Path, tmp_path: Path
+) -> None:
+    """A tebibyte of memory that is all holes: tritonserver's gRPC part would end with what it asks for it."""
+    nbytes = 1 << 40
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        if batch.id == 1:
+            fd = linux.memfd_create("huge")
+            os.ftruncate(fd, nbytes)
+            linux.seal_against_shrinking(fd)
+            lane.announce(1, fd)
+        huge = TensorRef("y", "INT8", [1, nbytes], 1, 0, nbytes)
+        return BatchDone(
+            batch.id, [ResponseRef([huge]), ResponseRef([output(lane, "y", np.ones((1, 1), "f4"))])]
+        )
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    answers = [line.partition(": ")[2] for line in lines if line.startswith("response")]
+    refused = f"error 4 output y of {nbytes} bytes cannot be passed on: "
+    assert [answer.startswith(refused) for answer in answers] == [True, False] * 2
+    assert answers[1] == answers[3] == "y 11 [1,1] 0000803f"
 
 
 def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: Path) -> None:
