@@ -1,0 +1,65 @@
+"""What a release needs of the repository: a version, its tag, its changelog, nothing uncommitted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: What a version may look like: https://packaging.python.org/en/latest/specifications/version-specifiers/
+_VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
+_HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?P<rest>.*)$", re.MULTILINE)
+
+
+def version_of(root: Path) -> str:
+    """Return the version in pyproject.toml.
+
+    Raises:
+        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN.
+    """
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = str(project["version"])
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"pyproject.toml: version {version!r} has to be X.Y.Z, X.Y.ZaN, bN or rcN")
+    return version
+
+
+def tag_of(version: str) -> str:
+    """Return the name of the git tag of a version."""
+    return f"v{version}"
+
+
+def changelog_section(text: str, version: str) -> str | None:
+    """Return what a changelog says about a version, without its heading; None if it has no such section."""
+    headings = list(_HEADING.finditer(text))
+    for heading, following in zip(headings, [*headings[1:], None]):
+        if heading["version"] == version:
+            return text[heading.end() : following.start() if following else len(text)].strip()
+    return None
+
+
+def lacks(root: Path, version: str) -> list[str]:
+    """Return what is missing before this version may be published, one sentence each."""
+    missing = []
+    changes = changelog_section((root / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+    if not changes:
+        missing.append(f"CHANGELOG.md has no section '## [{version}] - DATE' with text below it")
+    if _git(root, "status", "--porcelain"):
+        missing.append("the working tree has changes that are not committed")
+    tag = tag_of(version)
+    if _git(root, "tag", "--list", tag) != tag:
+        missing.append(f"there is no tag {tag}: git tag --annotate {tag}")
+    elif _git(root, "rev-parse", f"{tag}^{{commit}}") != _git(root, "rev-parse", "HEAD"):
+        missing.append(f"the tag {tag} is at another commit")
+    return missing
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
