@@ -26,7 +26,7 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import handlers, last_end, logs, slots, tracing
+from pytriton.dispatcher import advisories, handlers, last_end, logs, slots, tracing
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
@@ -124,6 +124,7 @@ class Daemon:
         #: What the daemon cannot work without; none of them ends before `main` does.
         self._vital: list[asyncio.Task[None]] = []
         self._why_stopped = ""
+        self._advice = advisories.warning(config, runtime.tree.version)
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
@@ -174,6 +175,8 @@ class Daemon:
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """From the moment tritonserver is up until no model is served any more."""
         self._state = "ready"
+        if self._advice is not None:
+            _log.warning(self._advice)
         if on_ready is not None:
             on_ready(self.status())
         watching = asyncio.create_task(self._watch_server())
@@ -275,7 +278,8 @@ class Daemon:
 
     def _problems(self) -> list[str]:
         server = self._server_watch.problem()
-        return [*([server] if server else []), *self.registry.restoring.problems]
+        found = [server, *self.registry.restoring.problems, self._advice]
+        return [problem for problem in found if problem]
 
     async def _restore_when_up(self) -> None:
         """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Callable
 
 from pytriton._clash import clashing_distribution
+from pytriton.dispatcher import advisories, native_proxy
 from pytriton.dispatcher import doctor_machine as machine
-from pytriton.dispatcher import native_proxy
 from pytriton.dispatcher.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton.dispatcher.doctor_check import Check, Status
 from pytriton.dispatcher.interpreters import PROXY_VERSIONS, find_interpreter
@@ -25,6 +25,7 @@ from pytriton.dispatcher.native_build import compiler
 from pytriton.dispatcher.ports import PortError, check_port_free
 from pytriton.dispatcher.server_runtime import ServerChoice, find_server
 from pytriton.dispatcher.server_tree import LIBRARY_NAME, ServerTree
+from pytriton.dispatcher.wheel import PINNED
 from pytriton.ipc.rundir import default_runtime_dir
 
 __all__ = ["Check", "Status", "run_checks"]
@@ -40,6 +41,7 @@ def run_checks(
     host: str = "127.0.0.1",
     ports: Mapping[str, int] | None = None,
     runtime_dir: Path | None = None,
+    exposed: Sequence[str] = (),
 ) -> list[Check]:
     """Look at everything that a daemon with these settings depends on.
 
@@ -48,6 +50,7 @@ def run_checks(
         host: the address that the servers will listen on.
         ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
         runtime_dir: the daemon's; by default the one that a start would choose.
+        exposed: the ports that other machines may reach (`advisories.exposed`).
     """
     choice = choice or ServerChoice()
     search = _search(choice)
@@ -56,6 +59,7 @@ def run_checks(
         ("distribution", _check_clash),
         ("proxy Python", partial(_check_proxy_python, choice, search)),
         ("tritonserver", partial(_check_server, search)),
+        ("known faults", partial(_check_faults, search, exposed)),
         ("proxy", partial(_check_proxy, choice)),
         ("cache", partial(_check_cache, choice)),
         *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
@@ -149,6 +153,21 @@ def _check_server(search: _Search) -> Check:
         mend = "install the libraries that it misses, or use the binaries that we fetch"
         return Check(name, "problem", f"{where}: {flaw}", mend)
     return Check(name, "ok", "; ".join([where, *search.passed_over]))
+
+
+def _check_faults(search: _Search, exposed: Sequence[str]) -> Check:
+    name = "known faults"
+    version = search.found[0].version if search.found else PINNED.triton_version
+    if version is None:
+        return Check(name, "ok", "this tritonserver's version is not known: see NVIDIA's bulletins")
+    if not advisories.is_faulty(version):
+        return Check(name, "ok", f"none that this version of pytriton-daemon knows of {version}")
+    detail = f"{version} has published ones ({', '.join(advisories.CVES)} and others)"
+    if not exposed:
+        return Check(name, "ok", f"{detail}; it listens on this machine only")
+    detail += f", and listens beyond this machine: {', '.join(exposed)}"
+    mend = "use 127.0.0.1, a firewall, or a newer tritonserver; see docs/security.md"
+    return Check(name, "warning", detail, mend)
 
 
 def _check_proxy(choice: ServerChoice) -> Check:

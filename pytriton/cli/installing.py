@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def check(config: DaemonConfig) -> list[Check]:
     """Run doctor's checks for a daemon with these settings."""
+    from pytriton.dispatcher.advisories import exposed
     from pytriton.dispatcher.doctor import run_checks
     from pytriton.dispatcher.server_choice import choice_of
 
@@ -27,7 +28,11 @@ def check(config: DaemonConfig) -> list[Check]:
     if rundir.running_pid() is not None:
         say("a daemon runs in this runtime directory, so its ports are in use by it")
     return run_checks(
-        choice_of(config), host=config.http_address, ports=ports, runtime_dir=rundir.path
+        choice_of(config),
+        host=config.http_address,
+        ports=ports,
+        runtime_dir=rundir.path,
+        exposed=exposed(config),
     )
 
 

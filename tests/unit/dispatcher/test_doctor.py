@@ -35,6 +35,7 @@ def test_every_check_says_something_and_leaves_nothing(
         "distribution",
         "proxy Python",
         "tritonserver",
+        "known faults",
         "proxy",
         "cache",
         "port http_port",
@@ -62,6 +63,20 @@ def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_pat
         checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path))
     assert checks["port http_port"].status == "problem"
     assert f"pid {os.getpid()}" in checks["port http_port"].detail
+
+
+def test_known_faults_matter_where_others_reach_the_ports(
+    choice: ServerChoice, tmp_path: Path
+) -> None:
+    apart = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
+    assert apart.status == "ok"
+    assert "listens on this machine only" in apart.detail
+    exposed = ["http_address 0.0.0.0"]
+    reached = by_name(run_checks(choice, runtime_dir=tmp_path, exposed=exposed))["known faults"]
+    assert reached.status == "warning"
+    assert "CVE-2025-23310" in reached.detail
+    assert "http_address 0.0.0.0" in reached.detail
+    assert "docs/security.md" in reached.mend
 
 
 def test_wrong_settings_are_problems(tmp_path: Path) -> None:
