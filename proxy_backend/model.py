@@ -60,6 +60,7 @@ class TritonPythonModel:
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
         self._details = python_model is not None
         translator = translate.Translator(
+            self._name,
             datatypes.of_inputs(config),
             args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
             details=self._details,
@@ -94,6 +95,12 @@ class TritonPythonModel:
         if self._streams is not None:
             self._streams.begin(requests)
             return None
+        try:
+            return self._execute(requests)
+        except UnicodeDecodeError as error:  # before anything was sent: nothing is served twice
+            return self._execute_readable(requests, error)
+
+    def _execute(self, requests: Sequence[Any]) -> list[Any]:
         losses = 0
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
@@ -119,6 +126,15 @@ class TritonPythonModel:
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
             return _failures(requests, f"model {self._name}: {error}")
+
+    def _execute_readable(self, requests: Sequence[Any], error: UnicodeDecodeError) -> list[Any]:
+        """Answer a batch in which texts of some requests are no Unicode: these fail by themselves."""
+        refusals = self._translator.refusals(requests)
+        readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
+        if len(readable) == len(requests):
+            raise error  # it was something else
+        answers = iter(self._execute(readable) if readable else ())
+        return [next(answers) if text is None else translate.refused(text) for text in refusals]
 
     def finalize(self) -> None:
         """Let the worker go."""

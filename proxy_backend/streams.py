@@ -69,6 +69,13 @@ class _Flight:
         #: Of requests that other models have made: by what is seen whether they still wait.
         self.waiting: list[str] = []
 
+    def refuse(self, texts: Sequence[str | None]) -> None:
+        """Answer the requests that have a text with it, as an error, and take them out."""
+        for sender, text in zip(self.senders, texts):
+            if text is not None:
+                sender.send(translate.refused(text), flags=_FINAL)
+        self.senders = [one for one, text in zip(self.senders, texts) if text is None]
+
     def gone(self, index: int) -> bool:
         """Whether nobody waits for the answers to a request any longer."""
         waiting = self.waiting[index] if self.waiting else ""
@@ -151,6 +158,20 @@ class Streams:
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
         flight = _Flight(requests)
+        try:
+            self._begin(flight, requests)
+        except (
+            UnicodeDecodeError
+        ):  # before anything was sent: those of which a text is no Unicode fail by themselves
+            refusals = self._translator.refusals(requests)
+            readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
+            if len(readable) == len(requests):
+                raise  # it was something else
+            flight.refuse(refusals)
+            if readable:
+                self._begin(flight, readable)
+
+    def _begin(self, flight: _Flight, requests: Sequence[Any]) -> None:
         if self._attachment.tracing:
             flight.trace = trace_of(requests)
         try:

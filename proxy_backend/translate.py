@@ -47,7 +47,7 @@ _CODES = (
 
 
 class Translator:
-    """Translates the batches of one model instance for one lane at a time.
+    """Translates the batches of one instance of `model` for one lane at a time.
 
     `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
     one that is put into the parameters of each request. With `details`, requests carry what only a Triton Python
@@ -55,8 +55,14 @@ class Translator:
     """
 
     def __init__(
-        self, datatypes: dict[str, str], version: str | None = None, *, details: bool = False
+        self,
+        model: str,
+        datatypes: dict[str, str],
+        version: str | None = None,
+        *,
+        details: bool = False,
     ) -> None:
+        self._model = model
         self._version = version
         self._datatypes = datatypes
         self._details = details
@@ -87,6 +93,25 @@ class Translator:
             )
             for request in requests
         ]
+
+    def refusals(self, requests: Sequence[Any]) -> list[str | None]:
+        """Return why each request cannot be served: one of its texts is no Unicode. None: it can be."""
+        return [self._refusal(request) for request in requests]
+
+    def _refusal(self, request: Any) -> str | None:
+        texts = {
+            "a request parameter, its key or its value,": request.parameters,
+            "the trace context": lambda: request.trace().get_context(),
+        }
+        if self._details:
+            texts["the request id"] = request.request_id
+            texts["the sequence id"] = request.correlation_id
+        for what, ask in texts.items():
+            try:
+                ask()
+            except UnicodeDecodeError:  # noqa: PERF203, that is the question
+                return f"model {self._model}: {what} is not valid UTF-8"
+        return None
 
     def _with_version(self, request: Any) -> str:
         parameters = json.loads(request.parameters() or "{}")
@@ -209,6 +234,11 @@ def failure(text: str, code: Any | None = None) -> Any:
     """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
     error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)
+
+
+def refused(text: str) -> Any:
+    """Return a response that says that the request itself is wrong: the status is INVALID_ARG."""
+    return failure(text, error_code("INVALID_ARG"))
 
 
 def unavailable(text: str) -> Any:

@@ -184,7 +184,8 @@ static bool served(Execution *batch)
 
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
 {
-    Execution batch = {.proxy = proxy, .requests = requests, .count = count, .begun_ns = steady_ns()};
-    while (!served(&batch))
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns()};
+    batch.count = refuse_wrong(proxy, requests, count);
+    while (batch.count && !served(&batch))
         ;
 }

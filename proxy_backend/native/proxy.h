@@ -3,6 +3,7 @@
  *     model.c       tritonserver calls it: a model is loaded, a batch is to be executed
  *     batch.c       a batch of a model that answers each request once
  *     streams.c     batches that may be answered many times, or at any time; metrics.c: what such a model counts
+ *     refusals.c    requests that nobody can serve: they are answered by themselves
  *     requests.c    what tritonserver asks, in the lane's form; responses.c: what the worker answers, in Triton's
  *     endings.c, watch.c  what keeps tritonserver going when clients give up streams
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
@@ -76,11 +77,18 @@ char *judge_final_loss(Proxy *proxy);
  * worker. */
 char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
 
+/* ── refusals.c ───────────────────────────────────────────────────────────────────────────────────── */
+
+/* Answer and release the requests that nobody can serve. Returns how many are left; these come first then. */
+uint32_t refuse_wrong(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
+
 /* ── requests.c, responses.c ────────────────────────────────────────────────────────────────────────────────── */
 
 /* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
  * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
 char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
+/* The context in which a request is traced, "" where it is not. */
+const char *trace_of(TRITONBACKEND_Request *request);
 
 /* Add one parameter, as Triton gives it, to an object of JSON that is being written: begin with "{", end with "}". */
 void put_parameter(Buffer *json, const char *key, int type, const void *value);

@@ -9,6 +9,7 @@
 #include "json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,17 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     return NULL;
 }
 
+/* What JSON has no word for is named as Python names it: the worker reads it. */
+static void put_double(char *text, size_t size, double value)
+{
+    if (isnan(value))
+        snprintf(text, size, "NaN");
+    else if (isinf(value))
+        snprintf(text, size, value > 0 ? "Infinity" : "-Infinity");
+    else
+        snprintf(text, size, "%.17g", value);
+}
+
 void put_parameter(Buffer *json, const char *key, int type, const void *value)
 {
     char number[32] = "null";
@@ -86,7 +98,7 @@ void put_parameter(Buffer *json, const char *key, int type, const void *value)
     else if (type == PARAMETER_BOOL)
         snprintf(number, sizeof number, "%s", *(const bool *)value ? "true" : "false");
     else if (type == PARAMETER_DOUBLE)
-        snprintf(number, sizeof number, "%.17g", *(const double *)value);
+        put_double(number, sizeof number, *(const double *)value);
     buffer_puts(json, number);
 }
 
@@ -152,7 +164,7 @@ static char *put_requested(Proxy *proxy, TRITONBACKEND_Request *request)
     return NULL;
 }
 
-static const char *trace_of(TRITONBACKEND_Request *request)
+const char *trace_of(TRITONBACKEND_Request *request)
 {
     TRITONSERVER_InferenceTrace *trace = NULL;
     const char *context = NULL;

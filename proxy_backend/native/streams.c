@@ -143,6 +143,9 @@ void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t 
 {
     uint64_t begun_ns = steady_ns();
     char *text = NULL;
+    count = refuse_wrong(streams->proxy, requests, count);
+    if (count == 0)
+        return;
     Flight *flight = flight_new(requests, count);
     if (flight == NULL) {
         for (uint32_t i = 0; i < count; i++)

@@ -219,6 +219,22 @@ def test_a_folder_model_answers_versions_and_shapes_each_for_itself(tmp_path: Pa
         assert answers[index]["y"].tolist() == [[float(index * factor)] * width] * 2
 
 
+def test_where_there_is_one_version_no_client_can_ask_for_another(tmp_path: Path) -> None:
+    """The parameter that proxies set where there are several means nothing here, and fails nobody."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "1.onnx"
+    path.write_bytes(onnx_files.affine(2.0, ("n", "m")))
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+    }
+    serve = FolderModel(Recipe("m", "ONNX", "pytriton.formats.onnx", config, {1: str(path)}))
+    x = np.ones((1, 2), np.float32)
+    requests = [Request({"x": x}, {VERSION_PARAMETER: given}) for given in ("9", 9, "", "1")]
+    assert [answer["y"].tolist() for answer in serve(requests)] == [[[2.0, 2.0]]] * 4
+
+
 def test_a_recipe_travels_by_name_only() -> None:
     recipe = Recipe("m", "ONNX", "pytriton.formats.onnx", {}, {1: "/m/1/model.onnx"})
     payload = recipe.payload()

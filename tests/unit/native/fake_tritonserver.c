@@ -7,6 +7,8 @@
  * decoupled model before it ends the instance.
  *
  * FAKE_GONE_AFTER=n: clients of a decoupled model go when they have n responses. FAKE_HANGS: it never takes one.
+ * FAKE_WRONG=what: of requests with an odd number, this is not as it should be: a text is no UTF-8, or a string is longer
+ * than its input. FAKE_NUMBER=number: the parameter of that name. FAKE_FIRST: the number of the first request.
  */
 #define _GNU_SOURCE
 #include "triton.h"
@@ -195,6 +197,13 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
     return NULL;
 }
 
+/* Whether this is what is wrong with a request. */
+static bool is_wrong(const TRITONBACKEND_Request *request, const char *what)
+{
+    const char *wrong = getenv("FAKE_WRONG");
+    return request->number % 2 && wrong && strcmp(wrong, what) == 0;
+}
+
 /* ── requests ───────────────────────────────────────────────────────────────────────────────────── */
 
 /* In two pieces each, as a frontend may give them; the second of no bytes but for x. */
@@ -202,6 +211,12 @@ static TRITONBACKEND_Input inputs[] = {
     {"x", 11, {1, 4}, {"0123456789ab", "cdef"}, {12, 4}},
     {"s", TYPE_BYTES, {1, 1}, {"\3\0\0\0abc", ""}, {7, 0}},
     {"nothing", 9, {1, 0}, {"", ""}, {0, 0}},
+};
+static TRITONBACKEND_Input wrong_inputs[] = {
+    {"s", TYPE_BYTES, {1, 1}, {"\4\0\0\0abc", ""}, {7, 0}},
+    {"s", TYPE_BYTES, {1, 1}, {"\1\0", "\0\0ab"}, {2, 4}},
+    {"s", TYPE_BYTES, {1, 2}, {"\1\0\0\0a\377\377", "\377\377"}, {7, 2}},
+    {"s", TYPE_BYTES, {1, 1}, {"\1\0", ""}, {2, 0}},
 };
 
 TRITONSERVER_Error *TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request *request, uint32_t *count)
@@ -214,8 +229,11 @@ TRITONSERVER_Error *TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request *reque
 TRITONSERVER_Error *TRITONBACKEND_RequestInputByIndex(
     TRITONBACKEND_Request *request, uint32_t index, TRITONBACKEND_Input **input)
 {
-    (void)request;
+    static const char *const wrongs[] = {"long string", "two strings", "one string", "half a length"};
     *input = &inputs[index];
+    for (int i = 0; i < 4 && index == 1; i++)
+        if (is_wrong(request, wrongs[i]))
+            *input = &wrong_inputs[i];
     return NULL;
 }
 
@@ -274,7 +292,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
     TRITONBACKEND_Request *request, uint32_t index, const char **key, int *type, const void **value)
 {
     static const int64_t integer = -1234567890123;
-    static const double number = 0.1;
+    static double number = 0.1;
     static const bool yes = true;
     static const struct {
         const char *key;
@@ -283,25 +301,62 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
     } all[] = {
         {"text", PARAMETER_STRING, "a \"quoted\"\n\\ \xc3\xa9"}, {"integer", PARAMETER_INT, &integer},
         {"yes", PARAMETER_BOOL, &yes}, {"number", PARAMETER_DOUBLE, &number},
-        {"pytriton_calls", PARAMETER_STRING, "made up"}};
-    (void)request;
+        {"pytriton_calls", PARAMETER_STRING, "made up"},
+        /* instead of the first one: */
+        {"text", PARAMETER_STRING, "cut off in the middle \xc3"}, {"t\xff\xfe", PARAMETER_STRING, "b"}};
+    if (getenv("FAKE_NUMBER"))
+        number = atof(getenv("FAKE_NUMBER"));
+    if (index == 0)
+        index = is_wrong(request, "parameter") ? 5 : is_wrong(request, "key") ? 6 : 0;
     *key = all[index].key;
     *type = all[index].type;
     *value = all[index].value;
     return NULL;
 }
 
-/* The first request of a batch is traced. */
+TRITONSERVER_Error *TRITONBACKEND_RequestId(TRITONBACKEND_Request *request, const char **id)
+{
+    *id = is_wrong(request, "id") ? "\xed\xa0\x80" : "i";
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(TRITONBACKEND_Request *request, uint64_t *id)
+{
+    (void)request, (void)id;
+    return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "it is a string");
+}
+
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request *request, const char **id)
+{
+    *id = is_wrong(request, "sequence") ? "s\x80" : "s";
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags)
+{
+    (void)request;
+    *flags = 0;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request, uint64_t *timeout_us)
+{
+    (void)request;
+    *timeout_us = 0;
+    return NULL;
+}
+
+/* The first request of a batch is traced, and who has a wrong context. */
 TRITONSERVER_Error *TRITONBACKEND_RequestTrace(TRITONBACKEND_Request *request, TRITONSERVER_InferenceTrace **trace)
 {
-    *trace = request->number ? NULL : (TRITONSERVER_InferenceTrace *)request;
+    *trace = request->number && !is_wrong(request, "trace") ? NULL : (TRITONSERVER_InferenceTrace *)request;
     return NULL;
 }
 
 TRITONSERVER_Error *TRITONSERVER_InferenceTraceContext(TRITONSERVER_InferenceTrace *trace, const char **context)
 {
-    (void)trace;
-    *context = "{\"traceparent\":\"00-1-2-01\"}";
+    *context = is_wrong((TRITONBACKEND_Request *)trace, "trace") ? "{\"traceparent\":\"\xff\"}"
+                                                              : "{\"traceparent\":\"00-1-2-01\"}";
     return NULL;
 }
 
@@ -455,14 +510,15 @@ int main(int count, char **words)
     TRITONBACKEND_ModelInstance instance = {.model = &model};
     TRITONBACKEND_Request *request = calloc((size_t)requests, sizeof *request);
     TRITONBACKEND_Request **batch = calloc((size_t)requests, sizeof *batch);
-    for (int i = 0; i < requests; i++) {
-        request[i].number = i;
-        batch[i] = &request[i];
-    }
+    for (int i = 0; i < requests; i++)
+        request[i].number = i + (getenv("FAKE_FIRST") ? atoi(getenv("FAKE_FIRST")) : 0);
     demand(TRITONBACKEND_ModelInitialize(&model));
     demand(TRITONBACKEND_ModelInstanceInitialize(&instance));
-    for (int i = 0; i < batches; i++)
+    for (int i = 0; i < batches; i++) {
+        for (int k = 0; k < requests; k++) /* who executes them may put them in another order */
+            batch[k] = &request[k];
         demand(TRITONBACKEND_ModelInstanceExecute(&instance, batch, (uint32_t)requests));
+    }
     while (__atomic_load_n(&factories, __ATOMIC_SEQ_CST))
         usleep(1000);
     demand(TRITONBACKEND_ModelInstanceFinalize(&instance));
