@@ -171,6 +171,11 @@ class BatchReturned(_LaneMessage, frozen=True):
     reschedule: list[int] = []
 
 
+#: A proxy takes metrics with at most so many.
+MOST_LABELS = 64
+MOST_BUCKETS = 1024
+
+
 class MetricUpdate(_Descriptor, frozen=True):
     """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`."""
 

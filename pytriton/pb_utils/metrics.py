@@ -7,15 +7,21 @@ counted, while /metrics shows the sum over all instances of the model.
 from __future__ import annotations
 
 import enum
+import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from pytriton.ipc.lane_messages import MetricUpdate
+from pytriton.ipc.lane_messages import MOST_BUCKETS, MOST_LABELS, MetricUpdate
 from pytriton.pb_utils import host
 from pytriton.pb_utils.errors import TritonModelException
 
 __all__ = ["Metric", "MetricFamily"]
+
+#: What Prometheus allows.
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class _MetricKind(enum.IntEnum):
@@ -25,7 +31,13 @@ class _MetricKind(enum.IntEnum):
 
 
 class MetricFamily:
-    """Metrics of one name, which differ in their labels.
+    """Metrics of one name, which differ in their labels. Without any, it is not on /metrics.
+
+    Keep it for as long as its metrics are used: they end with it, as in Triton's python backend.
+
+    Raises:
+        TypeError: an argument is missing, or of another type.
+        TritonModelException: a name that Prometheus does not allow, or one that is another kind's already.
 
     Example:
         >>> family = MetricFamily("requests_seen", "Requests", MetricFamily.COUNTER)
@@ -40,8 +52,21 @@ class MetricFamily:
     HISTOGRAM = _MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: _MetricKind) -> None:
+        if not isinstance(name, str) or not isinstance(description, str):
+            raise TypeError(
+                f"name and description have to be str, got {name!r:.80}, {description!r:.80}"
+            )
         if not isinstance(kind, _MetricKind):
             raise TypeError("kind has to be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
+        if not _NAME.fullmatch(name) or name.startswith("__"):
+            raise _refused("MetricFamily", f"Invalid metric name {name!r:.80}")
+        if not _can_travel(description):
+            raise _refused("MetricFamily", f"Invalid description {description!r:.80}")
+        if _kinds.setdefault(name, kind) is not kind:
+            raise _refused(
+                "MetricFamily",
+                f"Family name already exists with different type: {name} is a {_kinds[name].name}",
+            )
         self._name = name
         self._description = description
         self._kind = kind
@@ -53,12 +78,66 @@ class MetricFamily:
 
         Args:
             labels: names and values, both str
-            buckets: upper bounds, ascending; of histograms, which need them
+            buckets: a list of upper bounds, strictly ascending; of histograms, which need them
 
         Raises:
             TritonModelException: labels or buckets are unusable
         """
-        return Metric(self._name, self._description, self._kind, labels, buckets)
+        about = {
+            "family": self._name,
+            "description": self._description,
+            "kind": self._kind.name,
+            "labels": _labels(labels, self._kind),
+            "buckets": _buckets(buckets, self._kind),
+        }
+        return Metric(self, self._kind, about)
+
+
+def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+    if len(given) > MOST_LABELS:
+        raise _refused("Metric", f"{len(given)} labels are too many, {MOST_LABELS} are allowed")
+    for name, value in given.items():
+        if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
+            raise _refused("Metric", f"Invalid label name {name!r:.80}")
+        if name == "le" and kind is _MetricKind.HISTOGRAM:
+            raise _refused("Metric", "Invalid label name 'le': a histogram's buckets have it")
+        if not isinstance(value, str) or not _can_travel(value):
+            raise _refused("Metric", f"Invalid value of label {name}: {value!r:.80} is no text")
+    return dict(given)
+
+
+def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
+    if kind is not _MetricKind.HISTOGRAM:
+        if given is not None:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        return None
+    if given is None:
+        raise TritonModelException("Failed to create metric. Missing required buckets.")
+    if not isinstance(given, list):
+        raise TritonModelException("Failed to create metric. Buckets must be a list.")
+    if len(given) > MOST_BUCKETS:
+        raise _refused("Metric", f"{len(given)} buckets are too many, {MOST_BUCKETS} are allowed")
+    bounds = []
+    for bound in given:
+        if isinstance(bound, (str, bytes)) or not hasattr(bound, "__float__"):
+            raise _refused("Metric", f"Bucket Boundaries must be numbers, got {bound!r:.80}")
+        bounds.append(float(bound))
+    if any(lower >= upper for lower, upper in zip(bounds, bounds[1:])):
+        raise _refused("Metric", f"Bucket Boundaries must be strictly sorted, got {bounds!r:.200}")
+    return bounds
+
+
+def _can_travel(text: str) -> bool:
+    """Whether tritonserver can take a text: it ends at a zero byte there, and is UTF-8."""
+    return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
+
+
+def _refused(what: str, why: str) -> TritonModelException:
+    return TritonModelException(f"Error when creating {what}: {why}")
 
 
 class _Number:
@@ -70,38 +149,19 @@ class _Number:
 
 
 _numbers: dict[tuple[str, tuple[tuple[str, str], ...]], _Number] = {}
+#: Of every family that this process has made: on /metrics a name is of one kind.
+_kinds: dict[str, _MetricKind] = {}
 
 
 class Metric:
-    """One number, made by `MetricFamily.Metric`. For any number of threads."""
+    """One number, made by `MetricFamily.Metric`, for as long as its family is there. For any number of threads."""
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        kind: _MetricKind,
-        labels: Optional[Mapping[str, str]],
-        buckets: Optional[Sequence[float]],
-    ) -> None:
-        given = dict(labels or {})
-        if not all(isinstance(part, str) for pair in given.items() for part in pair):
-            raise TritonModelException(f"labels of a metric are pairs of str, got {given!r:.200}")
-        if kind is _MetricKind.HISTOGRAM:
-            if not buckets or list(buckets) != sorted(buckets):
-                raise TritonModelException(
-                    f"a histogram needs buckets, upper bounds in ascending order, got {buckets!r:.200}"
-                )
-        elif buckets is not None:
-            raise TritonModelException(f"buckets are for histograms, this is a {kind.name}")
+    def __init__(self, family: MetricFamily, kind: _MetricKind, about: dict[str, Any]) -> None:
+        self._family = weakref.ref(family)
         self._kind = kind
-        self._about: dict[str, Any] = {
-            "family": name,
-            "description": description,
-            "kind": kind.name,
-            "labels": given,
-            "buckets": None if buckets is None else [float(bound) for bound in buckets],
-        }
-        self._number = _numbers.setdefault((name, tuple(sorted(given.items()))), _Number())
+        self._about = about
+        key = (about["family"], tuple(sorted(about["labels"].items())))
+        self._number = _numbers.setdefault(key, _Number())
         host.current().metric(MetricUpdate(**self._about))
 
     def increment(self, value: float) -> None:
@@ -111,6 +171,7 @@ class Metric:
             TritonModelException: a histogram cannot, a counter only grows.
         """
         self._refuse("increment", _MetricKind.HISTOGRAM)
+        value = _as_number(value)
         if self._kind is _MetricKind.COUNTER and value < 0:
             raise TritonModelException(
                 f"counter {self._about['family']} can only be incremented by non-negative values, got {value}"
@@ -141,11 +202,11 @@ class Metric:
         Raises:
             TritonModelException: a histogram is not one number.
         """
-        self._refuse("value", _MetricKind.HISTOGRAM)
+        self._refuse("get", _MetricKind.HISTOGRAM)
         return self._number.value
 
     def _change(self, change: str, value: float) -> None:
-        value = float(value)
+        value = _as_number(value)
         number = self._number
         with number.lock:
             if change == "increment":
@@ -155,7 +216,26 @@ class Metric:
             host.current().metric(MetricUpdate(**self._about, change=change, value=value))
 
     def _refuse(self, what: str, *kinds: _MetricKind) -> None:
-        if self._kind in kinds:
+        failed = f"Failed to {what} metric value: "
+        if self._family() is None:
             raise TritonModelException(
-                f"metric {self._about['family']}: a {self._kind.name} does not support {what}()"
+                f"{failed}Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "
+                "'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
             )
+        if self._kind in kinds:
+            operation = "Value" if what == "get" else what.capitalize()
+            raise TritonModelException(
+                f"{failed}TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation} "
+                f"(metric {self._about['family']})"
+            )
+
+
+def _as_number(value: Any) -> float:
+    """Return a number as a float.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"a metric changes by numbers, got {value!r:.80}")
+    return float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
 from pytriton.pb_utils import host
@@ -30,6 +30,38 @@ class InferenceTrace:
         return self._context
 
 
+#: Of arguments that have to be given, though others before them need not.
+_MISSING: Any = object()
+
+
+def _check_types(**given: tuple[Any, Any]) -> None:
+    for name, (value, kind) in given.items():
+        if value is _MISSING:
+            raise TypeError(
+                f"InferenceRequest takes {name}=, together with inputs, outputs and a model's name"
+            )
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"InferenceRequest: {name}={value!r:.80} is of another type than it should be"
+            )
+
+
+def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -> None:
+    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
+        raise TypeError(f"requested_output_names has to be a list of str, got {outputs!r:.200}")
+    if not isinstance(correlation_id, (int, str)):
+        raise TritonModelException(
+            f"Correlation ID must be integer or string, got {correlation_id!r:.80}"
+        )
+    if isinstance(correlation_id, int) and not 0 <= correlation_id < 1 << 64:
+        raise TritonModelException(
+            f"Correlation ID must be from 0 to 2**64 - 1, got {correlation_id}"
+        )
+    for name, value, bits in (("flags", flags, 32), ("timeout", timeout, 64)):
+        if not 0 <= value < 1 << bits:
+            raise TypeError(f"InferenceRequest: {name}={value} has to be from 0 to 2**{bits} - 1")
+
+
 class InferenceRequest:
     """One request.
 
@@ -48,6 +80,10 @@ class InferenceRequest:
         preferred_memory: taken and not heeded: outputs are on the CPU
         trace: that of the request being answered
         parameters: str to bool, int or str
+
+    Raises:
+        TypeError: inputs, requested_output_names or model_name is missing, or something is of another type.
+        TritonModelException: an input is None, or a value is none that a request can have.
     """
 
     __slots__ = (
@@ -60,9 +96,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: Union[int, str] = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Iterable[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] = _MISSING,
+        requested_output_names: Collection[str] = _MISSING,
+        model_name: str = _MISSING,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -70,14 +106,22 @@ class InferenceRequest:
         trace: Optional[InferenceTrace] = None,
         parameters: Optional[Parameters] = None,
     ) -> None:
-        if not isinstance(model_name, str) or not model_name:
-            raise TypeError("InferenceRequest: model_name= has to name the model to call")
-        if not isinstance(correlation_id, (int, str)):
+        _check_types(
+            request_id=(request_id, str),
+            inputs=(inputs, object),
+            requested_output_names=(requested_output_names, Collection),
+            model_name=(model_name, str),
+            model_version=(model_version, int),
+            flags=(flags, int),
+            timeout=(timeout, int),
+            preferred_memory=(preferred_memory, (PreferredMemory, type(None))),
+            trace=(trace, (InferenceTrace, type(None))),
+        )
+        _check_values(requested_output_names, correlation_id, flags, timeout)
+        if isinstance(inputs, (list, tuple)) and any(tensor is None for tensor in inputs):
             raise TritonModelException(
-                f"Correlation ID must be integer or string, got {correlation_id!r:.80}"
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
             )
-        if trace is not None and not isinstance(trace, InferenceTrace):
-            raise TypeError(f"trace has to be the trace() of a request, got {trace!r:.80}")
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._inputs = optional_tensors(inputs, "inputs")
@@ -158,7 +202,12 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Set the flags of the sequence."""
+        """Set the flags of the sequence.
+
+        Raises:
+            TypeError: they are no int.
+        """
+        _check_types(flags=(flags, int))
         self._flags = flags
 
     def timeout(self) -> int:

@@ -56,6 +56,8 @@ class InferenceResponse:
     ) -> None:
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error has to be a pb_utils.TritonError, got {type(error).__name__}")
+        if isinstance(output_tensors, (list, tuple)) and any(one is None for one in output_tensors):
+            raise TritonModelException("Output tensor for inference response should not be empty.")
         self._output_tensors = optional_tensors(output_tensors, "output_tensors")
         self._error = error
         self._parameters = parameters_text(parameters)

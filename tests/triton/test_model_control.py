@@ -59,6 +59,7 @@ def control(http: str, call: str) -> str:
 
 
 _MADE = "pb_utils.InferenceRequest(inputs=[], requested_output_names=['a'], model_name='m'{})"
+_NO_METRIC = "pb_utils.MetricFamily('refused_{0}', 'x', pb_utils.MetricFamily.{0}).Metric({1})"
 _METRIC = (
     "(lambda f: (lambda m: ({1}))(f.Metric({{'a': 'b'}})))"
     "(pb_utils.MetricFamily('asked_{0}', 'x', pb_utils.MetricFamily.{0}))"
@@ -111,12 +112,36 @@ EXPRESSIONS = {
         _MADE.format(", flags=3, timeout=7") + ".flags()",
         "pb_utils.InferenceRequest('id', 3, [], ['a'], 'm', 2, 1, 1000).timeout()",
         _MADE.format(", parameters={3: 1}"),
+        _MADE.format(", timeout=-3"),
+        _MADE.format(", flags='x'"),
+        _MADE.format(", model_version='1'"),
+        _MADE.format(", request_id=3"),
+        _MADE.format("").replace("['a']", "[3]"),
+        _MADE.format("").replace("[]", "[None]"),
+        _MADE.format("").replace("[]", "None"),
+        _MADE.format("").replace("inputs=[], ", ""),
+        _MADE.format("").replace("requested_output_names=['a'], ", ""),
+        "pb_utils.InferenceRequest()",
+        "pb_utils.InferenceRequest(inputs=[], requested_output_names=[])",
+        "pb_utils.InferenceResponse([None])",
+        "pb_utils.InferenceResponse(None)",
         _MADE.format(", trace=3"),
         "pb_utils.PreferredMemory(3)",
     ],
     "metrics and logs": [
         _METRIC.format("COUNTER", "m.increment(2), m.value()"),
         _METRIC.format("GAUGE", "m.set(5), m.increment(-3), m.value()"),
+        _NO_METRIC.format("HISTOGRAM", ""),
+        _NO_METRIC.format("HISTOGRAM", "buckets=3"),
+        _NO_METRIC.format("HISTOGRAM", "buckets=(1, 2)"),
+        _NO_METRIC.format("COUNTER", "buckets=[]"),
+        _NO_METRIC.format("COUNTER", "labels=[]"),
+        _NO_METRIC.format("COUNTER", "{'a': 'b'}") + ".increment(1)",  # its family is gone
+        _NO_METRIC.format("COUNTER", "{'a': 'b'}") + ".value()",
+        _NO_METRIC.format("GAUGE", "{'a': 'b'}") + ".set(1)",
+        _NO_METRIC.format("HISTOGRAM", "buckets=[1]") + ".observe(1)",
+        "pb_utils.MetricFamily()",
+        "pb_utils.MetricFamily('refused', 'x', 0)",
         "[int(getattr(pb_utils.Logger, n)) for n in ('INFO', 'WARNING', 'ERROR', 'VERBOSE')]",
         "pb_utils.Logger.log('x', 2)",
         "pb_utils.Logger.log(message='x', level=pb_utils.Logger.WARNING)",

@@ -75,6 +75,10 @@ def test_responses() -> None:
         pb_utils.InferenceResponse(error="text")  # type: ignore[arg-type]
 
 
+#: What a request that is made takes at the least.
+_GIVEN: dict[str, Any] = {"inputs": [], "requested_output_names": ["y"], "model_name": "other"}
+
+
 def test_requests_made_here() -> None:
     request = pb_utils.InferenceRequest(
         model_name="other",
@@ -101,13 +105,16 @@ def test_requests_made_here() -> None:
         request.exec()
     with pytest.raises(pb_utils.TritonModelException, match="no connection to a tritonserver"):
         pb_utils.is_model_ready("other")
-    with pytest.raises(TypeError, match="model_name"):
-        pb_utils.InferenceRequest()
+    for missing in ("inputs", "requested_output_names", "model_name"):
+        given = {name: value for name, value in _GIVEN.items() if name != missing}
+        with pytest.raises(TypeError, match=missing):
+            pb_utils.InferenceRequest(**given)
     for wrong in ("text", {3: 1}, {"a": 1.5}):
         with pytest.raises(pb_utils.TritonModelException, match="parameters"):
-            pb_utils.InferenceRequest(model_name="other", parameters=wrong)  # type: ignore[arg-type]
-    with pytest.raises(pb_utils.TritonModelException, match="Correlation ID"):
-        pb_utils.InferenceRequest(model_name="other", correlation_id=1.5)  # type: ignore[arg-type]
+            pb_utils.InferenceRequest(**_GIVEN, parameters=wrong)  # type: ignore[arg-type]
+    for correlation_id in (1.5, -1, 1 << 64):
+        with pytest.raises(pb_utils.TritonModelException, match="Correlation ID"):
+            pb_utils.InferenceRequest(**_GIVEN, correlation_id=correlation_id)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="TRITONSERVER_MEMORY"):
         pb_utils.PreferredMemory(3)  # type: ignore[arg-type]
 
@@ -127,16 +134,59 @@ def test_metrics_count_and_refuse() -> None:
     for wrong in refused:
         with pytest.raises(pb_utils.TritonModelException, match=r"m\b"):
             wrong()
-    gauge = pb_utils.MetricFamily("g", "about", pb_utils.MetricFamily.GAUGE).Metric()
+    gauges = pb_utils.MetricFamily("g", "about", pb_utils.MetricFamily.GAUGE)
+    gauge = gauges.Metric()
     gauge.set(5)
     gauge.increment(-2)
     assert gauge.value() == 3
     histogram = pb_utils.MetricFamily("h", "about", pb_utils.MetricFamily.HISTOGRAM)
     histogram.Metric(buckets=[1, 2]).observe(1)
-    with pytest.raises(pb_utils.TritonModelException, match="buckets"):
-        histogram.Metric()
-    with pytest.raises(pb_utils.TritonModelException, match="pairs of str"):
-        family.Metric(labels={"a": 1})  # type: ignore[dict-item]
+    del gauges
+    with pytest.raises(pb_utils.TritonModelException, match="'MetricFamily' has been deleted"):
+        gauge.set(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "why"),
+    [
+        ("HISTOGRAM", {}, "Missing required buckets"),
+        ("HISTOGRAM", {"buckets": (1, 2)}, "Buckets must be a list"),
+        ("HISTOGRAM", {"buckets": [2, 1]}, "strictly sorted"),
+        ("HISTOGRAM", {"buckets": [1, 1]}, "strictly sorted"),
+        ("HISTOGRAM", {"buckets": ["1"]}, "must be numbers"),
+        ("HISTOGRAM", {"buckets": list(range(1025))}, "too many"),
+        ("HISTOGRAM", {"buckets": [1], "labels": {"le": "x"}}, "Invalid label name"),
+        ("GAUGE", {"buckets": []}, "Unexpected buckets"),
+        ("COUNTER", {"labels": [("a", "b")]}, "Labels must be a dictionary"),
+        ("COUNTER", {"labels": {"a": 1}}, "label a: 1 is no text"),
+        ("COUNTER", {"labels": {"a": "x\0y"}}, "label a"),
+        ("COUNTER", {"labels": {"a": "\ud800"}}, "label a"),
+        ("COUNTER", {"labels": {"a b": "c"}}, "Invalid label name"),
+        ("COUNTER", {"labels": {"__a": "c"}}, "Invalid label name"),
+        ("COUNTER", {"labels": {f"l{n}": "" for n in range(65)}}, "too many"),
+    ],
+)
+def test_metrics_that_cannot_be_are_refused(kind: str, given: dict[str, Any], why: str) -> None:
+    family = pb_utils.MetricFamily(f"no_{kind}", "", getattr(pb_utils.MetricFamily, kind))
+    with pytest.raises(pb_utils.TritonModelException, match=why):
+        family.Metric(**given)
+
+
+def test_families_that_cannot_be_are_refused() -> None:
+    counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
+    first = pb_utils.MetricFamily("same_name", "", counter)
+    again = pb_utils.MetricFamily("same_name", "another text", counter)
+    again.Metric().increment(1)
+    assert first.Metric().value() == 1
+    with pytest.raises(pb_utils.TritonModelException, match="already exists with different type"):
+        pb_utils.MetricFamily("same_name", "", gauge)
+    for name in ("", "two words", "3things", "__mine", "a-b"):
+        with pytest.raises(pb_utils.TritonModelException, match="Invalid metric name"):
+            pb_utils.MetricFamily(name, "", counter)
+    with pytest.raises(pb_utils.TritonModelException, match="Invalid description"):
+        pb_utils.MetricFamily("fine", "zero\0byte", counter)
+    with pytest.raises(TypeError, match="kind"):
+        pb_utils.MetricFamily("fine", "", 0)  # type: ignore[arg-type]
 
 
 def test_log_lines_have_tritons_format(capsys: pytest.CaptureFixture[str]) -> None:

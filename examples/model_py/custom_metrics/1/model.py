@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Has a counter, a gauge and a histogram."""
+    """Has a counter, a gauge and a histogram, and a family without any metric."""
 
     def initialize(self, args):
         """Make the metrics."""
@@ -26,6 +26,11 @@ class TritonPythonModel:
                 name="example_things",
                 description="Things per request",
                 kind=pb_utils.MetricFamily.HISTOGRAM,
+            ),
+            pb_utils.MetricFamily(
+                name="example_unused",
+                description="Nothing counts here",
+                kind=pb_utils.MetricFamily.COUNTER,
             ),
         ]
         labels = {"model": args["model_name"], "version": args["model_version"]}
