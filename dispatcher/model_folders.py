@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.formats import pbtxt, table
+from pytriton.ipc.wording import with_article
 
 #: Versions that are served when the configuration does not say (model_configuration.md, "Version Policy").
 _DEFAULT_LATEST = 1
@@ -191,7 +192,8 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
         if name is None:
             wanted = model.config.get("default_model_filename") or " or ".join(form.files)
             raise UnservableModel(
-                f"model {model.name}: {model.folder / str(version)} has no {wanted}, which a {form.title} model needs"
+                f"model {model.name}: {model.folder / str(version)} has no {wanted}, which "
+                f"{with_article(form.title)} model needs"
             )
         files[version] = model.folder / str(version) / name
     return files

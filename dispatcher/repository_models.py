@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher import model_folders, repository
+from pytriton.dispatcher import cloud_models, model_folders, repository
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.folder_spec import Workshop, specification
 from pytriton.dispatcher.given_files import BadFileName, GivenFiles
@@ -270,8 +270,12 @@ class RepositoryModels:
         self._refuse_registered(name, known)
         if place == CLOUD:
             await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
-            await self._server.load(name, None if config is None else dict(config))
-            known.served_by, known.config = NATIVE, None if config is None else dict(config)
+            override = None if config is None else dict(config)
+            try:
+                await self._server.load(name, override)
+            except RemoteFailure as failure:
+                raise cloud_models.explained(failure, self._backends) from failure
+            known.served_by, known.config = NATIVE, override
             return
         model = await self._places.read(name, place)
         if config is not None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+from pytriton.ipc.wording import with_article
+
 #: A chain longer than this helps nobody.
 _DEEPEST = 12
 _Part = tuple[str, Any]
@@ -77,7 +79,7 @@ def _kind(thing: Any) -> str:
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return f"(a {name})"
+    return f"({with_article(name)})"
 
 
 def _parts(thing: Any) -> Iterator[_Part]:

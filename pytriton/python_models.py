@@ -23,6 +23,7 @@ from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationErr
 from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack
+from pytriton.ipc.wording import with_article
 from pytriton.model_config.triton_config import validate_model_name
 from pytriton.pickling import pack_callable
 from pytriton.progress import Report
@@ -205,7 +206,7 @@ def _located(target: ModelSource) -> tuple[Path | None, type | None]:
         return None, target
     if not isinstance(target, (str, os.PathLike)):
         raise PyTritonBadParameterError(
-            f"register_model takes a model's folder or its class, got a {type(target).__name__}."
+            f"register_model takes a model's folder or its class, got {with_article(type(target).__name__)}."
         )
     folder = Path(target).expanduser().absolute()
     if not folder.is_dir():

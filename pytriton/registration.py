@@ -13,6 +13,7 @@ from pytriton.declaration import declaration_of
 from pytriton.environments import with_requirements
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
+from pytriton.ipc.wording import with_article
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.options import Device, Options, count_instances, device_list, merge_options
 from pytriton.pickling import pack_callable
@@ -222,7 +223,7 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
             if isinstance(target, str)
             else ""
         )
-        raise PyTritonValidationError(f"{wanted}, got a {type(target).__name__}.{hint}")
+        raise PyTritonValidationError(f"{wanted}, got {with_article(type(target).__name__)}.{hint}")
 
 
 def _check_sendable(message: messages.Register) -> None:

@@ -12,6 +12,7 @@ import cloudpickle
 
 from pytriton.ipc import messages
 from pytriton.ipc.payload import unpack
+from pytriton.ipc.wording import with_article
 
 Infer = Callable[[Any], Any]
 
@@ -43,7 +44,8 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
         loaded = loaded()
     if not callable(loaded):
         raise LoadError(
-            f"model {spec.name}: what was registered gave a {type(loaded).__name__}, which is not callable"
+            f"model {spec.name}: what was registered gave {with_article(type(loaded).__name__)}, which is not "
+            "callable"
         )
     return loaded  # type: ignore[no-any-return]
 

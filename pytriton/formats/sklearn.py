@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
+from pytriton.ipc.wording import with_article
 from pytriton.model_config.dtypes import to_triton_datatype
 
 _METHODS = ("predict", "predict_proba", "transform", "decision_function", "score_samples")
@@ -30,7 +31,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
     estimator = importlib.import_module("joblib").load(path)
     if not any(hasattr(estimator, method) for method in _METHODS):
         raise FormatError(
-            f"{path} holds a {type(estimator).__name__}, which has none of {', '.join(_METHODS)}"
+            f"{path} holds {with_article(type(estimator).__name__)}, which has none of {', '.join(_METHODS)}"
         )
     wanted = names_of(config, "output") or _default_outputs(estimator)
     methods = {name: _method(estimator, name, config, path) for name in wanted}
@@ -61,8 +62,8 @@ def _method(estimator: Any, output: str, config: Mapping[str, Any], path: str) -
     method = getattr(estimator, name, None)
     if not callable(method):
         raise FormatError(
-            f"{path}: output {output!r} is what {name}() returns, but a {type(estimator).__name__} has no such "
-            "method; set the parameter `method`, or name the output after one that it has"
+            f"{path}: output {output!r} is what {name}() returns, but {with_article(type(estimator).__name__)} "
+            "has no such method; set the parameter `method`, or name the output after one that it has"
         )
     return method
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from pytriton.ipc.wording import with_article
 from pytriton.pb_utils import host
 
 __all__ = ["is_model_ready", "load_model", "unload_model"]
@@ -69,4 +70,4 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 def _check(**given: tuple[Any, type]) -> None:
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
-            raise TypeError(f"{name} has to be a {kind.__name__}, got {value!r:.80}")
+            raise TypeError(f"{name} has to be {with_article(kind.__name__)}, got {value!r:.80}")

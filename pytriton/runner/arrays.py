@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytriton.ipc.wording import with_article
 from pytriton.runner.errors import RunnerArgumentError
 
 __all__ = ["as_bytes", "to_array"]
@@ -37,8 +38,8 @@ def to_array(name: str, value: Any) -> Array:
         raise RunnerArgumentError(f"Input {name!r} is no tensor: {error}") from None
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, bytes):
         raise RunnerArgumentError(
-            f"Input {name!r} cannot be a {type(value).__name__}: give a numpy array, something that converts to "
-            "one (DLPack, pandas, PIL), a number, text, or a list of these"
+            f"Input {name!r} cannot be {with_article(type(value).__name__)}: give a numpy array, something that "
+            "converts to one (DLPack, pandas, PIL), a number, text, or a list of these"
         )
     return array
 
@@ -59,7 +60,8 @@ def as_bytes(name: str, array: Array) -> Array:
     for place, item in np.ndenumerate(array):
         if not isinstance(item, (bytes, str)):
             raise RunnerArgumentError(
-                f"Input {name!r} takes bytes or text (BYTES), got a {type(item).__name__} among them"
+                f"Input {name!r} takes bytes or text (BYTES), got {with_article(type(item).__name__)} among "
+                "them"
             )
         encoded[place] = item.encode() if isinstance(item, str) else item
     return encoded
