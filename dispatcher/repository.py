@@ -15,17 +15,15 @@ from typing import Any
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.parameters import (
+    CONTROL_PARAMETER,
+    MENDED_PARAMETER,
+    PYTHON_MODEL_PARAMETER,
+    REGISTRATION_PARAMETER,
+    VERSIONS_PARAMETER,
+)
 
 BACKEND = "pytriton"
-#: Parameters that the proxy reads; see proxy_backend/model.py.
-CONTROL_PARAMETER = "pytriton_control"
-REGISTRATION_PARAMETER = "pytriton_registration"
-#: Read by nobody: it makes one configuration differ from another.
-MENDED_PARAMETER = "pytriton_mended"
-#: What is served is a Triton Python model: "details", or "streams" when it may answer at any time.
-PYTHON_MODEL_PARAMETER = "pytriton_python_model"
-#: Of a model with several versions: its requests tell the worker which one they are for.
-VERSIONS_PARAMETER = "pytriton_versions"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:

@@ -23,8 +23,6 @@ import msgspec
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls import (
-    CHAIN_PARAMETER,
-    HANDLE_PARAMETER,
     KEY_VARIABLE,
     Call,
     Link,
@@ -34,6 +32,7 @@ from pytriton.ipc.calls import (
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane_messages import RequestRef
+from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
 #: So many models may wait for each other.
 _MOST_DEEP = 16
@@ -69,7 +68,7 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
         if len(request.parameters) > 2:  # few have any: this is on the way of every batch
             chain = decode_chain(request.parameters, _KEY)
             if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would hand it on
-                renamed = request.parameters.replace(CHAIN_PARAMETER, "pytriton_not_calls")
+                renamed = request.parameters.replace(CHAIN_PARAMETER, NO_CHAIN_PARAMETER)
                 requests[index] = msgspec.structs.replace(request, parameters=renamed)
             waiting = {link.worker for link in chain}
             if worker in waiting:

@@ -19,8 +19,6 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.calls import (
-    CHAIN_PARAMETER,
-    HANDLE_PARAMETER,
     Answer,
     Call,
     CallConnection,
@@ -29,6 +27,7 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused, sealed
 from pytriton.proxy_backend.regions import Regions

@@ -21,6 +21,12 @@ from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
+from pytriton.ipc.parameters import (
+    CONTROL_PARAMETER,
+    PYTHON_MODEL_PARAMETER,
+    REGISTRATION_PARAMETER,
+    VERSIONS_PARAMETER,
+)
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.calls import Calls
@@ -28,15 +34,6 @@ from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
-
-#: Parameters of the model configuration: where the dispatcher listens, and which registration this
-#: is.
-CONTROL_PARAMETER = "pytriton_control"
-REGISTRATION_PARAMETER = "pytriton_registration"
-#: There when a Triton Python model is served: "details", or "streams" when it may answer at any time.
-PYTHON_MODEL_PARAMETER = "pytriton_python_model"
-#: Of a model with several versions: its requests tell the worker which one they are for.
-VERSIONS_PARAMETER = "pytriton_versions"
 
 
 class Overdue(Exception):

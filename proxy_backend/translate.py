@@ -19,12 +19,12 @@ from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
 from pytriton.ipc.lane import Lane, LaneError
 from pytriton.ipc.lane_messages import (
-    VERSION_PARAMETER,
     RequestDetails,
     RequestRef,
     ResponseRef,
     TensorRef,
 )
+from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions
 

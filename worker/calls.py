@@ -26,7 +26,6 @@ from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.calls import (
-    CHAIN_PARAMETER,
     MOVED,
     Answer,
     CallConnection,
@@ -35,6 +34,7 @@ from pytriton.ipc.calls import (
     socket_path,
 )
 from pytriton.ipc.lane import LaneError
+from pytriton.ipc.parameters import CHAIN_PARAMETER
 from pytriton.worker.call_wire import Wire
 from pytriton.worker.model import Model, Part
 

@@ -19,7 +19,6 @@ from typing import Any
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages, tensors
-from pytriton.ipc.calls import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import (
@@ -31,6 +30,7 @@ from pytriton.ipc.lane_messages import (
     ResponseRef,
     TensorRef,
 )
+from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.lending import lay_down
 from pytriton.worker.model import Model, Part, Unrecoverable

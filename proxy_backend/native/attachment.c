@@ -1,13 +1,11 @@
 /* Where a proxy gets its lane from, and what to do when that fails: the questions of proxy_backend/attachment.py. */
 #define _GNU_SOURCE
+#include "protocol.h"
 #include "proxy.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Of pytriton/ipc/messages/base.py: the dispatcher refuses a proxy of another version. */
-enum { PROTOCOL = 5 };
 
 static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
 {

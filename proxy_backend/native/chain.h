@@ -2,12 +2,10 @@
 #ifndef PYTRITON_CHAIN_H
 #define PYTRITON_CHAIN_H
 
+#include "protocol.h"
 #include "wire.h"
 
-/* The request parameters of ours (pytriton/ipc/calls.py). */
-#define CHAIN_PARAMETER "pytriton_calls"
-#define NO_CHAIN_PARAMETER "pytriton_not_calls"
-#define HANDLE_PARAMETER "pytriton_waiting"
+/* Of tritonserver's environment: what chains are sealed with (pytriton/ipc/calls.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 

@@ -227,7 +227,7 @@ static LaneState look_into(Lane *lane, Reader *message, bool inlined)
         int64_t offset = get_int(&reader), size = get_int(&reader);
         if (!inlined || reader.malformed || size <= 0)
             return fault(lane, "malformed message about a message");
-        const uint8_t *start = lane_memory(lane, ARENA_NUMBER, offset, size);
+        const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
         if (start == NULL)
             return LANE_FAULT;
         /* Copied: the worker could change it while it is read, and mapping more of its memory moves what is there. */

@@ -4,12 +4,11 @@
 
 #include "memory.h"
 #include "peer.h"
+#include "protocol.h"
 #include "wire.h"
 
 /* Longer messages lie in the sender's arena. */
 enum { INLINE_BYTES = 1 << 16 };
-/* Numbers of memory: the sender's arena, and what a worker's process has itself, where an offset is an address. */
-enum { ARENA_NUMBER = 0, OWN_NUMBER = -1 };
 
 typedef struct {
     int64_t number;

@@ -3,6 +3,7 @@
 #include "proxy.h"
 
 #include "json.h"
+#include "protocol.h"
 #include "streams.h"
 
 #include <signal.h>
@@ -11,12 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* Parameters of the model configuration: see dispatcher/repository.py. */
-#define CONTROL_PARAMETER "pytriton_control"
-#define REGISTRATION_PARAMETER "pytriton_registration"
-#define PYTHON_MODEL_PARAMETER "pytriton_python_model"
-#define VERSIONS_PARAMETER "pytriton_versions"
 
 bool failed(TRITONSERVER_Error *error)
 {

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION_PARAMETER "pytriton_version"
-
 /* Copy an input, which may lie in pieces, into the arena. */
 static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces, uint64_t size, uint64_t *offset)
 {
@@ -66,7 +64,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     put_array(message, dims);
     for (uint32_t i = 0; i < dims; i++)
         put_int(message, shape[i]);
-    put_int(message, ARENA_NUMBER);
+    put_int(message, ARENA_MEMORY);
     put_uint(message, offset);
     put_uint(message, size);
     return NULL;

@@ -59,7 +59,7 @@ static bool get_tensor(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor
     if (reader->malformed || tensor->name == NULL || tensor->datatype == TYPE_INVALID)
         return wrong(lane, tensor->name, "is described in a malformed way");
     tensor->bytes = (const uint8_t *)"";
-    if (memory == OWN_NUMBER) {
+    if (memory == OWN_MEMORY) {
         if (!may_lend || tensor->datatype == TYPE_BYTES || tensor->size <= 0)
             return wrong(lane, tensor->name, "lies where it was not asked for");
         tensor->bytes = NULL;

@@ -1,13 +1,14 @@
 /* What requests and responses have in common: datatypes, error codes, and copies from and to where tritonserver wants them. */
 #define _GNU_SOURCE
 #include "tensors.h"
+#include "protocol.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-const Datatype datatypes[TYPE_COUNT] = {
-    {"INVALID", 0}, {"BOOL", 1}, {"UINT8", 1}, {"UINT16", 2}, {"UINT32", 4}, {"UINT64", 8}, {"INT8", 1},
-    {"INT16", 2}, {"INT32", 4}, {"INT64", 8}, {"FP16", 2}, {"FP32", 4}, {"FP64", 8}, {"BYTES", 0}, {"BF16", 2}};
+#define ROW(number, name, size) [number] = {name, size},
+const Datatype datatypes[TYPE_COUNT] = {DATATYPES(ROW)};
+#undef ROW
 
 const char *const codes[CODE_COUNT] = {"UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE",
     "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};

@@ -15,7 +15,7 @@ from pytriton.formats.complete import check_fit
 from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
 from pytriton.formats.recipe import Recipe
 from pytriton.ipc import datatypes
-from pytriton.ipc.lane_messages import VERSION_PARAMETER
+from pytriton.ipc.parameters import VERSION_PARAMETER
 
 __all__ = ["FolderModel", "load_file"]
 

@@ -40,11 +40,8 @@ import msgspec
 from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
 from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.parameters import CHAIN_PARAMETER
 
-#: The request parameter that carries the chain (`encode_chain`) to the called model.
-CHAIN_PARAMETER = "pytriton_calls"
-#: The request parameter by which the called model's proxy sees whether anybody still waits.
-HANDLE_PARAMETER = "pytriton_waiting"
 #: Longer messages are refused: only thousands of tensors or parameters of this size make one.
 _MOST_BYTES = 1 << 16
 #: A slot that has grown larger is given back after its call.

@@ -28,6 +28,12 @@ NUMERIC: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(np.uint16),
 }
 
+#: Triton's datatypes by their number in its C API (tritonserver.h, TRITONSERVER_DataType).
+TRITON_CODES = (
+    "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32",
+    "FP64", "BYTES", "BF16",
+)  # fmt: skip
+
 
 def of_config(data_type: str) -> str:
     """Return a datatype's name in requests for its name in model configurations.

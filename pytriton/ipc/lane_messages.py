@@ -36,10 +36,6 @@ class TensorRef(_Descriptor, frozen=True):
     nbytes: int
 
 
-#: In the parameters of each request to a model that is served in several versions: the version that is asked for.
-VERSION_PARAMETER = "pytriton_version"
-
-
 class RequestDetails(_Descriptor, frozen=True):
     """What only a Triton Python model (`model.py`) asks of a request.
 

@@ -16,7 +16,7 @@ from pytriton.formats.loaded import FormatError, Loaded
 from pytriton.formats.model import FolderModel, load_file
 from pytriton.formats.pytorch import in_order
 from pytriton.formats.recipe import Recipe
-from pytriton.ipc.lane_messages import VERSION_PARAMETER
+from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy.types import Request
 
 

@@ -15,7 +15,6 @@ from support.descriptors import leaves_open
 from pytriton.ipc import tensors
 from pytriton.ipc.arena import Arena
 from pytriton.ipc.calls import (
-    CHAIN_PARAMETER,
     Answer,
     AnswerRead,
     Call,
@@ -31,6 +30,7 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.lane import LaneClosed, LaneError
 from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.parameters import CHAIN_PARAMETER
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 

@@ -1,0 +1,133 @@
+"""proxy_backend/native/protocol.h: what the compiled proxy has to know of the messages that pytriton/ipc declares.
+
+A message on a lane or on a connection for calls is an array: its name, then its fields. A control message is a map:
+"type" and its name, then each field's name and value. So the header has, of every message that the proxy meets, the
+name, how many elements or fields it has, how many must be there, and the places or names of the fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from pytriton.ipc import calls, datatypes, lane_messages, messages, parameters
+from pytriton.ipc.messages import proxy
+from pytriton.ipc.messages.base import PROTOCOL
+
+PATH = PurePosixPath("proxy_backend/native/protocol.h")
+_Struct = type[msgspec.Struct]
+#: What a message on a lane consists of; they have no name of their own on the wire.
+_PARTS: tuple[_Struct, ...] = (
+    lane_messages.TensorRef,
+    lane_messages.RequestRef,
+    lane_messages.RequestDetails,
+    lane_messages.ResponseRef,
+    lane_messages.ResponseDetails,
+    lane_messages.BatchTrace,
+    lane_messages.MetricUpdate,
+    calls.Link,
+)
+_HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do not edit.
+ *
+ * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
+ * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
+ */
+#ifndef PYTRITON_PROTOCOL_H
+#define PYTRITON_PROTOCOL_H
+"""
+
+
+def header() -> str:
+    """Return the text of the header."""
+    lane = _members(lane_messages.LaneMessage)
+    call = _members(calls.CallMessage)
+    control: tuple[_Struct, ...] = (*_members(proxy.WithProxy), messages.Failure)
+    parts = [
+        _HEAD,
+        _constants(),
+        _datatypes(),
+        _section("What messages are made of", [_array(one) for one in _PARTS]),
+        _section(
+            "Messages on a lane: pytriton/ipc/lane_messages.py", [_array(one) for one in lane]
+        ),
+        _section("Messages about calls: pytriton/ipc/calls.py", [_array(one) for one in call]),
+        _section(
+            "Messages of the control socket: pytriton/ipc/messages/proxy.py",
+            [_map(one) for one in control],
+        ),
+        "#endif\n",
+    ]
+    return "\n".join(parts)
+
+
+def _members(union: Any) -> tuple[_Struct, ...]:
+    return tuple(union.__args__)
+
+
+def _constants() -> str:
+    lines = [f"enum {{ PROTOCOL = {PROTOCOL} }};"]
+    lines += [
+        f"enum {{ ARENA_MEMORY = {lane_messages.ARENA}, OWN_MEMORY = {lane_messages.OWN} }};",
+    ]
+    names = [name for name in vars(parameters) if name.endswith("_PARAMETER")]
+    lines += [f'#define {name} "{getattr(parameters, name)}"' for name in sorted(names)]
+    return _section("Numbers and names", ["\n".join(lines)])
+
+
+def _datatypes() -> str:
+    """By TRITONSERVER_DataType; the size of what has none in bytes is 0."""
+    rows = [
+        f'    X({code}, "{name}", {datatypes.NUMERIC[name].itemsize if name in datatypes.NUMERIC else 0})'
+        for code, name in enumerate(datatypes.TRITON_CODES)
+    ]
+    text = "#define DATATYPES(X) \\\n" + " \\\n".join(rows)
+    return _section("Datatypes: number in Triton's C API, name in requests, bytes", [text])
+
+
+def _section(title: str, blocks: list[str]) -> str:
+    return "\n".join([f"/* ── {title} {'─' * max(3, 100 - len(title))} */", "", *blocks, ""])
+
+
+def _array(struct: _Struct) -> str:
+    fields = msgspec.structs.fields(struct)
+    tag = struct.__struct_config__.tag
+    first = 1 if tag else 0
+    least = first + sum(field.required for field in fields)
+    name = _upper(struct)
+    lines = [f"/* {_purpose(struct)} */"]
+    if tag:
+        lines.append(f'#define {name}_NAME "{tag}"')
+    numbers = [f"{name}_SIZE = {first + len(fields)}", f"{name}_LEAST = {least}"]
+    numbers += [f"{name}_{field.name} = {first + place}" for place, field in enumerate(fields)]
+    return "\n".join([*lines, _enum(numbers)])
+
+
+def _enum(members: list[str]) -> str:
+    # Lines end between members: a member has no space to break at meanwhile.
+    whole = ", ".join(members).replace(" = ", "=")
+    text = textwrap.fill(whole, 104, initial_indent="    ", subsequent_indent="    ")
+    text = text.replace("=", " = ")
+    short = f"enum {{ {', '.join(members)} }};"
+    return short if len(short) <= 120 else f"enum {{\n{text}\n}};"
+
+
+def _map(struct: _Struct) -> str:
+    fields = msgspec.structs.fields(struct)
+    name = _upper(struct)
+    lines = [f"/* {_purpose(struct)} */", f'#define {name}_NAME "{struct.__struct_config__.tag}"']
+    lines.append(f"enum {{ {name}_FIELDS = {len(fields)} }};")
+    lines += [f'#define {name}_{field.name} "{field.encode_name}"' for field in fields]
+    return "\n".join(lines)
+
+
+def _purpose(struct: _Struct) -> str:
+    return (inspect.getdoc(struct) or struct.__name__).split("\n")[0]
+
+
+def _upper(struct: _Struct) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", struct.__name__).upper()
