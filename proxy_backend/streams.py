@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -66,6 +66,7 @@ class _Flight:
         self.reschedule: list[int] = []
         self.overdue_at: float | None = None
         self.losses = 0
+        self.failure: str | None = None  #: why it is not tried again when its lane ends
         #: Of requests that other models have made: by what is seen whether they still wait.
         self.waiting: list[str] = []
 
@@ -140,6 +141,7 @@ class Streams:
         self._looked_at = 0.0
         self._reader: threading.Thread | None = None
         self._ending = False
+        self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
 
     def attach(self) -> None:
         """Get a lane, unless there is one.
@@ -202,10 +204,7 @@ class Streams:
         self.attach()
         with self._changed:
             lane = self._lane
-            self._changed.wait_for(
-                lambda: self._lane is not lane or len(self._flights) < self._room
-            )
-            if lane is None or self._lane is not lane:
+            if lane is None or not self._has_room(flight, lane):
                 return False
             self._batch_id += 1
             number = self._batch_id
@@ -223,14 +222,43 @@ class Streams:
             except Exception:
                 del self._flights[number]
                 raise
-            self._changed.wait_for(
-                lambda: (
-                    number not in self._flights
-                    or (flight.returned if self._until_returned else flight.begun)
-                )
+            self._wait_until(
+                lambda: number not in self._flights or flight.begun, flight, lane, sent=True
             )
+            if self._until_returned:
+                self._changed.wait_for(lambda: number not in self._flights or flight.returned)
             # Neither: the lane was lost, and nobody has answered.
             return flight.begun
+
+    def _has_room(self, flight: _Flight, lane: Lane) -> bool:
+        """Wait until the worker has room for a batch; False when the lane was lost before. With the lock held.
+
+        Raises:
+            LaneError: the worker broke the protocol; with the next lane it would again, and so on for ever.
+        """
+
+        def there_is() -> bool:
+            return self._lane is not lane or len(self._flights) < self._room
+
+        while self._room and not there_is():  # those under way have limits of their own
+            self._changed.wait()
+        self._wait_until(there_is, flight, lane, sent=False)
+        if self._lane is lane:
+            return True
+        if self._lane is None and self._fault is not None:
+            raise LaneError(self._fault)
+        return False
+
+    def _wait_until(
+        self, condition: Callable[[], bool], flight: _Flight, lane: Lane, *, sent: bool
+    ) -> None:
+        """Wait for the worker to begin; when that is overdue, ask the dispatcher. With the lock held."""
+        wait_s = self._attachment.execution_timeout_s
+        while not self._changed.wait_for(condition, wait_s):
+            verdict = self._attachment.judge_overdue(taken=sent and lane.all_read())
+            wait_s = verdict.wait_s if verdict.action == "wait" else None
+            if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
+                flight.failure = verdict.text
 
     # ── the reader ───────────────────────────────────────────────────────────────────────────────
 
@@ -239,7 +267,11 @@ class Streams:
             while True:
                 try:
                     self._heard(lane, lane.receive())
-                except LaneSilent:  # noqa: PERF203, that is what the loop is for
+                    # Also while it never is silent, whatever it says.
+                    look = bool(self._flights) and time.monotonic() - self._looked_at > _TICK_S
+                except LaneSilent:
+                    look = True
+                if look:
                     self._look_around(lane)
         except LaneClosed as end:
             self._lost(unread=end.unread)
@@ -248,6 +280,8 @@ class Streams:
 
     def _heard(self, lane: Lane, message: FromWorker | FromProxy) -> None:
         if isinstance(message, Room):
+            if message.batches < 1:  # else its batches would wait for ever
+                raise LaneError(f"the worker has room for {message.batches} batches")
             with self._changed:
                 self._room = message.batches
                 self._changed.notify_all()
@@ -263,8 +297,12 @@ class Streams:
             raise LaneError(f"the worker said {message!r:.100}")
         flight = self._flights[message.id]
         if isinstance(message, BatchBegun):
+            if flight.begun:  # it could begin anew for ever
+                raise LaneError(f"the worker said twice that batch {message.id} has begun")
             self._has_begun(lane, flight)
         elif isinstance(message, BatchPart):
+            if not flight.begun:  # it would be tried again with an answer given
+                raise LaneError(f"the worker answered batch {message.id}, which had not begun")
             self._pass_on(lane, flight, message)
         elif isinstance(message, BatchReturned):
             self._has_returned(flight, message)
@@ -292,8 +330,6 @@ class Streams:
                 made = None if empty else self._translator.response(response, lane)
                 flight.send(index, made, final=details is not None and details.final)
         self._take_credit(lane)
-        if time.monotonic() - self._looked_at > _TICK_S:
-            self._look_around(lane)
 
     def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: _Flight) -> None:
         if isinstance(message, BatchFailed):
@@ -353,8 +389,12 @@ class Streams:
             flight.overdue_at = None  # the worker is about to be ended, and the lane with it
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
-        """The lane has ended: answer what had begun, and let what had not be sent again, if it may."""
+        """The lane has ended: answer what had begun, and let what had not be sent again, if it may.
+
+        `text`: how the worker broke the protocol.
+        """
         with self._changed:
+            broken = text
             failed = [flight for flight in self._flights.values() if flight.begun]
             waiting = [flight for flight in self._flights.values() if not flight.begun]
             if failed and text is None:
@@ -362,6 +402,8 @@ class Streams:
             for flight in waiting:
                 if not unread:
                     flight.losses += 1
+                    if flight.failure is not None:
+                        text = flight.failure
                     why = text if text is not None and not failed else self._judge(flight.losses)
                     if why is not None:
                         flight.begun = True  # as far as execute is concerned
@@ -370,6 +412,7 @@ class Streams:
             self._attachment.drop()
             self._translator.forget_lane()
             self._lane = None
+            self._fault = broken
             self._flights.clear()
             self._changed.notify_all()
         for flight in failed:

@@ -37,6 +37,7 @@ struct Streams {
     pthread_cond_t changed;
     Flight *flights;
     int64_t under_way, room;
+    char *fault; /* how the last lane ended that broke the protocol; NULL: none has since the last batch was sent */
     bool reading; /* there is, or was, a reader: it is to be joined */
     bool ending;
     bool alone; /* tritonserver knows the instance no more: the reader ends the proxy */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,12 @@
 
 /* A worker announces one memory, its arena: each holds a descriptor of tritonserver's. */
 enum { MOST_MEMORIES = 16 };
+/* The longest message: those of a worker that means well have some hundred bytes for each request. */
+enum { MOST_SPILLED = 1 << 28 };
+/* Milliseconds in which the descriptor comes that was announced: it is sent in the same breath. */
+#ifndef ANNOUNCED_MS
+#define ANNOUNCED_MS 20000
+#endif
 
 static LaneState fault(Lane *lane, const char *what)
 {
@@ -181,9 +188,17 @@ static LaneState receive_descriptor(Lane *lane)
     struct iovec part = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
+    /* Not for as long as a batch may take: a worker that believes it has answered would be waited for for ever. */
+    struct pollfd behind = {.fd = lane->fd, .events = POLLIN};
+    int ready;
+    do
+        ready = poll(&behind, 1, ANNOUNCED_MS);
+    while (ready < 0 && errno == EINTR);
+    if (ready == 0)
+        return fault(lane, "nothing came behind an announcement");
     ssize_t size;
     do
-        size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC);
+        size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (size < 0 && errno == EINTR);
     if (size < 0)
         return no_packet(lane);
@@ -225,7 +240,7 @@ static LaneState look_into(Lane *lane, Reader *message, bool inlined)
     }
     if (text_is(tag, "Spilled") || text_is(tag, "Announce")) {
         int64_t offset = get_int(&reader), size = get_int(&reader);
-        if (!inlined || reader.malformed || size <= 0)
+        if (!inlined || reader.malformed || size <= 0 || size > MOST_SPILLED)
             return fault(lane, "malformed message about a message");
         const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
         if (start == NULL)

@@ -121,8 +121,10 @@ static LaneState has_begun(Streams *streams, Flight *flight)
     double limit_s = streams->proxy->execution_timeout_s;
     if (limit_s > 0)
         flight->overdue_ns = steady_ns() + (uint64_t)(limit_s * 1e9);
-    if (!streams->ticking)
+    if (!streams->ticking) {
         lane_set_patience(streams->lane, (double)tick_ns / 1e9);
+        streams->looked_ns = steady_ns();
+    }
     streams->ticking = true;
     watch_begin(&streams->sender, streams->proxy->model->name);
     pthread_mutex_lock(&streams->lock);
@@ -157,10 +159,7 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
     }
     if (message->malformed)
         return fault(streams->lane, "malformed message", (Text){"BatchPart", 9});
-    LaneState state = take_credit(streams);
-    if (state == LANE_OK && steady_ns() - streams->looked_ns > tick_ns)
-        state = look_around(streams);
-    return state;
+    return take_credit(streams);
 }
 
 static LaneState has_returned(Streams *streams, Flight *flight, Reader *message, uint32_t fields)
@@ -228,6 +227,8 @@ static LaneState heard(Streams *streams, Reader *message)
     if (message->malformed)
         return fault(streams->lane, "malformed message", tag);
     if (text_is(tag, "Room")) {
+        if (number < 1) /* else its batches would wait for ever */
+            return fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
         pthread_cond_broadcast(&streams->changed);
@@ -237,7 +238,7 @@ static LaneState heard(Streams *streams, Reader *message)
     Flight *flight = find(streams, number);
     if (flight == NULL)
         return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
-    if (text_is(tag, "BatchBegun"))
+    if (text_is(tag, "BatchBegun") && !flight->begun) /* else it could begin anew for ever */
         return has_begun(streams, flight);
     if (text_is(tag, "BatchPart") && flight->begun) /* else it would be tried again with an answer given */
         return pass_part(streams, flight, message);
@@ -283,11 +284,14 @@ static bool lost(Streams *streams, LaneState state)
         text = texted("model %s: its worker is lost", proxy->model->name);
     Flight *all = streams->flights;
     for (Flight *flight = all; flight; flight = flight->next) {
-        flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
+        if (flight->failure == NULL)
+            flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
         flight->begun |= flight->failure != NULL; /* as far as execute is concerned */
         flight->under_way = false;
     }
     drop_lane(proxy);
+    free(streams->fault);
+    streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
     streams->flights = NULL;
     streams->under_way = streams->room = 0;
     bool alone = streams->alone; /* it comes to be so only while there are batches under way */
@@ -323,6 +327,9 @@ void *read_lane(void *argument)
             state = look_around(streams);
         else if (state == LANE_OK)
             state = heard(streams, &message);
+        /* Also while it never is silent, whatever it says. */
+        if (state == LANE_OK && streams->ticking && steady_ns() - streams->looked_ns > tick_ns)
+            state = look_around(streams);
         if (state != LANE_OK)
             break;
     }

@@ -11,6 +11,8 @@
 #include "flights.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 Streams *streams_new(Proxy *proxy)
 {
@@ -20,7 +22,11 @@ Streams *streams_new(Proxy *proxy)
     streams->proxy = proxy;
     streams->until_returned = proxy->model->details;
     pthread_mutex_init(&streams->lock, NULL);
-    pthread_cond_init(&streams->changed, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&streams->changed, &clock);
+    pthread_condattr_destroy(&clock);
     return streams;
 }
 
@@ -94,6 +100,50 @@ static LaneState send_batch(
     return state;
 }
 
+/* When a batch that begins to wait now has waited for too long; 0: never. */
+static uint64_t due_ns(const Streams *streams)
+{
+    double limit_s = streams->proxy->execution_timeout_s;
+    return limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0;
+}
+
+/* Wait for a change, with the lock held. When it is overdue that the worker begins a batch, the dispatcher is asked. */
+static void wait_on(Streams *streams, Flight *flight, uint64_t *overdue_ns)
+{
+    uint64_t now_ns = steady_ns();
+    double wait_s = 0;
+    bool others = flight->sent_ns == 0 && streams->under_way > 0, retry = false; /* they have limits of their own */
+    if (*overdue_ns == 0 || flight->begun || others) {
+        pthread_cond_wait(&streams->changed, &streams->lock);
+        return;
+    }
+    if (now_ns < *overdue_ns) {
+        struct timespec due = {
+            .tv_sec = (time_t)(*overdue_ns / 1000000000), .tv_nsec = (long)(*overdue_ns % 1000000000)};
+        pthread_cond_timedwait(&streams->changed, &streams->lock, &due);
+        return;
+    }
+    bool taken = flight->sent_ns && lane_all_read(streams->proxy->lane);
+    char *text = judge_overdue(streams->proxy, taken, &wait_s, &retry);
+    /* Else the worker is about to be ended, and the lane with it. */
+    *overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    if (flight->under_way)
+        flight->failure = text;
+    else
+        free(text);
+}
+
+/* Wait until there is room for a batch; `text`: there never will be any. With the lock held. */
+static void await_room(Streams *streams, Flight *flight, char **text)
+{
+    uint64_t overdue_ns = due_ns(streams);
+    flight->sent_ns = 0;
+    while (*text == NULL && streams->proxy->lane && streams->under_way >= streams->room)
+        wait_on(streams, flight, &overdue_ns);
+    if (*text == NULL && streams->proxy->lane == NULL && streams->fault)
+        *text = strdup(streams->fault); /* the next lane would end as this one did, and so on for ever */
+}
+
 /* Send a batch when there is room and wait until it has begun. False: the lane was lost before. `text`: why nobody
  * begins it. */
 static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
@@ -101,13 +151,13 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     Proxy *proxy = streams->proxy;
     pthread_mutex_lock(&streams->lock);
     *text = get_lane(streams);
-    while (*text == NULL && proxy->lane && streams->under_way >= streams->room)
-        pthread_cond_wait(&streams->changed, &streams->lock);
+    await_room(streams, flight, text);
     if (*text == NULL && proxy->lane) {
         LaneState state = send_batch(streams, flight, requests, text);
+        uint64_t overdue_ns = due_ns(streams);
         if (state == LANE_OK)
             while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
-                pthread_cond_wait(&streams->changed, &streams->lock);
+                wait_on(streams, flight, &overdue_ns);
         else if (*text == NULL) { /* the reader sees its end, too, and lets it go */
             lane_hang_up(proxy->lane); /* even if the worker has just closed its half */
             while (proxy->lane)
@@ -185,6 +235,7 @@ void streams_free(Streams *streams)
 {
     streams->proxy->streams = NULL;
     metrics_free(&streams->metrics);
+    free(streams->fault);
     pthread_cond_destroy(&streams->changed);
     pthread_mutex_destroy(&streams->lock);
     free(streams);

@@ -54,6 +54,7 @@ import array
 import fcntl
 import mmap
 import os
+import select
 import socket
 import struct
 import termios
@@ -76,6 +77,8 @@ from pytriton.ipc.lane_messages import (
 #: about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8
+#: Seconds in which the descriptor comes that was announced: it is sent in the same breath.
+_ANNOUNCED_S = 20.0
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
 #: What the packet of a descriptor holds besides: an empty one would look like the end.
 _DESCRIPTOR = b"\0"
@@ -290,6 +293,12 @@ class Lane:
 
     def _descriptors(self, how: int) -> list[int]:
         """Receive the packet behind an Announce."""
+        # Not for as long as a batch may take: who believes to have answered would be waited for for ever.
+        if not how:
+            behind = select.poll()
+            behind.register(self._socket, select.POLLIN)
+            if not behind.poll(_ANNOUNCED_S * 1000):
+                raise LaneError("nothing came behind an announcement")
         data, ancillary, flags, _ = self._socket.recvmsg(1, _ANCILLARY, how)
         fds = array.array("i")
         for level, kind, rights in ancillary:

@@ -26,12 +26,25 @@ LOST = messages.Verdict("fail", "the worker was lost: é")
 
 #: What a test's worker does with a lane.
 Work = Callable[[Lane], None]
+#: What the dispatcher says of a batch that was lost, or is overdue.
+Judge = Callable[[Any], messages.Verdict]
 
 
 class Dispatcher:
-    """Answers a proxy's questions: there is a worker, once for each of `paths`; a lost batch fails."""
+    """Answers a proxy's questions: there is a worker, once for each of `paths`; a lost batch fails.
 
-    def __init__(self, folder: Path, paths: list[str]) -> None:
+    Unless `judge` says something else. With `patience_s`, it is asked about batches that take longer, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        paths: list[str],
+        judge: Judge | None = None,
+        patience_s: float | None = None,
+    ) -> None:
+        self._judge = judge or (lambda _: LOST)
+        self._patience_s = patience_s
         self.endpoint = f"ipc://{folder}/control"
         self.heard: list[Any] = []
         self._paths = paths
@@ -62,9 +75,9 @@ class Dispatcher:
         if isinstance(message, messages.Attach):
             if not self._paths:
                 return messages.Failure("unavailable", "no worker is left")
-            return messages.Attached("w", self._paths.pop(0), tracing=True)
-        if isinstance(message, messages.LaneLost):
-            return LOST
+            return messages.Attached("w", self._paths.pop(0), self._patience_s, tracing=True)
+        if isinstance(message, (messages.LaneLost, messages.BatchOverdue)):
+            return self._judge(message)
         return None
 
     def is_left(self) -> bool:
@@ -129,6 +142,8 @@ def run(
     descriptors: int | None = None,
     environment: dict[str, str] | None = None,
     ends: int = 0,
+    judge: Judge | None = None,
+    patience_s: float | None = None,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
     """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
@@ -136,9 +151,10 @@ def run(
     Args:
         environment: variables for the program
         ends: the exit code that it is to have
+        judge, patience_s: of the dispatcher
     """
     workers = Workers(folder, works)
-    with closing(Dispatcher(folder, list(workers.paths))) as dispatcher:
+    with closing(Dispatcher(folder, list(workers.paths), judge, patience_s)) as dispatcher:
         values = {
             "pytriton_control": dispatcher.endpoint,
             "pytriton_registration": "r-1",

@@ -396,6 +396,17 @@ def test_something_else_behind_an_announcement(
             lane.receive()
 
 
+def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_that(
+    end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer believes that it has answered: nobody would ever end it."""
+    monkeypatch.setattr("pytriton.ipc.lane._ANNOUNCED_S", 0.05)
+    lane, peer = end_and_socket
+    send_raw(peer, packet("Announce", 1))
+    with pytest.raises(LaneError, match="nothing came behind an announcement"):
+        lane.receive()
+
+
 def test_close_gives_back_every_descriptor() -> None:
     with leaves_open():
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

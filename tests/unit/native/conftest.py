@@ -20,6 +20,8 @@ _SANITIZED = (
 )
 #: Milliseconds between looks at answers that are not taken.
 _LOOK = "-DLOOK_MS=400"
+#: Milliseconds until the descriptor that was announced is missed.
+_ANNOUNCED = "-DANNOUNCED_MS=2000"
 _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
@@ -36,7 +38,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = map(str, sorted(folder.glob("*.c")))
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     subprocess.run(
-        [command, *FLAGS, *_SANITIZED, _LOOK, "-o", library, *files, *_LIBRARIES], check=True
+        [command, *FLAGS, *_SANITIZED, _LOOK, _ANNOUNCED, "-o", library, *files, *_LIBRARIES],
+        check=True,
     )
     subprocess.run(
         [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, main, library, *_LINK],
