@@ -118,6 +118,7 @@ _SYSTEM_HARDENING = """\
 # PrivateTmp: a callable whose working folder or modules lie in /tmp would not be found there.
 # ProtectHome, ProtectSystem=strict: callables are imported from home folders and write their caches there.
 # PrivateIPC, RemoveIPC: clients of the same user share /dev/shm with tritonserver.
+# ProcSubset=pid: the memory that is left is read from /proc/meminfo and /proc/vmstat.
 # DynamicUser: the control socket is for the daemon's own user, who has to be the one who registers.
 ProtectSystem=full
 ProtectKernelTunables=yes
@@ -125,6 +126,8 @@ ProtectKernelModules=yes
 ProtectKernelLogs=yes
 ProtectControlGroups=yes
 ProtectHostname=yes
+# Other users' processes cannot be seen, but for root's daemon; its own can, whose /proc it reads.
+ProtectProc=invisible
 RestrictNamespaces=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 """
