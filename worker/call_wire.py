@@ -23,6 +23,7 @@ from pytriton.ipc.calls import (
     Slot,
     Slots,
 )
+from pytriton.ipc.errors import shown
 from pytriton.ipc.lane import LaneClosed, LaneError
 from pytriton.ipc.lane_messages import TensorRef
 from pytriton.ipc.tensors import Array
@@ -228,6 +229,6 @@ def _parameters(parameters: Mapping[str, Any]) -> str:
     for name, value in parameters.items():
         if not isinstance(value, (str, int, bool)):
             raise TypeError(
-                f"request parameter {name}={value!r:.60}: Triton takes str, int and bool values only"
+                f"request parameter {name} is {shown(value, 60)}: Triton takes str, int and bool values only"
             )
     return json.dumps(dict(parameters))

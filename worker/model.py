@@ -11,7 +11,6 @@ from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -19,7 +18,7 @@ from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.outputs import OutputBuffers
-from pytriton.worker.reports import report_error
+from pytriton.worker.reports import report_error, told
 from pytriton.worker.required import RequiredInputs, complete, with_faults
 from pytriton.worker.results import Output, ResultWriter
 from pytriton.worker.streams import parts_of
@@ -203,7 +202,7 @@ class Model:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:
             report_error(error)
-            raise Unrecoverable(_one_line(error)) from error
+            raise Unrecoverable(told(error)) from error
         except Exception as error:
             return self._failed(parts, error)
         if len(parts) == 1:
@@ -218,7 +217,7 @@ class Model:
 
     def _failed(self, parts: Sequence[Part], error: Exception) -> list[BatchDone | BatchFailed]:
         report_error(error)
-        text = _one_line(error)
+        text = told(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
 
     def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
@@ -228,7 +227,7 @@ class Model:
             return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
             report_error(error)
-            return BatchFailed(batch.id, _one_line(error))
+            return BatchFailed(batch.id, told(error))
 
 
 class Part(NamedTuple):
@@ -265,10 +264,6 @@ def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
     if not batch.requests:
         return []
     return [(ref.name, ref.datatype, ref.shape[1:]) for ref in batch.requests[0].inputs]
-
-
-def _one_line(error: Exception) -> str:
-    return sendable(f"{type(error).__name__}: {error}")
 
 
 def _output(entry: dict[str, Any]) -> Output:

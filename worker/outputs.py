@@ -27,7 +27,7 @@ import numpy as np
 
 from pytriton.ipc import tensors
 from pytriton.ipc.arena import Arena, ArenaError
-from pytriton.ipc.errors import sendable
+from pytriton.ipc.errors import described
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
 from pytriton.ipc.tensors import Array
@@ -213,7 +213,7 @@ class OutputBuffers:
                     ):
                         outputs[index] = _copied(ref, part.lane, buffers.arena)
         except ArenaError as error:
-            return BatchFailed(answer.id, sendable(f"{type(error).__name__}: {error}"))
+            return BatchFailed(answer.id, described(error))
         return answer
 
 

@@ -11,12 +11,10 @@ import platform
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import limits, tracing
 from pytriton.worker.callables import load_callable, run_check
@@ -24,6 +22,7 @@ from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
+from pytriton.worker.reports import report_error, told, traceback_of
 from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
 
@@ -54,9 +53,8 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         try:
             model = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
-            text = sendable(f"{type(error).__name__}: {error}")
-            traceback.print_exc()
-            control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
+            report_error(error)
+            control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
         allowance = limits.Allowance(load.spec)

@@ -12,14 +12,13 @@ import asyncio
 import inspect
 import json
 import threading
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages, tensors
-from pytriton.ipc.errors import sendable
+from pytriton.ipc.errors import described, for_client
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import (
     BatchDone,
@@ -35,6 +34,7 @@ from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.lending import lay_down
 from pytriton.worker.model import Model, Part, Unrecoverable
 from pytriton.worker.python_readiness import Watch
+from pytriton.worker.reports import cut_for_client, report_error
 
 
 class WrongReturn(pb_utils.TritonModelException):
@@ -84,9 +84,9 @@ class PythonModel(Model):
             return
         try:
             finalize()
-        except Exception:
+        except Exception as error:
             pb_utils.Logger.log_error(f"finalize of model {self.name} failed")
-            traceback.print_exc()
+            report_error(error)
 
     def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
         """Return the requests of a batch, with their inputs copied out of Triton's memory.
@@ -113,10 +113,10 @@ class PythonModel(Model):
             ]
             responses = self._responses(requests)
         except PyTritonUnrecoverableError as error:
-            traceback.print_exc()
+            report_error(error)
             raise Unrecoverable(self.failure(error)) from error
         except Exception as error:
-            traceback.print_exc()
+            report_error(error)
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
         finally:
             self.now = ()
@@ -130,8 +130,8 @@ class PythonModel(Model):
 
     def failure(self, error: BaseException) -> str:
         """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""
-        text = str(error) if isinstance(error, WrongReturn) else f"{type(error).__name__}: {error}"
-        return sendable(
+        text = str(error) if isinstance(error, WrongReturn) else described(error)
+        return for_client(
             f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
         )
 
@@ -146,7 +146,7 @@ class PythonModel(Model):
         error = response.error()
         if error is not None:
             details = ResponseDetails(error.code().name, final=final)
-            return ResponseRef([], sendable(error.message()), details)
+            return ResponseRef([], cut_for_client(error.message()), details)
         parameters = response.parameters()
         more = None
         if final or len(parameters) > 2:
@@ -190,7 +190,7 @@ class PythonModel(Model):
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:
-            traceback.print_exc()
+            report_error(error)
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)
 

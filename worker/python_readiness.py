@@ -13,14 +13,15 @@ import inspect
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
+from pytriton.ipc.errors import shown
 from pytriton.pb_utils import Logger
 from pytriton.worker.callables import LoadError
+from pytriton.worker.reports import report_error, told
 
 #: Seconds from an answer to the next question.
 EVERY_S = 1.0
@@ -39,10 +40,10 @@ def ask(is_ready: Callable[[], Any]) -> str:
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
     except Exception as error:
-        traceback.print_exc()
-        return f"is_ready() raised {type(error).__name__}: {error}"
+        report_error(error)
+        return f"is_ready() raised {told(error)}"
     if not isinstance(answer, bool):
-        return f"is_ready() returned {answer!r:.80}, which is no bool"
+        return f"is_ready() returned {shown(answer)}, which is no bool"
     return "" if answer else "is_ready() returned False"
 
 

@@ -14,7 +14,6 @@ import inspect
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import (
     Batch,
@@ -41,6 +39,7 @@ from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
 from pytriton.worker.python_host import WorkerHost
 from pytriton.worker.python_model import ANSWERED, PythonModel, WrongReturn, check_responses
+from pytriton.worker.reports import report_error, told
 from pytriton.worker.streams import Outbox
 from pytriton.worker.withdrawals import Withdrawals
 
@@ -206,11 +205,11 @@ class PythonStreamLoop(Loop):
             self._failed(stream, error)
 
     def _failed(self, stream: PythonStream, error: Exception) -> None:
-        traceback.print_exc()
+        report_error(error)
         stream.fail(self._python.failure(error))
         if isinstance(error, PyTritonUnrecoverableError):
             with self.changed:
-                self._give_up(sendable(f"{type(error).__name__}: {error}"))
+                self._give_up(told(error))
             self._jobs.put(None)
 
     def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -7,7 +7,13 @@ import sys
 import threading
 import traceback
 
+from pytriton.ipc.errors import described, for_client, sendable
+
 _here = threading.local()
+#: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
+_LONGEST_LINE = 10_000
+#: Characters of a traceback that is sent.
+_MOST_TRACEBACK = 1 << 18
 
 
 def report_to(logger: logging.Logger, model: str) -> None:
@@ -19,11 +25,51 @@ def report_error(error: BaseException, what: str = "its callable failed") -> Non
     """Report an exception with its traceback."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
-        traceback.print_exception(type(error), error, error.__traceback__)
+        _print(_traceback(error))
         return
     logger.error(
         "model %s: %s", _here.model, what, exc_info=(type(error), error, error.__traceback__)
     )
+
+
+def told(error: BaseException) -> str:
+    """Return what a client is told of an exception that is reported: so much as reaches it."""
+    return for_client(described(error))
+
+
+def cut_for_client(text: str) -> str:
+    """Return so much of an error's text as reaches a client; report all of it where that is not all."""
+    cut = for_client(text)
+    if len(cut) < len(text):
+        report(text)
+    return cut
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an exception's traceback for the registrant, or so much of it as a control message carries."""
+    text = sendable(_traceback(error))
+    more = len(text) - _MOST_TRACEBACK
+    return (
+        f"{text[:_MOST_TRACEBACK]}\n[… {more} characters more are in the model's log]"
+        if more > 0
+        else text
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return an exception's traceback, whatever its own methods do."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except Exception:  # of a property of it, say
+        lines = [*traceback.format_tb(error.__traceback__), described(error), "\n"]
+    return "".join(lines)
+
+
+def _print(text: str) -> None:
+    """Print to the log; a line that it would cut goes on in the next one."""
+    for line in text.splitlines():
+        for start in range(0, max(1, len(line)), _LONGEST_LINE):
+            print(line[start : start + _LONGEST_LINE], file=sys.stderr)
 
 
 def note(text: str) -> None:
@@ -39,6 +85,6 @@ def report(text: str) -> None:
     """Report something that somebody should look at."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
-        print(text, file=sys.stderr)
+        _print(text)
         return
     logger.warning("model %s: %s", _here.model, text)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.ipc import tensors
+from pytriton.ipc.errors import shown
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.tensors import Array
@@ -77,7 +78,7 @@ class ResultWriter:
         if type(results) is not list and not _is_list(results):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
-                f"numpy arrays. Got {_describe(results)}."
+                f"numpy arrays. Got {shown(results)}."
             )
         if len(results) != count:
             raise ResultError(
@@ -132,7 +133,7 @@ class ResultWriter:
         if type(result) is not dict and not isinstance(result, (Mapping, Request)):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
-                f"numpy arrays. Got a list with {_describe(result)}."
+                f"numpy arrays. Got a list with {shown(result)}."
             )
         if type(result) is Request:
             result = self._passed_on(result)
@@ -157,7 +158,7 @@ class ResultWriter:
             if strange:
                 raise ResultError(
                     f"Not all keys returned by `{self._model}` model callable are string: "
-                    f"{_describe(strange[0])}."
+                    f"{shown(strange[0])}."
                 ) from None
             raise ResultError(
                 f"Model `{self._model}` returned no output `{output.name}`; it returned "
@@ -215,7 +216,7 @@ class ResultWriter:
         if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
             raise ResultError(
                 f"Not all values returned by `{self._model}` model callable are numpy arrays: output "
-                f"`{output.name}` is {_describe(value)}, not a numpy array."
+                f"`{output.name}` is {shown(value)}, not a numpy array."
             )
         # numpy's own dtypes for strings would cut off trailing NULs
         return np.array(value, object if isinstance(value, (str, bytes)) else None)
@@ -300,8 +301,3 @@ def _in_range(array: Array, declared: np.dtype[Any]) -> bool:
         return True
     limits = np.iinfo(declared)
     return bool(int(array.min()) >= limits.min and int(array.max()) <= limits.max)
-
-
-def _describe(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return f"{type(value).__name__} {text[:80]}{'…' if len(text) > 80 else ''}"

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import Batch
 from pytriton.proxy.types import Request
 from pytriton.worker.calls import serving
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
+from pytriton.worker.reports import told
 from pytriton.worker.streams import Outbox, Stream, parts_of
 from pytriton.worker.tracing import NO_SPANS, spans_of
 from pytriton.worker.withdrawals import Withdrawals
@@ -122,7 +122,7 @@ class StreamLoop(Loop):
         finally:
             self._answered()
             if isinstance(error, PyTritonUnrecoverableError):
-                self._give_up(sendable(f"{type(error).__name__}: {error}"))
+                self._give_up(told(error))
 
 
 class AsyncStreamLoop(StreamLoop):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.lane import Lane, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import (
     Batch,
@@ -25,7 +24,7 @@ from pytriton.ipc.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton.worker.reports import report_error
+from pytriton.worker.reports import report_error, told
 from pytriton.worker.results import ResultWriter
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
 
@@ -146,7 +145,7 @@ class Stream:
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
             report_error(error)
-            end = BatchFailed(self.id, sendable(f"{type(error).__name__}: {error}"))
+            end = BatchFailed(self.id, told(error))
             self.spans.failed(end.text)
         self.spans.end()
         self._outbox.lane.send(end)

@@ -12,19 +12,17 @@ import os
 import platform
 import socket
 import threading
-import traceback
 from collections.abc import Callable
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import sendable
 from pytriton.ipc.gauge import Gauge
 from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
 from pytriton.worker.calls import Caller
 from pytriton.worker.limits import Allowance
 from pytriton.worker.model import Model
-from pytriton.worker.reports import report_error, report_to
+from pytriton.worker.reports import report_error, report_to, told, traceback_of
 from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
 
@@ -86,10 +84,10 @@ class WorkerThread:
                 try:
                     self._serve(control)
                 except BaseException as error:  # of the callable: SystemExit; all else is our fault
-                    how = f"ended: {type(error).__name__}: {error}"
+                    how = f"ended: {told(error)}"
                     report_error(error, "a thread that served it ended")
                 if not self._orphaned:
-                    control.send(messages.WorkerEnded(worker, sendable(how)))
+                    control.send(messages.WorkerEnded(worker, how))
                     control.flush(_FLUSH_S)
         finally:
             self._told.close()
@@ -106,8 +104,7 @@ class WorkerThread:
         try:
             model = self._loaded()
         except BaseException as error:
-            text = sendable(f"{type(error).__name__}: {error}")
-            control.send(messages.WorkerFailed(worker, text, sendable(traceback.format_exc())))
+            control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             return
         try:
             allowance = Allowance(self._spec)

@@ -26,7 +26,7 @@ from pytriton.proxy import telemetry
 from pytriton.proxy.types import Request
 from pytriton.worker import exporting
 from pytriton.worker.callables import Infer
-from pytriton.worker.reports import report
+from pytriton.worker.reports import report, told
 
 EXECUTE_SPAN = "python_backend_execute"
 CALLABLE_SPAN = "proxy_inference_callable"
@@ -80,8 +80,8 @@ class Spans:
                 yield
         except Exception as error:
             for span in inner:
-                span.record_exception(error)
-                span.set_status(_error(f"{type(error).__name__}: {error}"))
+                _record(span, error)
+                span.set_status(_error(told(error)))
             raise
         finally:
             for span in inner:
@@ -108,7 +108,7 @@ class Spans:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            self.failed(f"{type(error).__name__}: {error}")
+            self.failed(told(error))
         self.end()
 
     def _open(self) -> list[Any]:
@@ -193,6 +193,14 @@ def _context(text: str) -> Any:
         report(f"a trace context cannot be read: {text!r:.200}")
         return None
     return TraceContextTextMapPropagator().extract(carrier)
+
+
+def _record(span: Any, error: Exception) -> None:
+    try:
+        span.record_exception(error)
+    except Exception:  # of the exception's own methods, which it calls
+        about = {"exception.type": type(error).__name__, "exception.message": told(error)}
+        span.add_event("exception", about)
 
 
 def _error(text: str) -> Any:

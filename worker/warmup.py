@@ -20,7 +20,7 @@ from pytriton.ipc.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.proxy.types import Request
 from pytriton.worker.model import Model
-from pytriton.worker.reports import note
+from pytriton.worker.reports import note, told
 
 
 class WarmupError(Exception):
@@ -60,7 +60,7 @@ def _run(model: Model, message: messages.Warmup, lane: Lane) -> None:
             _answer(model, warmup.arrays(batching=model.batching), lane)
     except Exception as error:
         raise WarmupError(
-            f"model {model.name}: its warm-up {warmup.name!r} failed: {type(error).__name__}: {error}"
+            f"model {model.name}: its warm-up {warmup.name!r} failed: {told(error)}"
         ) from error
     took = time.monotonic() - started
     note(f"warm-up {warmup.name!r}: {warmup.count} requests in {took:.3f} s")

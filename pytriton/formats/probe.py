@@ -14,6 +14,7 @@ from typing import Any
 from pytriton.formats.complete import complete
 from pytriton.formats.loaded import FormatError
 from pytriton.formats.model import load_file
+from pytriton.ipc.errors import described
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except Exception as error:  # whatever a framework raises about a file
         traceback.print_exc()
-        return {"error": f"{path} cannot be loaded: {type(error).__name__}: {error}"}
+        return {"error": f"{path} cannot be loaded: {described(error)}"}
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import reprlib
 
 
 class ErrorKind(str, enum.Enum):
@@ -22,9 +23,63 @@ class ErrorKind(str, enum.Enum):
     INTERNAL = "internal"
 
 
+#: Bytes of an error that a client gets, as gRPC sends them: with what it adds, its implementations take 8 KB.
+CLIENT_BYTES = 7_500
+_CUT = " [… {} characters more: all of it is in the model's log]"
+
+
 def sendable(text: str) -> str:
     """Return a text that can be sent: what is no Unicode (file names that are not UTF-8, say) is escaped."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
+
+
+def described(error: BaseException) -> str:
+    """Return an exception's type and text, of any length; what cannot be had of it is said.
+
+    `__str__` is the code of whoever wrote the exception, and may raise like any other.
+    """
+    try:
+        return sendable(str.__add__(f"{type(error).__name__}: ", str(error)))
+    except Exception as another:
+        return f"{type(error).__name__}: (its text cannot be had: __str__ raised {type(another).__name__})"
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Return a value's type and, in one line, the beginning of its `repr`, which may raise, or be huge."""
+    text = " ".join(_shown.repr(value).split())
+    return f"{type(value).__name__} {text[:most]}{'…' if len(text) > most else ''}"
+
+
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = _shown.maxlong = 400
+_shown.maxlist = _shown.maxtuple = _shown.maxdict = _shown.maxset = _shown.maxfrozenset = 20
+_shown.maxdeque = _shown.maxarray = 20
+
+
+def for_client(text: str) -> str:
+    """Return so much of an error's text as reaches a client over gRPC; who cuts it has it in the log.
+
+    gRPC sends it in a header, where all but printable ASCII takes three bytes for one. Longer headers
+    end the request with "Stream removed", or whatever the client's implementation says then.
+    """
+    data = str.encode(text, "utf-8", "backslashreplace")
+    if 3 * len(data) <= CLIENT_BYTES or _size(data) <= CLIENT_BYTES:
+        return data.decode("utf-8")
+    left = CLIENT_BYTES - 3 * len(_CUT.encode()) - 3 * len(str(len(text)))
+    end = 0
+    while left >= _cost(data[end]):
+        left -= _cost(data[end])
+        end += 1
+    kept = data[:end].decode("utf-8", "ignore")
+    return kept + _CUT.format(len(text) - len(kept))
+
+
+def _size(data: bytes) -> int:
+    return len(data) if len(data) > CLIENT_BYTES else sum(map(_cost, data))
+
+
+def _cost(byte: int) -> int:
+    return 1 if 0x20 <= byte < 0x7F and byte != ord("%") else 3
 
 
 class RemoteFailure(Exception):

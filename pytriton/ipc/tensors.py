@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytriton.ipc.arena import Arena, ArenaError
+from pytriton.ipc.errors import shown
 from pytriton.ipc.lane_messages import ARENA, TensorRef
 
 Array = npt.NDArray[Any]
@@ -168,8 +169,7 @@ def _to_bytes(item: object) -> bytes:
             raise TypeError(f"str elements must have a UTF-8 form: {error}") from error
     if isinstance(item, (bytes, bytearray, memoryview)):
         return bytes(item)
-    text = " ".join(repr(item).split())
-    raise TypeError(f"elements must be bytes or str, not {type(item).__name__} ({text:.60})")
+    raise TypeError(f"elements must be bytes or str, not {shown(item, 60)}")
 
 
 def _split_equal(data: memoryview, count: int) -> list[bytes] | None:

@@ -1,0 +1,68 @@
+"""What is said of exceptions and values whose own methods fail, and how much of it reaches a client."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytriton.ipc.errors import CLIENT_BYTES, described, for_client, shown
+
+
+def as_grpc_sends(text: str) -> int:
+    """Its size where all but printable ASCII is escaped (gRPC over HTTP2, "Responses")."""
+    kept = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+    return len(quote(text, safe=kept))
+
+
+@given(
+    st.text(st.characters(), max_size=300),
+    st.integers(1, 2000),
+)
+def test_what_a_client_gets_fits_into_a_header_of_grpc(part: str, times: int) -> None:
+    text = part * times
+    told = for_client(text)
+    sent = text.encode("utf-8", "backslashreplace").decode()
+    assert as_grpc_sends(told) <= CLIENT_BYTES
+    if as_grpc_sends(sent) <= CLIENT_BYTES:
+        assert told == sent
+    else:
+        kept, _, note = told.rpartition(" [… ")
+        assert sent.startswith(kept)
+        assert len(kept) > CLIENT_BYTES // 12 - 100
+        assert note.endswith("all of it is in the model's log]")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+def test_an_exception_is_described_whatever_it_does() -> None:
+    assert described(ValueError("what: \udcff")) == "ValueError: what: \\udcff"
+    assert described(Unprintable()) == (
+        "Unprintable: (its text cannot be had: __str__ raised ValueError)"
+    )
+    assert "KeyError: (its text" in described(KeyError(Unprintable()))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a\nb", "str 'a\\nb'"),
+        ([1, "x"], "list [1, 'x']"),
+        (list(range(10**6)), "list [0, 1, 2, 3"),
+        (Unprintable(), "Unprintable <Unprintable instance at"),
+        ({"y": [Unprintable()]}, "dict {'y': [<Unprintable instance at"),
+        ("x" * 10**7, "str 'xxx"),
+    ],
+)
+def test_a_value_is_shown_whatever_it_does(value: Any, said: str) -> None:
+    text = shown(value)
+    assert text.startswith(said)
+    assert len(text) < 100
