@@ -35,13 +35,13 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
     return access_headers(access_token, grpc=word == "grpc")
 
 
-def extract_access_token_from_headers(headers: Mapping[str, Any]) -> str | None:
+def extract_access_token_from_headers(headers: Mapping[str, Any] | None) -> str | None:
     """Return the token that headers of HTTP or metadata of gRPC carry; None when they carry none.
 
     Raises:
         ValueError: they hold both forms, with different tokens
     """
-    known = {str(key).lower(): value for key, value in headers.items()}
+    known = {str(key).lower(): value for key, value in (headers or {}).items()}
     tokens = [str(known[key]) for key in (ACCESS_HEADER, _GRPC_HEADER) if known.get(key)]
     if len(set(tokens)) > 1:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pytriton.exceptions import PyTritonValidationError
@@ -20,10 +20,10 @@ __all__ = [
 #: The header of HTTP that carries the token; over gRPC `triton-grpc-protocol-` stands before it.
 TRITON_ACCESS_HEADER = ACCESS_HEADER
 #: Every endpoint that can be restricted.
-VALID_TRITON_ENDPOINTS = [
+VALID_TRITON_ENDPOINTS = {
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
     "statistics", "trace", "logging",
-]  # fmt: skip
+}  # fmt: skip
 #: Those that are unless something else is said: they change the server, or tell about its users.
 DEFAULT_PROTECTED_ENDPOINTS = [
     "shared-memory", "model-repository", "statistics", "trace", "logging",
@@ -33,7 +33,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 
 @dataclass
 class TritonSecurityConfig:
-    """Which endpoints ask for the access token, and the token.
+    """Which endpoints ask for the access token, and the token. Both fields say what holds once it is made.
+
+    Every `Triton` that gets the same object asks for the same token.
 
     Args:
         access_token: letters, digits and `-._~+/=`; None: a random one of 256 bits, if anything is restricted
@@ -45,40 +47,45 @@ class TritonSecurityConfig:
     Example:
         >>> TritonSecurityConfig(restricted_endpoints=["statistics"]).restricted_endpoints
         ['statistics']
+        >>> len(TritonSecurityConfig().access_token)
+        43
     """
 
     access_token: str | None = None
-    restricted_endpoints: Sequence[str] | None = None
+    restricted_endpoints: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.restricted_endpoints, str):
             raise PyTritonValidationError(
                 f"restricted_endpoints has to be a list: [{self.restricted_endpoints!r}]."
             )
-        named = self.endpoints
-        unknown = [name for name in named if name not in VALID_TRITON_ENDPOINTS]
+        if self.restricted_endpoints is None:
+            self.restricted_endpoints = list(DEFAULT_PROTECTED_ENDPOINTS)
+        unknown = unknown_endpoints(self.endpoints)
         if unknown:
-            raise PyTritonValidationError(
-                f"Invalid endpoint names: {', '.join(map(str, unknown))}. Valid endpoints are: "
-                f"{', '.join(VALID_TRITON_ENDPOINTS)}."
-            )
+            raise PyTritonValidationError(unknown)
         if self.access_token is not None and not _TOKEN.fullmatch(str(self.access_token)):
             raise PyTritonValidationError(
                 "The access token (not shown) has to be 1 to 512 letters, digits, or `-._~+/=`."
             )
 
+        if self.access_token is None and self.endpoints:
+            self.access_token = secrets.token_urlsafe(32)
+
     @property
     def endpoints(self) -> list[str]:
-        """What is restricted."""
-        wanted = self.restricted_endpoints
-        return list(DEFAULT_PROTECTED_ENDPOINTS if wanted is None else wanted)
-
-    def token(self) -> str | None:
-        """Return the token to use: the given one, a new random one, or None when nothing asks for it."""
-        if self.access_token is not None or not self.endpoints:
-            return self.access_token
-        return secrets.token_urlsafe(32)
+        """What is restricted, in order."""
+        return list(self.restricted_endpoints or ())
 
     def __repr__(self) -> str:
         token = None if self.access_token is None else "***"
         return f"TritonSecurityConfig(access_token={token}, restricted_endpoints={self.restricted_endpoints!r})"
+
+
+def unknown_endpoints(names: Collection[str]) -> str:
+    """Say which of these names are no endpoints, and which there are; an empty text if all are."""
+    known = sorted(VALID_TRITON_ENDPOINTS)
+    unknown = [str(name) for name in names if name not in known]
+    if not unknown:
+        return ""
+    return f"Invalid endpoint names: {', '.join(unknown)}. Valid endpoints are: {', '.join(known)}."

