@@ -11,12 +11,15 @@ __all__ = [
     "DEFAULT_METRICS_PORT",
     "DEFAULT_TRITON_STARTUP_TIMEOUT_S",
     "PYTRITON_HOME",
+    "TRITON_CONTEXT_FIELD_NAME",
     "pytriton_home",
 ]
 
 DEFAULT_HTTP_PORT = 8000
 DEFAULT_GRPC_PORT = 8001
 DEFAULT_METRICS_PORT = 8002
+#: The keyword by which `@triton_context` hands over the context.
+TRITON_CONTEXT_FIELD_NAME = "triton_context"
 #: Seconds that `connect` waits for a server that somebody else starts.
 DEFAULT_TRITON_STARTUP_TIMEOUT_S = 120
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 #: What `stop` leaves a program to end in.
 _GRACE_S = 20.0
 
@@ -31,7 +33,7 @@ class ScriptThread(threading.Thread):
 
     Attributes:
         returncode: its exit code (negative: the signal that ended it), None while it runs
-        process: the subprocess.Popen object, None before the start
+        process: the psutil.Popen object (a psutil.Process, too), None before the start
 
     Example:
         >>> import sys
@@ -57,7 +59,7 @@ class ScriptThread(threading.Thread):
         self.cmd = cmd
         self.workdir = workdir
         self.returncode: int | None = None
-        self.process: subprocess.Popen[str] | None = None
+        self.process: psutil.Popen | None = None
         self._on_line = on_line or logging.getLogger(self.name).info
         self._lines: list[str] = []
         self._begun = threading.Event()
@@ -85,7 +87,7 @@ class ScriptThread(threading.Thread):
         """Be the thread."""
         try:
             # A session of its own: Ctrl-C is for this process, which then stops the program in order.
-            process = self.process = subprocess.Popen(
+            process = self.process = psutil.Popen(
                 self.cmd,
                 cwd=self.workdir,
                 stdin=subprocess.DEVNULL,
@@ -110,7 +112,8 @@ class ScriptThread(threading.Thread):
     def interrupt(self) -> None:
         """Send SIGINT, as Ctrl-C does; nothing happens when it has ended."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
         """End the program if it still runs: SIGINT, and SIGKILL to it and its children 20 s later."""

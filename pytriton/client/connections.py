@@ -16,7 +16,7 @@ from pytriton.client.failures import CallFailed, Kind, describe
 from pytriton.client.tls import TlsOptions
 from pytriton.client.url import TritonUrl
 
-__all__ = ["Connection", "aconnect", "connect"]
+__all__ = ["Connection", "aconnect", "connect", "fail"]
 
 #: tritonclient's own limits. Each call has its own deadline, which is to be the one that counts.
 _NEVER_S = 7 * 24 * 3600.0
@@ -93,7 +93,7 @@ class _Grpc:
         try:
             return self._start(method, timeout_s, arguments, headers)
         except Exception as error:
-            _fail(error)
+            fail(error)
 
     def _start(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
@@ -121,7 +121,7 @@ class _AioGrpc(_Grpc):
         try:
             return await self._start(method, timeout_s, arguments, headers)
         except Exception as error:
-            _fail(error)
+            fail(error)
 
     async def close(self) -> None:
         client = self._detach()
@@ -165,7 +165,7 @@ class _Http:
             self._drop(client)  # what is still to come must not be taken for the next answer
             raise CallFailed(Kind.TIMEOUT, "no answer within the time") from None
         except Exception as error:
-            _fail(error)
+            fail(error)
         finally:
             timer.close()
 
@@ -220,7 +220,7 @@ class _AioHttp:
             function = getattr(self._client, method)
             return await asyncio.wait_for(function(**arguments, headers=headers), timeout_s)
         except Exception as error:
-            _fail(error)
+            fail(error)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -228,7 +228,8 @@ class _AioHttp:
             await client.close()
 
 
-def _fail(error: Exception) -> NoReturn:
+def fail(error: Exception) -> NoReturn:
+    """Raise what an exception of tritonclient means; others as they are."""
     failure = describe(error)
     if failure is None:
         raise error

@@ -21,7 +21,14 @@ from pytriton.client.failures import NOT_BEGUN, CallFailed
 from pytriton.client.request import Request
 from pytriton.client.servers import Server, Servers
 from pytriton.client.steps import Call, Steps
-from pytriton.client.tensors import Outputs, decode, encode, named_inputs, restore
+from pytriton.client.tensors import (
+    Outputs,
+    decode,
+    encode,
+    named_inputs,
+    require_inputs,
+    restore,
+)
 from pytriton.client.tls import TlsOptions
 from pytriton.client.url import TritonUrl, Urls, parse_urls
 from pytriton.client.waiting import read_config, wait_for_model
@@ -206,12 +213,14 @@ class Core:
         """Check a request against the model's configuration, which must be known.
 
         Raises:
+            PyTritonClientValueError: there are no inputs, though the model takes some
             PyTritonClientInferenceServerError: the model is decoupled and the client is not, or vice versa
             PyTritonClientValueError, PyTritonClientModelDoesntSupportBatchingError, RuntimeError:
                 see `named_inputs`
         """
         config = self.config
         assert config is not None
+        require_inputs(config, request.positional, request.named)
         self._check_coupling(config)
         arrays = named_inputs(config, request.positional, request.named, sample=request.sample)
         options, module = request.options, self.servers.module

@@ -17,7 +17,16 @@ from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 
-__all__ = ["Array", "Outputs", "check_convention", "decode", "encode", "named_inputs", "restore"]
+__all__ = [
+    "Array",
+    "Outputs",
+    "check_convention",
+    "decode",
+    "encode",
+    "named_inputs",
+    "require_inputs",
+    "restore",
+]
 
 Array = npt.NDArray[Any]
 #: Name of an output -> its value.
@@ -30,6 +39,17 @@ def check_convention(positional: Sequence[Any], named: Mapping[str, Any]) -> Non
         raise PyTritonClientValueError(
             "Use either positional either keyword method arguments convention: got "
             f"{len(positional)} by position and {', '.join(sorted(named))} by name."
+        )
+
+
+def require_inputs(
+    config: TritonModelConfig, positional: Sequence[Any], named: Mapping[str, Any]
+) -> None:
+    """Raise `PyTritonClientValueError` when no input is given to a model that takes some."""
+    if config.inputs and not positional and not named:
+        names = _listed(spec.name for spec in config.inputs)
+        raise PyTritonClientValueError(
+            f"Provide input data: model {config.model_name} takes {names}."
         )
 
 
@@ -49,7 +69,7 @@ def named_inputs(
         sample: the inputs have no batch axis; it is added if the model has one
 
     Raises:
-        PyTritonClientValueError: no input, too many, or one that is no array of a type Triton has
+        PyTritonClientValueError: too many inputs, or one that is no array of a type Triton has
         PyTritonClientModelDoesntSupportBatchingError: a batch for a model without batch axis
         RuntimeError: unicode, or objects that are not bytes
     """
@@ -59,10 +79,6 @@ def named_inputs(
         )
     specs = {spec.name: spec for spec in config.inputs or ()}
     given = _by_name(config, list(specs), positional) if positional else dict(named)
-    if not given and specs:
-        raise PyTritonClientValueError(
-            f"Provide input data: model {config.model_name} takes {_listed(specs)}."
-        )
     arrays = {}
     for name, value in given.items():
         array = _checked(name, value)

@@ -1,13 +1,25 @@
-"""What a URL means, and the client of tritonclient that fits it."""
+"""What a URL means, the client of tritonclient that fits it, and waiting with such a client."""
 
 from __future__ import annotations
 
 import importlib
+import time
+from types import SimpleNamespace
 from typing import Any
 
+from pytriton.client.connections import fail
+from pytriton.client.core import DEFAULT_INIT_TIMEOUT_S, require_timeout
+from pytriton.client.servers import Server, Servers
+from pytriton.client.steps import run
 from pytriton.client.url import TritonUrl
+from pytriton.client.waiting import wait_for_model, wait_for_server
 
-__all__ = ["TritonUrl", "create_client_from_url"]
+__all__ = [
+    "TritonUrl",
+    "create_client_from_url",
+    "wait_for_model_ready",
+    "wait_for_server_ready",
+]
 
 
 def create_client_from_url(url: str, network_timeout_s: float | None = None) -> Any:
@@ -27,3 +39,80 @@ def create_client_from_url(url: str, network_timeout_s: float | None = None) -> 
     if network_timeout_s is not None and parsed.is_http:
         options = {"connection_timeout": network_timeout_s, "network_timeout": network_timeout_s}
     return module.InferenceServerClient(parsed.without_scheme, ssl=parsed.is_secure, **options)
+
+
+def wait_for_server_ready(
+    client: Any, timeout_s: float | None = None, headers: dict[str, str] | None = None
+) -> None:
+    """Wait until a server is ready.
+
+    Args:
+        client: tritonclient's, see `create_client_from_url`. Over HTTP its own time-outs limit each look
+        timeout_s: longest wait, in seconds; None is 300 s
+        headers: of every request, such as those of `create_auth_headers`
+
+    Raises:
+        PyTritonClientTimeoutError: it was not within the time
+    """
+    timeout_s = _limit(timeout_s)
+    run(wait_for_server(_servers(client, "", "", headers), timeout_s), time.sleep)
+
+
+def wait_for_model_ready(
+    client: Any,
+    model_name: str,
+    model_version: str | int | None = None,
+    timeout_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Wait until a server has a model ready.
+
+    Args:
+        client: as for `wait_for_server_ready`
+        model_name: name of the model
+        model_version: its version; None is the latest
+        timeout_s: longest wait, in seconds; None is 300 s
+        headers: of every request
+
+    Raises:
+        PyTritonClientModelUnavailableError: the server answers, but did not have it ready within the time
+        PyTritonClientTimeoutError: no server answered
+    """
+    timeout_s = _limit(timeout_s)
+    version = "" if model_version is None else str(model_version)
+    servers = _servers(client, model_name, version, headers)
+    run(wait_for_model(servers, timeout_s, None), time.sleep)
+
+
+def _limit(timeout_s: float | None) -> float:
+    require_timeout("timeout_s", timeout_s)
+    return DEFAULT_INIT_TIMEOUT_S if timeout_s is None else timeout_s
+
+
+def _servers(client: Any, name: str, version: str, headers: dict[str, str] | None) -> Servers:
+    return Servers([Server(_Given(client))], name, version, dict(headers or {}))
+
+
+class _Given:
+    """A client of tritonclient that the user has made, as a `Connection`."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.url: Any = SimpleNamespace(with_scheme="the server")  # tritonclient does not tell
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(type(self.client).__module__.rpartition(".")[0])
+
+    def call(
+        self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
+    ) -> Any:
+        if "grpc" in type(self.client).__module__:
+            arguments = {**arguments, "client_timeout": timeout_s}
+        try:
+            return getattr(self.client, method)(**arguments, headers=headers)
+        except Exception as error:
+            fail(error)
+
+    def close(self) -> None:
+        """Leave it to the user."""

@@ -15,6 +15,10 @@ asynchronous generators can all be decorated; what comes out is of the same kind
 
 from __future__ import annotations
 
+from typing import Any, Union
+
+from numpy.typing import NDArray
+
 from pytriton.decorators.batching import batch, get_inference_request_batch_size, sample
 from pytriton.decorators.context import (
     ModelConfigDict,
@@ -27,9 +31,15 @@ from pytriton.decorators.grouping import ConstantPadder, group_by_keys, group_by
 from pytriton.decorators.inputs import fill_optionals, first_value, pad_batch, triton_context
 from pytriton.decorators.outputs import convert_output
 from pytriton.decorators.wrapping import Kind, kind_of
+from pytriton.proxy.types import Request
 
 __all__ = [
     "ConstantPadder",
+    "InferenceRequest",
+    "InferenceRequests",
+    "InferenceResult",
+    "InferenceResults",
+    "InputNames",
     "Kind",
     "ModelConfigDict",
     "TritonContext",
@@ -48,3 +58,10 @@ __all__ = [
     "set_triton_context",
     "triton_context",
 ]
+
+# For annotations of callables, and of decorators of one's own.
+InputNames = list[str]
+InferenceRequest = Union[Request, dict[str, NDArray[Any]]]
+InferenceRequests = list[InferenceRequest]
+InferenceResult = dict[str, NDArray[Any]]
+InferenceResults = list[InferenceResult]

@@ -6,7 +6,8 @@ each keeps its own configuration as well, found by the callable. A worker that i
 current configuration for its thread (`serve_in_thread`).
 
 PyTriton keeps the context in an attribute ``__triton_context__`` of the callable or of the object
-that has the method. Code that sets it itself is honoured: the attribute wins.
+that has the method. Code that sets it itself is honoured: the attribute wins, whatever it holds and
+whichever layer of a stack of decorators has it, the undecorated function included.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from pytriton.exceptions import PyTritonRuntimeError
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = [
@@ -96,23 +97,20 @@ class TritonContext:
         model_configs: configuration of every callable known in this process
     """
 
-    def __init__(self, current: TritonModelConfig | None = None) -> None:
-        self.model_configs = ModelConfigDict()
-        self._current = current
+    def __init__(self, model_configs: ModelConfigDict | None = None) -> None:
+        self.model_configs = ModelConfigDict() if model_configs is None else model_configs
+        self._current: TritonModelConfig | None = None
 
     @property
     def model_config(self) -> TritonModelConfig:
         """Configuration of the model being served.
 
         Raises:
-            PyTritonRuntimeError: no model is being served in this process
+            PyTritonValidationError: no model is being served in this process
         """
         found = self.find()
         if found is None:
-            raise PyTritonRuntimeError(
-                "There is no model configuration here: the callable is not being served. In tests, "
-                "call pytriton.decorators.set_triton_context(callable, TritonModelConfig(...))."
-            )
+            raise _unbound()
         return found
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
@@ -172,26 +170,52 @@ def forget(callable_: Callable[..., Any], model_config: TritonModelConfig) -> No
         del _process_context.model_configs[callable_]
 
 
+def _unbound() -> PyTritonValidationError:
+    return PyTritonValidationError(
+        "There is no model configuration here: the callable is not being served. Bind it to a "
+        "Triton, or register it. In tests, call "
+        "pytriton.decorators.set_triton_context(callable, TritonModelConfig(...))."
+    )
+
+
+def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
+    """Return the context that was set by hand, whatever it is, else that of this process."""
+    owners = (wrapped,) if instance is None else (instance, wrapped)
+    for owner in owners:
+        layer: Any = owner
+        while layer is not None:
+            context = getattr(layer, CONTEXT_ATTRIBUTE, None)
+            if context is not None:
+                return context
+            # All layers of a stack are functions.
+            layer = layer.__dict__.get("__wrapped__") if inspect.isfunction(layer) else None
+    return _process_context
+
+
 def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None) -> TritonContext:
     """Context for a decorated callable; for custom decorators.
 
     Args:
         wrapped: the function that is decorated
         instance: the object whose method it is, if any
+
+    Raises:
+        PyTritonValidationError: the callable is not being served, and nobody has set a context
     """
-    if instance is not None:
-        context = getattr(instance, CONTEXT_ATTRIBUTE, None)
-        if isinstance(context, TritonContext):
-            return context
-    context = getattr(wrapped, CONTEXT_ATTRIBUTE, None)
-    return context if isinstance(context, TritonContext) else _process_context
+    context: TritonContext = _context_of(wrapped, instance)
+    if context is _process_context and find_model_config(wrapped, instance) is None:
+        raise _unbound()
+    return context
 
 
 def find_model_config(
     wrapped: Callable[..., Any], instance: Any | None = None
 ) -> TritonModelConfig | None:
     """Like `get_model_config`, but None where no model is being served."""
-    context = get_triton_context(wrapped, instance)
+    context = _context_of(wrapped, instance)
+    if not isinstance(context, TritonContext):  # a test's, say
+        found: TritonModelConfig | None = getattr(context, "model_config", None)
+        return found
     if instance is None:
         return context.find(wrapped)
     # One object may serve several models with several methods: the method decides, then the object.
@@ -207,7 +231,9 @@ def get_model_config(wrapped: Callable[..., Any], instance: Any | None = None) -
         instance: the object whose method it is, if any
 
     Raises:
-        PyTritonRuntimeError: no model is being served in this process
+        PyTritonValidationError: no model is being served in this process
     """
     found = find_model_config(wrapped, instance)
-    return get_triton_context(wrapped, instance).model_config if found is None else found
+    if found is None:
+        raise _unbound()
+    return found

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
 from pytriton.decorators.batching import get_inference_request_batch_size
-from pytriton.decorators.context import find_model_config, get_triton_context
-from pytriton.decorators.grouping import require_keys, row_keys
+from pytriton.decorators.context import CONTEXT_ATTRIBUTE, find_model_config, get_triton_context
+from pytriton.decorators.grouping import row_keys
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
@@ -21,7 +22,7 @@ from pytriton.proxy.types import Request
 __all__ = ["fill_optionals", "first_value", "pad_batch", "triton_context"]
 
 _Array = NDArray[Any]
-_SPECIAL_KEYS = ("triton_context", "__triton_context__")
+_SPECIAL_KEYS = (TRITON_CONTEXT_FIELD_NAME, CONTEXT_ATTRIBUTE)
 
 
 def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -57,8 +58,8 @@ def first_value(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Hand over one value in place of a batch of equal ones. Stands below ``@batch``.
 
-    An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``; an input that
-    the requests left out is left out.
+    An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``. A key that is not
+    among the inputs is passed over: the requests left it out, or the model does not have it.
 
     Args:
         keys: names of the inputs
@@ -66,7 +67,7 @@ def first_value(
         strict: all rows have to be equal
 
     Raises:
-        PyTritonBadParameterError: a key is reserved; when called: the model has no such input
+        PyTritonBadParameterError: a key is reserved
         PyTritonRuntimeError: when called: rows differ, or the model does not batch
     """
     for key in keys:
@@ -82,6 +83,9 @@ def triton_context(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 
     ``triton_context.model_config`` is the configuration of the model being served, and
     ``triton_context.model_configs[callable]`` that of a callable of this process.
+
+    Raises (when called):
+        PyTritonValidationError: the callable is not being served, and nobody has set a context
     """
     return decorate(wrapped, _HandOverContext())
 
@@ -196,7 +200,6 @@ class _FirstValue(Adapter):
                 f"The @first_value decorator can only be used with a batching model; "
                 f"{config.model_name!r} has batching=False."
             )
-        require_keys("first_value", self.keys, kwargs, wrapped, args)
         unpacked = {key: self._first(key, kwargs[key]) for key in self.keys if key in kwargs}
         return [(args, {**kwargs, **unpacked})], only
 
@@ -215,4 +218,4 @@ class _FirstValue(Adapter):
 class _HandOverContext(Adapter):
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         context = get_triton_context(wrapped, args[0] if args else None)
-        return [(args, {**kwargs, "triton_context": context})], only
+        return [(args, {**kwargs, TRITON_CONTEXT_FIELD_NAME: context})], only

@@ -68,7 +68,7 @@ class Adapter:
         """Say what to call and how to merge the results.
 
         Args:
-            wrapped: the callable under this decorator
+            wrapped: the decorated callable; by it the model's configuration is found
             args: positional arguments: the method's object, if any, then the list of requests, if
                 this decorator stands above ``@batch``
             kwargs: inputs by name, if it stands below
@@ -159,13 +159,10 @@ def _plan(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Plan:
-    attributes = wrapper.__dict__
-    if CONTEXT_ATTRIBUTE in attributes:
-        # A context set on the outermost layer by hand is meant for the whole stack.
-        inner_attributes = getattr(wrapped, "__dict__", None)
-        if inspect.isfunction(wrapped) and inner_attributes is not None:
-            inner_attributes[CONTEXT_ATTRIBUTE] = attributes[CONTEXT_ATTRIBUTE]
-    return adapter.plan(wrapped, args, kwargs)
+    if CONTEXT_ATTRIBUTE in wrapper.__dict__ and inspect.isfunction(wrapped):
+        # A context that was set on the outer layer by hand is meant for those below it, too.
+        wrapped.__dict__[CONTEXT_ATTRIBUTE] = wrapper.__dict__[CONTEXT_ATTRIBUTE]
+    return adapter.plan(wrapper, args, kwargs)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""`Request`: one client request, as an undecorated inference callable sees it."""
+"""`Request`: one client request, as an undecorated inference callable sees it; `Response`: its answer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,54 @@ from pytriton.proxy.telemetry import get_telemetry_tracer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Request"]
+__all__ = ["Request", "Requests", "Response", "Responses"]
+
+
+class _Named(MutableMapping[str, "NDArray[Any]"]):
+    """Arrays by name. They compare by identity: comparing by value would have to compare arrays."""
+
+    __slots__ = ()
+
+    data: dict[str, NDArray[Any]]
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.data[name]
+
+    def __setitem__(self, name: str, value: NDArray[Any]) -> None:
+        self.data[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.data[name]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data
+
+    def keys(self) -> KeysView[str]:
+        """Their names."""
+        return self.data.keys()
+
+    def items(self) -> ItemsView[str, NDArray[Any]]:
+        """Pairs of name and array."""
+        return self.data.items()
+
+    def values(self) -> ValuesView[NDArray[Any]]:
+        """The arrays."""
+        return self.data.values()
 
 
 # A plain __init__ and __slots__ instead of generated ones: one of these is built per request on the
-# hot path, and dataclass(slots=True) does not exist on Python 3.9. Comparing by value would have to
-# compare arrays, so requests compare by identity.
+# hot path, and dataclass(slots=True) does not exist on Python 3.9.
 @dataclass(init=False, eq=False)
-class Request(MutableMapping[str, "NDArray[Any]"]):
+class Request(_Named):
     """Inputs of one client request; behaves as a mapping from input name to array.
 
     It is not a dict: ``{**request}`` works, ``isinstance(request, dict)`` is False.
@@ -61,39 +101,6 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
         self.span = span
         self.requested_output_names = requested_output_names
 
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.data[name]
-
-    def __setitem__(self, name: str, value: NDArray[Any]) -> None:
-        self.data[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self.data[name]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.data
-
-    def keys(self) -> KeysView[str]:
-        """Input names."""
-        return self.data.keys()
-
-    def items(self) -> ItemsView[str, NDArray[Any]]:
-        """Pairs of input name and array."""
-        return self.data.items()
-
-    def values(self) -> ValuesView[NDArray[Any]]:
-        """Input arrays."""
-        return self.data.values()
-
     def is_cancelled(self) -> bool:
         """Whether the client has gone, or has given up: its answer is not needed any more.
 
@@ -124,3 +131,21 @@ class Request(MutableMapping[str, "NDArray[Any]"]):
             span_name, context=context, attributes=attributes or None
         ) as span:
             yield span
+
+
+@dataclass(eq=False)
+class Response(_Named):
+    """Outputs of one request: what a callable may return in place of a dict.
+
+    Args:
+        data: output name -> array, with the batch axis first if the model batches
+    """
+
+    __slots__ = ("data",)
+
+    data: dict[str, NDArray[Any]]
+
+
+#: What an undecorated callable takes and returns.
+Requests = list[Request]
+Responses = list[Response]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _REPOSITORY = "--model-repository="
 #: Between two looks for a server that is still to come: nobody tells when one listens.
 _LOOK_S = 0.2
+#: Seconds within which a server that is well says that it lives.
+_ANSWER_S = 5.0
 #: The end of the server is an event; whether it is to be watched still is looked at this often.
 _WATCH_MS = 1000
 
@@ -93,6 +95,31 @@ class RemoteTriton(TritonBase):
             self._forget_served()
         self._take_out(client, mine)
         return True
+
+    def is_alive(self) -> bool:
+        """Whether the server runs and every model that is served from here has a worker, or will have again.
+
+        While this is not connected, the server is asked.
+        """
+        return super().is_alive() if self.is_connected() else self._answers()
+
+    def _answers(self) -> bool:
+        from pytriton.client.auth import create_auth_headers
+        from pytriton.client.connections import connect
+        from pytriton.client.failures import CallFailed
+
+        headers = {}
+        if self._access_token is not None:
+            headers = create_auth_headers(
+                self._access_token, "grpc" if self._url.is_grpc else "http"
+            )
+        connection = connect(self._url, None)
+        try:
+            return bool(connection.call("is_server_live", _ANSWER_S, {}, headers))
+        except CallFailed:
+            return False
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """As `stop`."""

@@ -182,7 +182,9 @@ def test_the_response_cache_answers(triton: Triton) -> None:
 
 def test_a_remote_object_binds_into_it(triton: Triton) -> None:
     """Models go when it is closed, the server and the others stay; its token was found."""
-    with RemoteTriton(triton.http_url) as remote:
+    remote = RemoteTriton(triton.http_url)
+    assert (remote.is_alive(), remote.is_connected()) == (True, False)
+    with remote:
         remote.bind("guest", double, X, X, config=BATCHING)
         assert remote.is_alive()
         assert remote.get_access_token() == triton.get_access_token()
@@ -210,6 +212,7 @@ def test_a_remote_object_takes_the_place_of_a_model(triton: Triton) -> None:
 
 def test_a_remote_object_serves_until_it_is_closed(triton: Triton) -> None:
     remote = RemoteTriton(triton.grpc_url, access_token=triton.get_access_token())
+    assert remote.is_alive()
     remote.bind("served", double, X, X, config=BATCHING)
     serving = threading.Thread(target=remote.serve)
     serving.start()

@@ -162,6 +162,8 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_nobody_listens_where_a_remote_object_looks() -> None:
     remote = RemoteTriton("127.0.0.1:9")
+    assert not remote.is_alive()
+    assert not RemoteTriton("grpc://127.0.0.1:9").is_alive()
     remote._timeout_s = 0.0
     with pytest.raises(TimeoutError, match="Triton Inference Server is not ready after timeout"):
         remote.connect()

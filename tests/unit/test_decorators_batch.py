@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,21 @@ from hypothesis import strategies as st
 
 from pytriton.decorators import (
     Kind,
+    ModelConfigDict,
     TritonContext,
     batch,
     convert_output,
+    first_value,
     get_inference_request_batch_size,
     get_model_config,
+    get_triton_context,
     kind_of,
     sample,
     set_triton_context,
+    triton_context,
 )
 from pytriton.decorators.batching import gather, split
-from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
@@ -421,14 +426,84 @@ def test_a_context_attribute_set_by_hand_wins_in_the_whole_stack() -> None:
     assert list(model.negated(requests_of(1))[0]) == ["mine"]
 
 
+def _answer(x: Any) -> list[Any]:
+    return [x]
+
+
+class _Callable:
+    def __call__(self, x: Any) -> list[Any]:
+        return [x]
+
+    def method(self, x: Any) -> list[Any]:
+        return [x]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: functools.partial(_answer),
+        _Callable,
+        lambda: _Callable().method,
+        lambda: lambda x: [x],
+    ],
+)
+def test_a_context_set_by_hand_holds_above_a_callable_of_any_kind(make: Any) -> None:
+    """Also above those that cannot have the attribute themselves."""
+    infer = batch(first_value("absent")(make()))
+    infer.__triton_context__ = TritonContext()  # type: ignore[attr-defined]
+    infer.__triton_context__.model_configs[infer] = config("mine")  # type: ignore[attr-defined]
+    set_triton_context(_answer, config("served"))
+    assert list(infer(requests_of(1))[0]) == ["mine"]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_context_set_by_hand_holds_wherever_in_the_stack_it_is_set(layer: int) -> None:
+    def answer(x: Any) -> list[Any]:
+        return [x]
+
+    middle = first_value("absent")(answer)
+    infer = batch(middle)
+    context = TritonContext()
+    context.model_configs[infer] = config("mine")
+    layers: list[Any] = [answer, middle, infer]
+    layers[layer].__triton_context__ = context
+    set_triton_context(infer, config("served"))
+    assert list(infer(requests_of(1))[0]) == ["mine"]
+    assert get_triton_context(infer) is context
+
+
+def test_a_context_set_by_hand_is_handed_over_whatever_it_is() -> None:
+    """A test of a model may have a stand-in."""
+    seen = []
+
+    @batch
+    @triton_context
+    def infer(x: Any, triton_context: Any) -> list[Any]:
+        seen.append(triton_context)
+        return [x]
+
+    stand_in = SimpleNamespace(model_config=config("mine"))
+    infer.__triton_context__ = stand_in  # type: ignore[attr-defined]
+    assert list(infer(requests_of(1))[0]) == ["mine"]
+    assert seen == [stand_in]
+
+
+def test_a_context_may_be_made_with_its_configurations() -> None:
+    configs = ModelConfigDict()
+    configs[_answer] = config("mine")
+    assert TritonContext(configs).model_configs is configs
+    assert TritonContext(model_configs=configs).model_config is configs[_answer]
+
+
 def test_helpers_of_custom_decorators() -> None:
     def infer(requests: Any) -> Any:
         return requests
 
     assert get_inference_request_batch_size(requests_of(3)[0]) == 3
     assert convert_output([1, 2], model_config=config("a", "b")) == {"a": 1, "b": 2}
-    with pytest.raises(PyTritonRuntimeError, match="not being served"):
-        get_model_config(infer)
+    for helper in (get_model_config, get_triton_context):
+        with pytest.raises(PyTritonValidationError, match="not being served"):
+            helper(infer)
     served = config("y")
     set_triton_context(infer, served)
     assert get_model_config(infer) is served

@@ -23,7 +23,11 @@ from pytriton.decorators import (
     set_triton_context,
     triton_context,
 )
-from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
+from pytriton.exceptions import (
+    PyTritonBadParameterError,
+    PyTritonRuntimeError,
+    PyTritonValidationError,
+)
 from pytriton.model_config import DynamicBatcher, TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
@@ -251,6 +255,15 @@ def test_first_value_can_keep_the_row() -> None:
     assert answers(infer([request(1, k=5)])) == [2]
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_first_value_passes_over_what_is_no_input(served: bool) -> None:
+    """An input that the requests left out, and a key that the model does not declare."""
+    infer = batch(first_value("k", "kk")(lambda x: {"y": x}))
+    if served:
+        set_triton_context(infer, CONFIG)
+    assert answers(infer([request(1), request(2)])) == [1, 2]
+
+
 def test_first_value_refuses_different_values_unless_told_otherwise() -> None:
     requests = [request(1, k=5), request(2, k=6)]
     with pytest.raises(PyTritonRuntimeError, match="values of input 'k' differ"):
@@ -304,10 +317,19 @@ def test_triton_context_has_the_model_config_both_ways() -> None:
     assert answers(infer([request(1)])) == [16]
 
 
-def test_triton_context_says_when_nothing_is_served() -> None:
-    infer = batch(triton_context(lambda x, triton_context: triton_context.model_config))
-    with pytest.raises(PyTritonRuntimeError, match="not being served"):
+def test_triton_context_of_what_is_not_served_is_an_error() -> None:
+    """Whether or not the callable looks at it; and it is not called."""
+    calls = []
+
+    @batch
+    @triton_context
+    def infer(x: Any, triton_context: TritonContext) -> dict[str, Any]:
+        calls.append(x)
+        return {"y": x}
+
+    with pytest.raises(PyTritonValidationError, match="not being served"):
         infer([request(1)])
+    assert calls == []
 
 
 class Model:

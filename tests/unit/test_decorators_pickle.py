@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from pytriton.declaration import declaration_of
-from pytriton.decorators import batch, fill_optionals, first_value, group_by_values, sample
+from pytriton.decorators import (
+    batch,
+    fill_optionals,
+    first_value,
+    group_by_values,
+    sample,
+    set_triton_context,
+)
+from pytriton.model_config import TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
 
@@ -126,7 +134,8 @@ def test_round_trip_from_the_main_module_of_another_process(tmp_path: Path) -> N
         *stream(requests),
     ):
         assert [float(response["y"][0, 0]) for response in responses] == [3, 3]
-    assert [float(response["OUTPUT_1"][0, 0]) for response in model(requests)] == [3, 3]
+    set_triton_context(model, TritonModelConfig("m", outputs=[TensorSpec("z", np.float32, (1,))]))
+    assert [float(response["z"][0, 0]) for response in model(requests)] == [3, 3]
     declared = declaration_of(function)
     assert declared is not None
     assert declared.name == "function"

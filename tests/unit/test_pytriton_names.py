@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from importlib import import_module
+from typing import get_type_hints
 
 import pytest
 
+from pytriton import constants
 from pytriton.client import exceptions as client_exceptions
+from pytriton.decorators import InferenceRequests, InferenceResults, InputNames
 from pytriton.model_config import DeviceKind, TimeoutAction
+from pytriton.proxy.types import Request, Requests, Response, Responses
 
 #: Module -> names that PyTriton's documents and examples import from it.
 NAMES = {
@@ -18,11 +22,16 @@ NAMES = {
     "search_warning_on_too_verbose_log_level verify_docker_image_in_readme_same_as_tested",
     "pytriton.client": "AsyncioDecoupledModelClient AsyncioModelClient DecoupledModelClient "
     "FuturesModelClient ModelClient",
+    "pytriton.client.client": "AsyncioDecoupledModelClient AsyncioModelClient BaseModelClient "
+    "DecoupledModelClient FuturesModelClient ModelClient",
+    "pytriton.client.utils": "create_client_from_url wait_for_model_ready wait_for_server_ready",
     "pytriton.client.auth": "create_auth_headers extract_access_token_from_headers",
     "pytriton.client.exceptions": "PyTritonClientError PyTritonClientTimeoutError",
     "pytriton.client.warnings": "NotSupportedTimeoutWarning",
-    "pytriton.constants": "DEFAULT_GRPC_PORT DEFAULT_HTTP_PORT DEFAULT_METRICS_PORT PYTRITON_HOME",
-    "pytriton.decorators": "ConstantPadder ModelConfigDict TritonContext batch convert_output "
+    "pytriton.constants": "DEFAULT_GRPC_PORT DEFAULT_HTTP_PORT DEFAULT_METRICS_PORT PYTRITON_HOME "
+    "TRITON_CONTEXT_FIELD_NAME",
+    "pytriton.decorators": "ConstantPadder InferenceRequest InferenceRequests InferenceResult "
+    "InferenceResults InputNames ModelConfigDict TritonContext batch convert_output "
     "fill_optionals first_value get_inference_request_batch_size get_model_config "
     "get_triton_context group_by_keys group_by_values pad_batch sample triton_context",
     "pytriton.exceptions": "PyTritonBadParameterError PyTritonError PyTritonInvalidOperationError "
@@ -39,7 +48,7 @@ NAMES = {
     "pytriton.model_config.triton_model_config": "DeviceKind DynamicBatcher QueuePolicy "
     "ResponseCache TensorSpec TimeoutAction TritonModelConfig",
     "pytriton.proxy.telemetry": "get_telemetry_tracer set_telemetry_tracer",
-    "pytriton.proxy.types": "Request",
+    "pytriton.proxy.types": "Request Requests Response Responses",
     "pytriton.triton": "DEFAULT_PROTECTED_ENDPOINTS DefaultTritonLifecyclePolicy RemoteTriton "
     "TRITON_ACCESS_HEADER Triton TritonConfig TritonLifecyclePolicy TritonSecurityConfig "
     "VALID_TRITON_ENDPOINTS VertextAILifecyclePolicy",
@@ -51,6 +60,24 @@ NAMES = {
 def test_modules_have_pytritons_names(module: str) -> None:
     found = import_module(module)
     assert [name for name in NAMES[module].split() if not hasattr(found, name)] == []
+
+
+def test_types_may_be_looked_at_while_a_program_runs() -> None:
+    """As frameworks do that read the annotations of a callable."""
+
+    def infer(requests: InferenceRequests, names: InputNames) -> InferenceResults:
+        return [dict(request) for request in requests]
+
+    def undecorated(requests: Requests) -> Responses:
+        return [Response(request.data) for request in requests]
+
+    for function in (infer, undecorated):
+        assert set(get_type_hints(function)) >= {"requests", "return"}
+    assert get_type_hints(undecorated)["requests"] == list[Request]
+
+
+def test_the_name_of_the_context_is_that_of_the_keyword() -> None:
+    assert constants.TRITON_CONTEXT_FIELD_NAME == "triton_context"
 
 
 def test_enumerations_have_tritons_members() -> None:

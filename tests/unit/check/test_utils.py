@@ -58,6 +58,9 @@ def test_the_end_of_the_block_interrupts_what_still_runs() -> None:
         eventually(lambda: "up" in script.output, "it is up")
         assert script.is_alive()
         assert script.returncode is None
+        assert isinstance(script.process, psutil.Process)
+        assert script.process.children() == []
+    script.interrupt()  # nothing happens
     assert script.returncode == -signal.SIGINT or "KeyboardInterrupt" in script.output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def ask(*inputs: Any, **named: Any) -> Any:
 def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> None:
     with pytest.raises(PyTritonClientValueError, match=said):
         ask(*inputs, **named)
+
+
+@pytest.mark.parametrize(
+    ("client", "config"),
+    [
+        (ModelClient, CONFIG),
+        (ModelClient, replace(CONFIG, batching=False)),
+        (ModelClient, replace(CONFIG, decoupled=True)),
+        (DecoupledModelClient, replace(CONFIG, decoupled=True, batching=False)),
+    ],
+)
+def test_missing_inputs_are_told_before_all_that_may_be_wrong_besides(
+    client: Any, config: TritonModelConfig
+) -> None:
+    asking = client("grpc://127.0.0.1:1", MODEL, model_config=config, ensure_model_is_ready=False)
+    with asking, pytest.raises(PyTritonClientValueError, match="Provide input data"):
+        asking.infer_batch()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,12 @@ from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
     PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
+    PyTritonClientValueError,
+)
+from pytriton.client.utils import (
+    create_client_from_url,
+    wait_for_model_ready,
+    wait_for_server_ready,
 )
 
 X = np.ones(2, np.float32)
@@ -226,6 +232,27 @@ def test_a_server_that_comes_later(scheme: str) -> None:
     with fake_triton(scheme, port=port):
         thread.join(60)
     assert results == [1]
+
+
+def test_waiting_with_a_client_of_tritonclient(fake: FakeTriton) -> None:
+    fake.knows = False
+    with create_client_from_url(fake.url) as client:
+        wait_for_server_ready(client, timeout_s=60, headers={"triton-access-token": "t"})
+        assert fake.received[-1].headers["triton-access-token"] == "t"
+        with pytest.raises(PyTritonClientModelUnavailableError, match=r"model fake/2 .* unknown"):
+            wait_for_model_ready(client, MODEL, "2", timeout_s=0.1)
+        fake.knows = True
+        wait_for_model_ready(client, MODEL, timeout_s=60)
+
+
+def test_waiting_in_vain_with_a_client_of_tritonclient(nobody: str) -> None:
+    with create_client_from_url(nobody) as client:
+        with pytest.raises(PyTritonClientTimeoutError, match="server to be ready timed out"):
+            wait_for_server_ready(client, 0.1)
+        with pytest.raises(PyTritonClientTimeoutError, match="model m/<latest>"):
+            wait_for_model_ready(client, "m", timeout_s=0.1)
+        with pytest.raises(PyTritonClientValueError, match="timeout_s must be a number"):
+            wait_for_server_ready(client, -1)
 
 
 def test_closing_ends_a_wait(fake: FakeTriton) -> None:

@@ -15,7 +15,7 @@ from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.lane import Lane
 from pytriton.ipc.lane_messages import BatchDone, RequestRef, TensorRef
 from pytriton.ipc.tensors import Array
-from pytriton.proxy.types import Request
+from pytriton.proxy.types import Request, Response
 from pytriton.worker.results import Output, ResultError, ResultWriter
 
 Lanes = tuple[Lane, Lane]
@@ -83,9 +83,10 @@ def test_one_response_per_request_in_order(lanes: Lanes) -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_any_sequence_of_mappings_will_do(lanes: Lanes, kind: type[Any]) -> None:
-    result = Request({"y": np.ones((1, 1), np.float32)})
-    (answer,) = responses(lanes, kind([result]), [request()], writer())
-    assert answer["y"].tolist() == [[1.0]]
+    for mapping in (dict, Request, Response):
+        result = mapping({"y": np.ones((1, 1), np.float32)})
+        (answer,) = responses(lanes, kind([result]), [request()], writer())
+        assert answer["y"].tolist() == [[1.0]]
 
 
 def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
