@@ -1,0 +1,50 @@
+"""What a state directory cannot do is a failure for whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from pytriton.dispatcher.kept_models import KeptModels, finish
+from pytriton.dispatcher.store import Entry, Store, StoreError, Unfinished
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class FullDisk:
+    """A store, and what it has begun to write, where nothing works any more."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*arguments: object, **options: object) -> None:
+            raise StoreError(f"{name}: no space left on device")
+
+        return refuse
+
+    spec = payloads = registered_at = None
+
+
+_STORE = cast(Store, FullDisk())
+
+
+@pytest.mark.parametrize("what", ["write", "previous", "remove"])
+def test_what_the_store_refuses_is_told_to_who_asked(what: str) -> None:
+    kept = KeptModels(_STORE)
+    doing: dict[str, Callable[[], Awaitable[object]]] = {
+        "write": lambda: kept.write(cast(Entry, FullDisk())),
+        "previous": lambda: kept.previous("m"),
+        "remove": lambda: kept.remove("m"),
+    }
+
+    async def ask() -> None:
+        await doing[what]()
+
+    with pytest.raises(RemoteFailure, match=f"{what}: no space left") as caught:
+        asyncio.run(ask())
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+
+
+def test_what_cannot_be_made_to_count_is_told_too() -> None:
+    with pytest.raises(RemoteFailure, match="finish: no space left"):
+        finish(cast(Unfinished, FullDisk()), keep_previous=True)

@@ -1,0 +1,61 @@
+"""Requests that lack an input that their model needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytriton.ipc.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton.worker.required import RequiredInputs, complete, with_faults
+
+_CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
+
+
+def request(*names: str) -> RequestRef:
+    return RequestRef([TensorRef(name, "FP32", [1], 0, 0, 4) for name in names], "", [])
+
+
+def test_without_optional_inputs_tritons_count_is_enough() -> None:
+    required = RequiredInputs("m", {"input": [{"name": "a"}, {"name": "b"}]})
+    assert required.names == []
+    assert required.lacking(Batch(1, [request("b", "b")])) is None
+
+
+def test_a_batch_in_which_all_is_there_has_no_fault() -> None:
+    required = RequiredInputs("m", _CONFIG)
+    assert required.lacking(Batch(1, [request("a"), request("b", "a")])) is None
+
+
+@pytest.mark.parametrize(("given", "told"), [(["b"], "it has `b`."), ([], "it has none.")])
+def test_who_lacks_an_input_is_told_which_and_what_it_has(given: list[str], told: str) -> None:
+    faults = RequiredInputs("m", _CONFIG).lacking(Batch(1, [request("a"), request(*given)]))
+    assert faults is not None
+    assert faults[0] is None
+    assert faults[1] is not None
+    assert "lacks the input `a` of model `m`" in faults[1]
+    assert faults[1].endswith(told)
+
+
+def test_the_others_are_served_and_the_answers_are_in_order() -> None:
+    faults = ["first is wrong", None, "third is wrong", None]
+    batch = Batch(7, [request("b"), request("a"), request("b"), request("a", "b")])
+    assert complete(batch, faults) == Batch(7, [batch.requests[1], batch.requests[3]])
+    two, four = ResponseRef([]), ResponseRef([], "four's own error")
+    answer = with_faults(BatchDone(7, [two, four]), faults)
+    wrong = [ResponseRef([], "first is wrong"), ResponseRef([], "third is wrong")]
+    assert answer == BatchDone(7, [wrong[0], two, wrong[1], four])
+
+
+def test_when_the_rest_of_the_batch_fails_each_has_its_own_reason() -> None:
+    answer = with_faults(BatchFailed(7, "the callable failed"), ["lacks a", None])
+    assert answer == BatchDone(
+        7, [ResponseRef([], "lacks a"), ResponseRef([], "the callable failed")]
+    )
