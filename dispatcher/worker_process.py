@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -10,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from pytriton.dispatcher.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.control import Peer
@@ -22,6 +25,8 @@ from pytriton.ipc.calls import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge
 
+_log = structlog.get_logger(__name__)
+
 #: Of the daemon's own environment, what a worker gets when its registrant did not send it.
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
 #: What a hung worker prints of each thread when it is told to print its stacks (faulthandler).
@@ -30,6 +35,10 @@ _STACK = b"(most recent call first)"
 _STACKS_S = 10.0
 #: What a hung worker gets to end in, after SIGTERM; few do.
 _HUNG_GRACE_S = 0.5
+#: How long an idle worker may take to notice SIGTERM: more than it waits for a core on a machine that is overloaded.
+_DEAF_S = 5.0
+#: Between two looks at what it does: a page of memory tells nobody that it changes.
+_LOOK_S = 0.25
 #: Of its last lines, those that are kept after its end.
 _LINES_KEPT = 20
 
@@ -153,9 +162,7 @@ class WorkerProcess(Worker):
 
     async def end_after_batch(self) -> None:
         """Ask the worker to end, and wait until it has, however long its batch takes."""
-        if self.alive:
-            os.kill(self.pid, signal.SIGTERM)
-        await asyncio.shield(self.exited)
+        await self._ask_to_end(math.inf)
         await self.stop(0)
 
     async def end_hung(self, why: str) -> None:
@@ -179,9 +186,39 @@ class WorkerProcess(Worker):
 
     async def stop(self, grace_s: float) -> None:
         """End the process; its lanes end with it."""
-        await self._child.stop(grace_s)
+        if grace_s > 0:
+            await self._ask_to_end(grace_s)
+        await self._child.stop(0)
         self.lane_path.unlink(missing_ok=True)
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
+
+    async def _ask_to_end(self, grace_s: float) -> None:
+        """Send SIGTERM and wait for the end, at most `grace_s`.
+
+        One that is idle and does not take notice is not waited for: its callable ignores the signal, or has put
+        a handler of its own in the place of ours.
+        """
+        if not self.alive:
+            return
+        os.kill(self.pid, signal.SIGTERM)
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        deadline, deaf_at = now + grace_s, now + _DEAF_S
+        while self.alive and now < min(deadline, deaf_at):
+            await asyncio.wait([self.exited], timeout=min(_LOOK_S, deadline - now))
+            now = clock()
+            if self.alive:
+                reading = self.gauge.read()
+                if reading.ending or not reading.idle:
+                    deaf_at = now + _DEAF_S
+        if self.alive and now >= deaf_at:
+            _log.warning(
+                "a worker takes no notice of SIGTERM and is killed: its callable, or a library of its, ignores or "
+                "handles that signal itself",
+                model=self._spec.name,
+                worker=self.name,
+                worker_pid=self.pid,
+            )
 
     async def _drained(self) -> None:
         await self._child.drained()

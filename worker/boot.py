@@ -35,9 +35,18 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+    from pytriton.worker.ending import end_in_time
     from pytriton.worker.process import run
 
-    return run(endpoint, worker, int(parent_pid), int(gauge_fd))
+    code = 1
+    try:
+        code = run(endpoint, worker, int(parent_pid), int(gauge_fd))
+    except SystemExit as end:  # of the callable
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        end_in_time(code)
+    return code
 
 
 def _importable(module: str) -> bool:

@@ -230,6 +230,7 @@ class Loop:
                 self._drop(next(iter(self._lanes.values())))
 
     def _told_to_end(self) -> None:
+        self._gauge.told_to_end()
         self._stopping = True
 
     def _let_go(self) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
+import select
+import socket
 import sys
 import threading
 from collections.abc import Coroutine
@@ -65,12 +67,15 @@ class PythonStreamLoop(Loop):
         self._events: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._withdrawals = Withdrawals()
+        #: Ends the lanes' thread.
+        self._woken, self._waker = socket.socketpair()
 
     def run(self, told_to_end: int) -> None:
         """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._watch(told_to_end, self._told_to_end)
+        self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
         if isinstance(metrics, WorkerHost):
             metrics.on_metric(self._send_metrics)
@@ -82,9 +87,14 @@ class PythonStreamLoop(Loop):
             if not self.unrecoverable:
                 self.changed.wait_for(lambda: not self._streams)
             self._closing = True
+        self._waker.send(b"\0")
+        lanes.join()  # what it waits on must not be closed meanwhile
+        with self.changed:
             for fd in list(self._handlers):
                 self._unwatch(fd)
             self.close()
+        self._woken.close()
+        self._waker.close()
 
     # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
 
@@ -92,10 +102,7 @@ class PythonStreamLoop(Loop):
         with self.changed:
             self._control_messages()
         while not self._closing:
-            try:
-                awake = [fd for fd, _ in self._poll.poll()]
-            except ValueError:  # closed meanwhile
-                return
+            awake = [fd for fd, _ in self._poll.poll()]
             with self.changed:
                 for fd in awake if not self._closing else ():
                     if fd in self._handlers:

@@ -4,7 +4,7 @@ The dispatcher makes the page (a memfd) and hands it to the worker when it start
 writes it around every batch, four stores; so the dispatcher can tell a busy worker from a hung or a
 stopped one, also when it does not answer any more, and what it had done when it ended::
 
-    [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ]     8 bytes each
+    [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine.
 """
@@ -19,16 +19,26 @@ from typing import NamedTuple
 
 from pytriton.ipc import linux
 
-_BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT = range(4)
+_BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
 
 
 class Reading(NamedTuple):
-    """What the gauge shows. `busy_s` is how long the batch at hand has been running; None when idle."""
+    """What the gauge shows.
+
+    `busy_s` is how long the batch at hand has been running; None when idle. `ending`: the worker knows that it shall
+    end.
+    """
 
     begun: int
     answered: int
     requests: int
     busy_s: float | None
+    ending: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self.begun == self.answered
 
 
 class Gauge:
@@ -72,11 +82,17 @@ class Gauge:
         words[_BEGUN_AT] = 0
         return words[_ANSWERED]
 
+    def told_to_end(self) -> None:
+        """The worker has taken notice that it shall end."""
+        self._words[_ENDING] = 1
+
     def read(self) -> Reading:
         """Return what the worker has done and does."""
-        begun_at = self._words[_BEGUN_AT]
+        words = self._words
+        begun_at = words[_BEGUN_AT]
         busy_s = (time.monotonic_ns() - begun_at) / 1e9 if begun_at else None
-        return Reading(self._words[_BEGUN], self._words[_ANSWERED], self._words[_REQUESTS], busy_s)
+        ending = words[_ENDING] != 0
+        return Reading(words[_BEGUN], words[_ANSWERED], words[_REQUESTS], busy_s, ending)
 
     def close(self) -> None:
         """Unmap the page."""

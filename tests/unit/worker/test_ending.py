@@ -1,0 +1,130 @@
+"""A worker's process ends when it should, and closes nothing that one of its threads waits on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton.ipc.gauge import Gauge
+from pytriton.worker.python_model import PythonModel
+from pytriton.worker.python_streams import PythonStreamLoop
+
+_HEAD = """
+import atexit, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pytriton.worker.ending import end_in_time
+atexit.register(lambda: print("cleaned up"))
+"""
+
+
+def _end(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a process that ends; one that does not is a failure."""
+    return subprocess.run(
+        [sys.executable, "-c", _HEAD + code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_thread_that_never_returns_ends_with_the_process() -> None:
+    done = _end(
+        "threading.Thread(target=time.sleep, args=(1e6,), name='mine').start()\n"
+        "end_in_time(7, threads_s=0.1)"
+    )
+    assert done.returncode == 7
+    assert "1 threads that the callable has left running (mine)" in done.stderr
+    assert done.stdout == "cleaned up\n"
+
+
+def test_threads_that_return_are_waited_for() -> None:
+    done = _end(
+        "def work():\n"
+        "    told.wait()\n"
+        "    print('worked')\n"
+        "told = threading.Event()\n"
+        "threading.Thread(target=work).start()\n"
+        "idle = ThreadPoolExecutor(2); idle.submit(int).result()\n"
+        "end_in_time(7, threads_s=100)\n"
+        "told.set()\n"
+        "sys.exit(3)"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "worked\ncleaned up\n", "")
+
+
+class _Poll:
+    """An epoll that must not be closed while somebody waits on it: the wait fails, or goes on with another file."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.waits = threading.Event()
+
+    def poll(self) -> Any:
+        self.waits.set()
+        try:
+            return self._real.poll()
+        finally:
+            self.waits.clear()
+
+    def close(self) -> None:
+        assert not self.waits.is_set(), "it is closed while a thread waits on it"
+        self._real.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _Control:
+    """A dispatcher that says nothing."""
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+        self.fileno = self._ends[0].fileno()
+
+    def receive(self, timeout_s: float) -> None:
+        return None
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+@pytest.mark.parametrize("unrecoverable", [False, True])
+def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
+    tmp_path: Path, unrecoverable: bool
+) -> None:
+    gauge, descriptor = Gauge.create()
+    os.close(descriptor)
+    model = PythonModel.__new__(PythonModel)
+    control: Any = _Control()
+    loop = PythonStreamLoop(model, None, gauge, control, "w1", str(tmp_path / "lane"))
+    poll = _Poll(loop._poll)
+    loop._poll = poll  # type: ignore[assignment]
+    told, tell = os.pipe()
+
+    def tell_it() -> None:
+        poll.waits.wait()
+        if unrecoverable:
+            loop.unrecoverable = True
+            loop._jobs.put(None)
+        else:
+            os.write(tell, b"\0")
+
+    teller = threading.Thread(target=tell_it)
+    teller.start()
+    loop.run(told)
+    teller.join()
+    assert gauge.read().ending is not unrecoverable
+    assert not [thread for thread in threading.enumerate() if thread.name == "lanes"]
+    gauge.close()
+    control.close()
+    os.close(told)
+    os.close(tell)
