@@ -1,0 +1,276 @@
+"""A worker's main loop: lanes come and go, batches are answered, whoever breaks the protocol loses only his lane.
+
+The loop runs in a thread; proxies and the dispatcher are played by the test, on real sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.gauge import Gauge
+from pytriton.ipc.lane import Lane, LaneClosed
+from pytriton.ipc.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    Credit,
+    RequestRef,
+    ResponseRef,
+)
+from pytriton.worker.limits import Allowance
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Model, Part, Unrecoverable
+
+_ANSWERED = [ResponseRef([], "answered")]
+
+
+class Callable:
+    """What stands for a model: it notes its batches, and does what a request id says."""
+
+    name = "m"
+    own_process = True
+
+    def __init__(self) -> None:
+        self.batches: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        self.merges = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
+        if not self.merges:
+            return []
+        return [Part(lane, other) for lane in lanes if isinstance(other := lane.receive(), Batch)]
+
+    def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        self.batches.put([part.batch.id for part in parts])
+        assert self.may_answer.wait(30)
+        if any(request.request_id == "last" for part in parts for request in part.batch.requests):
+            raise Unrecoverable("the GPU is gone")
+        return [BatchDone(part.batch.id, _ANSWERED * len(part.batch.requests)) for part in parts]
+
+
+class Dispatcher:
+    """The worker's connection with the dispatcher: a datagram is a message that it is sent."""
+
+    def __init__(self) -> None:
+        self._far, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._near.setblocking(False)
+        self.fileno = self._near.fileno()
+        self.heard: queue.SimpleQueue[messages.AnyMessage] = queue.SimpleQueue()
+
+    def withdraw(self) -> None:
+        self._far.send(b"withdraw")
+
+    def receive(self, timeout_ms: int) -> tuple[bytes, messages.AnyMessage] | None:
+        try:
+            return self._near.recv(100), messages.WithdrawLane()
+        except BlockingIOError:
+            return None
+
+    def send(self, message: messages.AnyMessage) -> None:
+        self.heard.put(message)
+
+    def close(self) -> None:
+        self._far.close()
+        self._near.close()
+
+
+class Running:
+    """A loop in a thread, and what it talks with."""
+
+    def __init__(self, folder: Path, **spec: Any) -> None:
+        self.model, self.dispatcher = Callable(), Dispatcher()
+        self.path = str(folder / "lane")
+        self.gauge, descriptor = Gauge.create()
+        os.close(descriptor)
+        self._told, self._tell = os.pipe()
+        self._proxies: list[Lane] = []
+        config: dict[str, Any] = {"input": [], "output": []}
+        declared = messages.ModelSpec("m", 1, config, messages.World("python"), **spec)
+        self.loop = Loop(
+            cast(Model, self.model),
+            Allowance(declared),
+            self.gauge,
+            cast(ControlClient, self.dispatcher),
+            "m.0",
+            self.path,
+        )
+        self.thread = threading.Thread(target=self.loop.run, args=(self._told,))
+        self.thread.start()
+
+    def proxy(self) -> Lane:
+        """Connect another proxy; it answers only what it is asked after."""
+        lane = Lane.connect(self.path, peer_trusted=False)
+        lane.set_patience(30)
+        self._proxies.append(lane)
+        return lane
+
+    def end(self) -> None:
+        """Tell it to end, as SIGTERM does."""
+        os.write(self._tell, b"x")
+
+    def close(self) -> None:
+        self.end()
+        self.model.may_answer.set()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        for lane in self._proxies:
+            lane.close()
+        self.dispatcher.close()
+        self.gauge.close()
+        os.close(self._told)
+        os.close(self._tell)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    loop = Running(tmp_path)
+    yield loop
+    loop.close()
+
+
+def batch(number: int, *ids: str) -> Batch:
+    return Batch(number, [RequestRef([], "", [], one) for one in ids or ("",)])
+
+
+def ask(lane: Lane, number: int, *ids: str) -> object:
+    lane.send(batch(number, *ids))
+    return lane.receive()
+
+
+def is_closed(lane: Lane) -> bool:
+    try:
+        lane.receive()
+    except LaneClosed:
+        return True
+    return False
+
+
+def test_batches_are_answered_and_counted(running: Running) -> None:
+    lane = running.proxy()
+    for number in (1, 2, 3):
+        assert ask(lane, number, "a", "b") == BatchDone(number, _ANSWERED * 2)
+    other = running.proxy()
+    assert ask(other, 1) == BatchDone(1, _ANSWERED)
+    assert running.loop.unrecoverable is False
+
+
+def test_the_gauge_shows_the_batch_at_hand(running: Running) -> None:
+    running.model.may_answer.clear()
+    lane = running.proxy()
+    lane.send(batch(1, "a", "b"))
+    assert running.model.batches.get(timeout=30) == [1]
+    during = running.gauge.read()
+    assert (during.begun, during.answered, during.requests) == (1, 0, 2)
+    assert during.busy_s is not None
+    running.model.may_answer.set()
+    assert lane.receive() == BatchDone(1, _ANSWERED * 2)
+    assert ask(lane, 2) == BatchDone(2, _ANSWERED)  # the first one has ended by now
+    assert running.gauge.read().answered >= 1
+
+
+def test_what_waits_on_other_lanes_is_merged(running: Running) -> None:
+    running.model.may_answer.clear()
+    lanes = [running.proxy() for _ in range(4)]
+    lanes[0].send(batch(10))
+    assert running.model.batches.get(timeout=30) == [10]
+    running.model.merges = True
+    for number, lane in enumerate(lanes[1:], 11):
+        lane.send(batch(number))
+    running.model.may_answer.set()
+    assert sorted(running.model.batches.get(timeout=30)) == [11, 12, 13]
+    assert [lane.receive() for lane in lanes] == [BatchDone(10 + i, _ANSWERED) for i in range(4)]
+
+
+def test_no_lane_is_served_twice_while_another_one_waits(running: Running) -> None:
+    running.model.may_answer.clear()
+    first, second = running.proxy(), running.proxy()
+    first.send(batch(1))
+    assert running.model.batches.get(timeout=30) == [1]
+    first.send(batch(2))
+    second.send(batch(3))
+    running.model.may_answer.set()
+    assert [running.model.batches.get(timeout=30) for _ in range(2)] == [[3], [2]]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [Credit(1), BatchDone(1, []), b"\xc1 no MessagePack", b""],
+    ids=["a message out of place", "a worker's message", "no message", "nothing"],
+)
+def test_who_breaks_the_protocol_loses_his_lane_alone(running: Running, broken: Any) -> None:
+    wrong, right = running.proxy(), running.proxy()
+    if isinstance(broken, bytes):
+        os.write(wrong.fileno(), broken) if broken else wrong.hang_up()
+    else:
+        wrong.send(broken)
+    assert is_closed(wrong)
+    assert ask(right, 1) == BatchDone(1, _ANSWERED)
+
+
+def test_a_proxy_that_goes_before_its_answer_ends_nothing(running: Running) -> None:
+    running.model.may_answer.clear()
+    gone, other = running.proxy(), running.proxy()
+    gone.send(batch(1))
+    assert running.model.batches.get(timeout=30) == [1]
+    gone.hang_up()
+    running.model.may_answer.set()
+    assert ask(other, 2) == BatchDone(2, _ANSWERED)
+
+
+def test_a_lane_that_the_dispatcher_wants_elsewhere_is_closed(running: Running) -> None:
+    lanes = [running.proxy(), running.proxy()]
+    for lane in lanes:
+        assert ask(lane, 1) == BatchDone(1, _ANSWERED)
+    running.dispatcher.withdraw()
+    assert is_closed(lanes[0])  # the one that was served the longest ago
+    assert ask(lanes[1], 2) == BatchDone(2, _ANSWERED)
+
+
+def test_told_to_end_it_answers_what_it_has_begun_and_leaves_the_rest_unread(
+    running: Running,
+) -> None:
+    running.model.may_answer.clear()
+    begun, waiting = running.proxy(), running.proxy()
+    begun.send(batch(1))
+    assert running.model.batches.get(timeout=30) == [1]
+    waiting.send(batch(2))
+    running.end()
+    running.model.may_answer.set()
+    assert begun.receive() == BatchDone(1, _ANSWERED)
+    with pytest.raises(LaneClosed) as closed:
+        waiting.receive()
+    assert closed.value.unread  # so its proxy takes it to another worker
+    running.thread.join(30)
+    assert not os.path.exists(running.path)
+
+
+def test_an_unrecoverable_error_is_told_to_all_and_ends_the_worker(running: Running) -> None:
+    lane = running.proxy()
+    assert ask(lane, 1, "last") == BatchFailed(1, "the GPU is gone")
+    assert running.dispatcher.heard.get(timeout=30) == messages.WorkerUnrecoverable(
+        "m.0", "the GPU is gone"
+    )
+    running.thread.join(30)
+    assert running.loop.unrecoverable
+
+
+def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> None:
+    running = Running(tmp_path, max_batches=2)
+    lane = running.proxy()
+    for number in (1, 2, 3):
+        assert ask(lane, number) == BatchDone(number, _ANSWERED)
+    said = running.dispatcher.heard.get(timeout=30)
+    running.close()
+    assert said == messages.WorkerSpent("m.0", "it has answered 2 batches (max_batches=2)")
+    assert running.dispatcher.heard.empty()
