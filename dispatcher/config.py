@@ -307,13 +307,14 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, Option("Seconds that a stop waits for the batches at hand.", _SECONDS)
     ] = 30.0
     worker_restart_limit: Annotated[
-        int,
+        Optional[int],
         Option(
-            "How many times in a row a worker that ended by itself is replaced before its instance "
-            "is given up; 0: never replaced.",
-            values.integer(0),
+            "How many times in a row a worker that ended by itself, or could not be loaded, is "
+            "replaced before its instance is given up; 0: never. Not set: for ever, with pauses of "
+            "worker_backoff_max_s at most. A worker that a batch has ended does not count.",
+            values.optional(values.integer(0)),
         ),
-    ] = 5
+    ] = None
     worker_backoff_s: Annotated[
         float,
         Option(

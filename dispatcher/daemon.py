@@ -278,7 +278,7 @@ class Daemon:
 
     def _problems(self) -> list[str]:
         server = self._server_watch.problem()
-        found = [server, *self.registry.restoring.problems, self._advice]
+        found = [server, *self.registry.problems(), self._advice]
         return [problem for problem in found if problem]
 
     async def _restore_when_up(self) -> None:

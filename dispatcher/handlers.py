@@ -253,7 +253,7 @@ async def lane_lost(
 ) -> messages.AnyMessage:
     """Tell a proxy what becomes of the batch whose worker it lost."""
     pool = daemon.registry.by_key(message.registration).pool
-    return await pool.judge_loss(message.worker, message.losses, final=message.final)
+    return await pool.verdicts.on_loss(message)
 
 
 async def batch_overdue(
@@ -261,7 +261,7 @@ async def batch_overdue(
 ) -> messages.AnyMessage:
     """Tell a proxy whether to wait on for its batch."""
     pool = daemon.registry.by_key(message.registration).pool
-    return pool.judge_overdue(message.worker, taken=message.taken)
+    return pool.verdicts.on_overdue(message)
 
 
 async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:

@@ -1,6 +1,6 @@
 """A keeper keeps one instance supplied with a worker: loads it, replaces it when it ends, and before it is spent.
 
-start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-off ──▶ load …      (too often in a row: FAILED)
+start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-off ──▶ load …      (for ever, or up to a limit: FAILED)
                      │
                      └─▶ spent (max_batches, memory): load another one beside, then end the first
 """
@@ -8,14 +8,16 @@ start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-of
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Optional, Protocol
 
 import structlog
 
 from pytriton.dispatcher import slots
 from pytriton.dispatcher.guard import guard
+from pytriton.dispatcher.restarts import CRASH_LOOP, RestartPolicy, Streak
 from pytriton.dispatcher.states import InstanceState, StateMachine
 from pytriton.dispatcher.worker import Worker
 from pytriton.dispatcher.worker_process import WorkerProcess
@@ -37,27 +39,6 @@ class StartWorker(Protocol):
     """Starts the worker of one slot, see slots.py."""
 
     def __call__(self, slot: int, /) -> Awaitable[Worker]: ...
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """How long a worker may take to say hello; how often in a row, and how soon, one that ended is replaced.
-
-    The first replacement comes at once.
-    """
-
-    start_timeout_s: float
-    limit: int
-    first_delay_s: float
-    longest_delay_s: float
-
-    def delay_s(self, failures: int) -> float | None:
-        """Return how long to wait after so many failures in a row; None to give up."""
-        if failures > self.limit:
-            return None
-        if failures <= 1:
-            return 0.0
-        return min(self.longest_delay_s, self.first_delay_s * 2.0 ** (failures - 2))
 
 
 class Keeper:
@@ -92,6 +73,11 @@ class Keeper:
         self._policy = policy
         self._tell = tell
         self._restarts = 0
+        self._streak = Streak()
+        #: Somebody does not want to wait for the pause to end; how the worker that comes then does.
+        self._hurry = asyncio.Event()
+        self._attempt: asyncio.Future[None] | None = None
+        self._ready_at = 0.0
         self._ends: list[messages.WorkerEnd] = []
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -110,9 +96,58 @@ class Keeper:
             return None
         return worker if worker.unwilling is None else None
 
+    @property
+    def lacks_worker(self) -> bool:
+        """Whether none serves, until another one has been loaded."""
+        waiting = (InstanceState.BACKOFF, InstanceState.FAILED)
+        return self.state in (*waiting, InstanceState.STARTING, InstanceState.LOADING)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no worker is to be expected soon: it has been given up, or is in a crash loop."""
+        if self.state is InstanceState.FAILED:
+            return True
+        return self.lacks_worker and self._streak.is_crash_loop
+
+    def problem(self) -> str | None:
+        """Say that its workers end one after the other, and what is done about it; None when they do not."""
+        streak, given_up = self._streak, self.state is InstanceState.FAILED
+        # Of one that is ready, those that could not be loaded say nothing any more, but those that batches ended do.
+        ended = streak.fruitless if self.lacks_worker else streak.fruitless - streak.failures
+        if not given_up and (ended < CRASH_LOOP or self._is_proven()):
+            return None
+        how = "has been given up" if given_up else "is in a crash loop"
+        if given_up:
+            then = "no other one is started (worker_restart_limit) until you scale or replace it"
+        elif streak.next_try_at is not None:
+            then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
+        elif self.lacks_worker:
+            then = "the next one is being loaded"
+        else:
+            then = "the next one is ready"
+        times = "1 worker" if streak.fruitless == 1 else f"{streak.fruitless} workers in a row"
+        what = f"{times} ended without having answered a batch, the last: {self.last_exit}"
+        return f"instance {self.index} {how}: {what}; {then}"
+
+    async def heal(self) -> None:
+        """Load a worker now where there is none, whether it waits for its next try or has been given up.
+
+        Raises:
+            RemoteFailure: it could not be loaded; all goes on as before.
+        """
+        if not self.lacks_worker:
+            return
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_future()
+            self._attempt.add_done_callback(lambda attempt: attempt.exception())
+            self._hurry.set()
+        await asyncio.shield(self._attempt)
+
     async def stop(self, grace_s: float) -> None:
         """End the worker after its batch, at most `grace_s` later; its proxies go elsewhere."""
         self._task.cancel()
+        text = f"model {self._spec.name}: instance {self.index} is being stopped"
+        self._attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
         self._change(InstanceState.STOPPING)
         await self._tell(None)
         await asyncio.gather(self._task, return_exceptions=True)
@@ -142,37 +177,90 @@ class Keeper:
             busy_s=done.busy_s if done is not None else None,
             ends=self._ends,
             version=self.version,
+            fruitless_ends=0 if self._is_proven() else self._streak.fruitless,
+            next_try_at=self._streak.next_try_at,
         )
 
     # ── the life of an instance ──────────────────────────────────────────────────────────────────
 
     async def _keep(self) -> None:
-        failures = 0
         while True:
+            blameless = False
             try:
                 await self._load()
+                self._attempted(None)
                 if not self.first.done():
                     self.first.set_result(None)
-                since = asyncio.get_running_loop().time()
-                last = await self._serve()
-                healthy = asyncio.get_running_loop().time() - since > _HEALTHY_S
-                if healthy or last.batches:
-                    failures = 0
+                self._ready_at = asyncio.get_running_loop().time()
+                blameless = (await self._until_ended()).in_batch
             except RemoteFailure as failure:
                 self.last_exit = failure.text
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
                     return
-            failures += 1
-            delay_s = self._policy.delay_s(failures)
-            self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
-            await self._tell(None)
-            if delay_s is None:
-                return
-            await asyncio.sleep(delay_s)
+                self._streak.add()
+                _log.error(
+                    "worker could not be loaded",
+                    model=self._spec.name,
+                    instance=self.index,
+                    why=failure.text,
+                )
+                self._attempted(failure)
+            await self._back_off(blameless=blameless)
             self._restarts += 1
             self._change(InstanceState.STARTING)
+
+    async def _until_ended(self) -> messages.WorkerEnd:
+        """Return how the worker that serves ended when it has."""
+        last = await self._serve()
+        if last.batches or self._has_served_long():
+            self._streak.clear()
+        self._streak.add(in_batch=last.in_batch)
+        return last
+
+    async def _back_off(self, *, blameless: bool) -> None:
+        """Wait until the next worker is to be started: when the pause is over, or somebody does not want to wait.
+
+        `blameless`: a batch has ended the last one, so the next one has nothing to wait for.
+        """
+        streak = self._streak
+        delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
+        self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
+        streak.next_try_at = None if delay_s is None else time.time() + delay_s
+        if delay_s is None or (delay_s and streak.is_crash_loop):
+            _log.error(
+                "crash loop" if delay_s is not None else "instance is given up",
+                model=self._spec.name,
+                instance=self.index,
+                failures=streak.failures,
+                why=self.last_exit,
+                next_try_s=delay_s,
+            )
+        await self._tell(None)
+        if delay_s != 0.0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), delay_s)
+        streak.next_try_at = None
+
+    def _attempted(self, failure: RemoteFailure | None) -> None:
+        """Tell who waits for a worker how that ended."""
+        self._hurry.clear()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and failure is None:
+            attempt.set_result(None)
+        elif attempt is not None and failure is not None:
+            attempt.set_exception(failure)
+
+    def _has_served_long(self) -> bool:
+        return asyncio.get_running_loop().time() - self._ready_at > _HEALTHY_S
+
+    def _is_proven(self) -> bool:
+        """Whether the present worker has shown that it serves."""
+        worker = self.worker
+        if self.state is not InstanceState.READY or worker is None or not worker.alive:
+            return False
+        return worker.gauge.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
         """Start a worker and return when it is ready.
@@ -301,10 +389,10 @@ class Keeper:
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance keeper failed", exc_info=task.exception())
+        failure = RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
+        self._attempted(failure)
         if not self.first.done():
-            self.first.set_exception(
-                RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
-            )
+            self.first.set_exception(failure)
 
 
 async def _wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:

@@ -10,9 +10,10 @@ from functools import partial
 import structlog
 
 from pytriton.dispatcher import slots
-from pytriton.dispatcher.keeper import Keeper, RestartPolicy, StartWorker
+from pytriton.dispatcher.keeper import Keeper, StartWorker
+from pytriton.dispatcher.restarts import RestartPolicy
 from pytriton.dispatcher.routing import Routes
-from pytriton.dispatcher.states import InstanceState
+from pytriton.dispatcher.verdicts import Verdicts
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -23,10 +24,6 @@ _log = structlog.get_logger(__name__)
 
 #: Ended workers whose end can still be explained to proxies.
 _ENDED_KEPT = 16
-#: How long a broken lane may run ahead of the news that its worker ended.
-_END_NEWS_S = 2.0
-#: A batch that has ended so many workers is not given to another one.
-_POISON = 2
 
 ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
@@ -50,8 +47,8 @@ class Pool:
         self._changed = asyncio.Condition()
         self._stopping = False
         self._given_up_for: str | None = None
-        #: Workers that were idle while a batch waited for them, and how many batches they had begun.
-        self._idle_at: dict[str, int] = {}
+        #: What becomes of batches that were lost, or are overdue.
+        self.verdicts = Verdicts(spec, self._workers)
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -89,9 +86,29 @@ class Pool:
         self._keepers = [keeper for keeper in self._keepers if keeper not in leaving]
         await self._tell(None)
 
+    async def heal(self, report: ReportProgress) -> None:
+        """Load a worker now for each instance that has none, instead of later or never.
+
+        Raises:
+            RemoteFailure: one could not be loaded; its instance goes on as before.
+        """
+        lacking = [keeper for keeper in self._keepers if keeper.lacks_worker]
+        if not lacking:
+            return
+        text = f"loading {_workers(len(lacking))} in the place of ended ones"
+        await report(messages.Progress("loading", text, 0, len(lacking)))
+        healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
+        for keeper, failure in zip(lacking, await healed):
+            if isinstance(failure, RemoteFailure):
+                raise RemoteFailure(
+                    failure.kind,
+                    f"instance {keeper.index} of model {self._spec.name} has no worker: {failure.text}",
+                    failure.traceback,
+                )
+
     async def stop(self, grace_s: float) -> None:
         """End all workers. Returns when they are gone."""
-        self._stopping = True
+        self._stopping = self.verdicts.stopping = True
         await self._tell(None)
         await self._stop_keepers(self._keepers, grace_s)
 
@@ -139,7 +156,7 @@ class Pool:
             version: that it serves; matters where each has workers of its own
 
         Raises:
-            RemoteFailure: no worker will come any more.
+            RemoteFailure: no worker will come, or not soon.
         """
         own = slots.versions(self._spec)
         if own and version not in own:
@@ -159,29 +176,12 @@ class Pool:
                     return messages.Attached(
                         worker.name, str(worker.lane_path), self._spec.execution_timeout_s
                     )
-                if self._stopping or self._nobody_comes(version):
+                if self._stopping or self._is_hopeless(version):
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody(version))
                 if avoid and present:
                     text = f"model {self._spec.name}: all its workers wait for this very request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
                 await self._changed.wait()
-
-    async def judge_loss(self, name: str, losses: int, *, final: bool = False) -> Verdict:
-        """Decide about a batch whose worker was lost after it had taken it; `losses` with this one."""
-        if self._given_up_for is not None:
-            return Verdict("fail", self._given_up_for)
-        again = self._spec.on_crash == "retry" and not final and not self._stopping
-        if again and losses < _POISON:
-            _log.info("batch is tried again", model=self._spec.name, lost_worker=name)
-            return Verdict("retry")
-        text = f"model {self._spec.name}: {await self._explain_loss(name)} while it ran this batch"
-        if losses >= _POISON:
-            text += (
-                f"; so did {losses - 1} more before, so this batch is taken to be what ends them and is "
-                "not tried again"
-            )
-        worker = self._workers.get(name)
-        return Verdict("fail", text + (worker.log_hint if worker is not None else ""))
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
         """Decide about a call that came back to this model; `waiting` workers wait for it."""
@@ -194,35 +194,6 @@ class Pool:
             f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
             f"{_workers(len(ready))} of model {name} wait for this one. Break the circle, or register {name} "
             f"with more instances than it goes round",
-        )
-
-    def judge_overdue(self, name: str, *, taken: bool) -> Verdict:
-        """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
-        limit_s = self._spec.execution_timeout_s
-        worker = self._workers.get(name)
-        if limit_s is None or worker is None or not worker.alive:
-            return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
-        busy_s = worker.gauge.read().busy_s
-        if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
-            return Verdict("wait", wait_s=limit_s - busy_s)
-        if busy_s is None and taken:  # it has just answered
-            return Verdict("wait", wait_s=limit_s)
-        begun = worker.gauge.read().begun
-        if busy_s is None and self._idle_at.get(name) != begun:
-            # It may have taken and answered the batch since the proxy looked: is it still as idle next time?
-            self._idle_at[name] = begun
-            return Verdict("wait", wait_s=limit_s)
-        what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
-        if busy_s is None:
-            what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
-        _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
-        self._do_aside(worker.end_hung(what))
-        if not taken:
-            return Verdict("retry")
-        return Verdict(
-            "fail",
-            f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
-            f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}",
         )
 
     def detach(self, proxy: str) -> None:
@@ -260,14 +231,23 @@ class Pool:
         return bool(self.ready_workers())
 
     @property
-    def given_up(self) -> bool:
-        """Whether no worker will come any more by itself."""
-        return self._nobody_comes(None)
+    def is_hopeless(self) -> bool:
+        """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
+        return self._is_hopeless(None)
 
-    def _nobody_comes(self, version: int | None) -> bool:
+    def _is_hopeless(self, version: int | None) -> bool:
         return self._given_up_for is not None or all(
-            keeper.state is InstanceState.FAILED for keeper in self._of(version)
+            keeper.is_hopeless for keeper in self._of(version)
         )
+
+    def problems(self) -> list[str]:
+        """Return a sentence about each instance whose workers end one after the other."""
+        name = self._spec.name
+        return [
+            f"model {name}: {text}; see pytriton-daemon logs {name}"
+            for text in (keeper.problem() for keeper in self._keepers)
+            if text is not None
+        ]
 
     async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
         """A model's own `is_ready` says something else: one that is not ready gets no batches, if others can.
@@ -296,7 +276,7 @@ class Pool:
 
     async def give_up(self, why: str) -> None:
         """No worker will come any more: answer so to every batch that waits for one."""
-        self._given_up_for = why
+        self._given_up_for = self.verdicts.given_up_for = why
         await self._tell(None)
 
     async def wake(self) -> None:
@@ -314,26 +294,13 @@ class Pool:
         ]
 
     def why_nobody(self, version: int | None = None) -> str:
-        """Say why no worker will come any more (for a version)."""
+        """Say why no worker will come, or not soon (for a version)."""
         if self._given_up_for is not None:
             return self._given_up_for
         if self._stopping:
             return f"model {self._spec.name} is being stopped"
-        ends = "; ".join(sorted({k.last_exit for k in self._of(version) if k.last_exit}))
-        return (
-            f"model {self._spec.name}: no worker is left, each was replaced {self._policy.limit} times and "
-            f"ended again ({ends}). See pytriton-daemon logs {self._spec.name}; mend it and register it again."
-        )
-
-    async def _explain_loss(self, name: str) -> str:
-        """Say how a worker ended whose lane broke in the middle of a batch."""
-        worker = self._workers.get(name)
-        if worker is None:
-            return "the worker of this batch ended"
-        await asyncio.wait([worker.exited], timeout=_END_NEWS_S)
-        if worker.exited.done():
-            return worker.describe_end()
-        return f"worker {name} closed its lane"
+        told = "; ".join(text for text in (k.problem() for k in self._of(version)) if text)
+        return f"model {self._spec.name} has no worker: {told}. See pytriton-daemon logs {self._spec.name}"
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -343,7 +310,7 @@ class Pool:
         ended = [name for name, one in self._workers.items() if not one.alive]
         for name in ended[:-_ENDED_KEPT]:
             del self._workers[name]
-            self._idle_at.pop(name, None)
+            self.verdicts.forget(name)
         self._workers[worker.name] = worker
         return worker
 

@@ -20,10 +20,11 @@ import structlog
 
 from pytriton.dispatcher import repository
 from pytriton.dispatcher.admission import MOST_WORKERS
-from pytriton.dispatcher.keeper import RestartPolicy, StartWorker
+from pytriton.dispatcher.keeper import StartWorker
 from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.proxies import Proxies
 from pytriton.dispatcher.registrant import Registrant
+from pytriton.dispatcher.restarts import RestartPolicy
 from pytriton.dispatcher.states import ModelState, StateMachine
 from pytriton.dispatcher.store import Entry
 from pytriton.dispatcher.tritonserver import TritonServer
@@ -146,6 +147,15 @@ class Registration:
                 raise
         await self.pool.shrink(new, grace_s)
 
+    async def heal(self, report: ReportProgress) -> None:
+        """Give each instance that has no worker one now; return when the model is served.
+
+        Raises:
+            RemoteFailure: a worker could not be loaded; it is tried again as before.
+        """
+        await self.pool.heal(report)
+        await self.pool.until(lambda: self.ready or not self.pool.can_serve)
+
     async def load_again(self, server: TritonServer) -> None:
         """tritonserver was started again: load the model, unless no worker could serve it."""
         if self.ready:
@@ -258,12 +268,13 @@ class Registration:
         while True:
             await self.pool.until(lambda: not self.pool.can_serve)
             await self.pool.until(
-                lambda: self.pool.can_serve or self.pool.given_up, timeout_s=unready_after_s
+                lambda: self.pool.can_serve or self.pool.is_hopeless, timeout_s=unready_after_s
             )
             if self.pool.can_serve:
                 continue
             self._machine.change(ModelState.UNREADY)
-            _log.error("model is not ready: it has no worker", model=self.spec.name)
+            why = self.pool.problems()
+            _log.error("model is not ready: it has no worker", model=self.spec.name, why=why)
             await self._in_triton(lambda: server.unload(self.spec.name))
             loaded = False
             while not loaded:
@@ -273,6 +284,7 @@ class Registration:
                     await self.pool.changed()
             self._machine.change(ModelState.READY)
             _log.info("model is ready again", model=self.spec.name)
+            await self.pool.wake()
 
     async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
         while True:

@@ -12,7 +12,6 @@ import structlog
 from pytriton.dispatcher import repository
 from pytriton.dispatcher.admission import check
 from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.keeper import RestartPolicy
 from pytriton.dispatcher.kept_models import KeptModels, finish
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.orphans import Orphans
@@ -20,6 +19,7 @@ from pytriton.dispatcher.pool import ReportProgress
 from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.reservations import Reservations
+from pytriton.dispatcher.restarts import RestartPolicy
 from pytriton.dispatcher.restoring import Restoring
 from pytriton.dispatcher.store import Entry, Store, Unfinished
 from pytriton.dispatcher.tasks import uninterrupted
@@ -63,6 +63,10 @@ class Registry:
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
+
+    def problems(self) -> list[str]:
+        """Return what somebody should look at, a sentence each."""
+        return [*self.restoring.problems, *(text for one in self for text in one.pool.problems())]
 
     @property
     def busy(self) -> bool:
@@ -244,10 +248,11 @@ class Registry:
                 close_model_log(name)
 
     async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
-        """Serve a model with another number of instances; no request fails on the way.
+        """Serve a model with another number of instances, each with a worker; no request fails on the way.
 
         Raises:
-            RemoteFailure: no such model, not possible, or a new worker failed; all is as it was then.
+            RemoteFailure: no such model, not possible, or a new worker failed, and all is as it was; or
+                an instance that it had before, and that has no worker, could not be given one.
         """
         registration = self.by_name(name)
         self._check_open(name)
@@ -256,7 +261,12 @@ class Registry:
             if registration.registrant is None:
                 unfinished = await self._kept.write(registration.entry())
                 finish(unfinished, keep_previous=False)
-        _log.info("model scaled", model=name, instances=instances)
+            _log.info("model scaled", model=name, instances=instances)
+            try:
+                await registration.heal(report)
+            except RemoteFailure as failure:
+                text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
+                raise RemoteFailure(failure.kind, text, failure.traceback) from failure
         return registration
 
     async def load_again(self) -> None:

@@ -2,7 +2,7 @@
 
 instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲           │         │
-               └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row
+               └─ BACKOFF ◀┴─────────┘      FAILED when it ended too often in a row: STARTING only when asked to
 
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                │         ▲ ▼        ▲        (a registration that fails goes the same way)
@@ -57,7 +57,7 @@ CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
     _I.LOADING: (_I.READY, _I.BACKOFF, _I.FAILED, _I.STOPPING),
     _I.READY: (_I.BACKOFF, _I.FAILED, _I.STOPPING),
     _I.BACKOFF: (_I.STARTING, _I.STOPPING),
-    _I.FAILED: (_I.STOPPING,),
+    _I.FAILED: (_I.STARTING, _I.STOPPING),
     _I.STOPPING: (_I.STOPPED,),
     _I.STOPPED: (),
     _M.STARTING: (_M.READY, _M.STOPPING),

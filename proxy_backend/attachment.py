@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
@@ -60,15 +61,13 @@ class Attachment:
             self.lane = None
             self.calls.retire()
 
-    def judge_loss(self, losses: int, *, final: bool = False) -> str | None:
-        """Return what to answer to the batch of a lost worker; None to try another one."""
-        lost = messages.LaneLost(self._registration, self.worker, losses, final)
-        verdict = self._ask(lost)
-        return verdict.text if verdict.action == "fail" else None
+    def judge_loss(self, **loss: Any) -> messages.Verdict:
+        """Return what becomes of the batch of a lost worker; `loss` is what LaneLost says of it."""
+        return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
-    def judge_overdue(self, *, taken: bool) -> messages.Verdict:
-        """Return what to do about a batch that has taken too long."""
-        return self._ask(messages.BatchOverdue(self._registration, self.worker, taken))
+    def judge_overdue(self, **loss: Any) -> messages.Verdict:
+        """Return what to do about a batch that has taken too long; `loss` is what BatchOverdue says of it."""
+        return self._ask(messages.BatchOverdue(self._registration, self.worker, **loss))
 
     def close(self) -> None:
         """Let the worker go, and say so."""

@@ -34,14 +34,16 @@ from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
+from pytriton.proxy_backend.trials import Trial
 
 
 class Overdue(Exception):
-    """A batch has run too long. `text` is its answer; None: it was not begun, another worker takes it."""
+    """A batch has run too long. `verdict`: what becomes of it; `taken`: the worker that hangs has read it."""
 
-    def __init__(self, text: str | None) -> None:
-        super().__init__(text)
-        self.text = text
+    def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
+        super().__init__(verdict.text)
+        self.verdict = verdict
+        self.taken = taken
 
 
 class TritonPythonModel:
@@ -98,31 +100,48 @@ class TritonPythonModel:
             return self._execute_readable(requests, error)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
-        losses = 0
+        trial = Trial(len(requests))
+        responses: list[Any] = []
+        while (now := trial.next()) is not None:
+            responses += self._try(requests[now], trial)
+        return responses
+
+    def _try(self, requests: Sequence[Any], trial: Trial) -> list[Any]:
+        """Have a worker serve the requests that are to be tried; returns nothing when they have to be tried again."""
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
-            while True:
-                lane = self._lane or self._attach()
-                try:
-                    return self._responses(requests, lane, self._exchange(requests, lane, trace))
-                except LaneClosed as end:
-                    losses += not end.unread
-                    text = None if end.unread else self._attachment.judge_loss(losses)
+            lane = self._lane or self._attach()
+            try:
+                answer = self._exchange(requests, lane, trace, trial)
+                responses = self._responses(requests, lane, answer, lasting=trial.apart)
+                trial.answered()
+                return responses
+            except LaneClosed as end:
+                if end.unread:
                     self._drop_lane()
-                except Overdue as overdue:
-                    text = overdue.text
-                    self._drop_lane()
-                except Circular as circular:
-                    text = None
-                    self._drop_lane()
-                    self._attachment.avoid = circular.waiting
-                if text is not None:
-                    return _failures(requests, text)
+                    return []
+                trial.losses += 1
+                verdict = self._attachment.judge_loss(**trial.facts())
+                self._drop_lane()
+                return self._lost(trial, verdict)
+            except Overdue as overdue:
+                self._drop_lane()
+                trial.losses += overdue.taken
+                return self._lost(trial, overdue.verdict) if overdue.taken else []
+            except Circular as circular:
+                self._drop_lane()
+                self._attachment.avoid = circular.waiting
+                return []
         except RemoteFailure as failure:
-            return _failures(requests, failure.text)
+            return _failures(trial.answered(failed=True, whole=True), failure.text)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
-            return _failures(requests, f"model {self._name}: {error}")
+            return _failures(trial.answered(failed=True), f"model {self._name}: {error}")
+
+    def _lost(self, trial: Trial, verdict: messages.Verdict) -> list[Any]:
+        if trial.lost(verdict):
+            return []
+        return _failures(trial.answered(failed=True, whole=verdict.whole), verdict.text)
 
     def _execute_readable(self, requests: Sequence[Any], error: UnicodeDecodeError) -> list[Any]:
         """Answer a batch in which texts of some requests are no Unicode: these fail by themselves."""
@@ -140,7 +159,7 @@ class TritonPythonModel:
         self._attachment.close()
 
     def _exchange(
-        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, trial: Trial
     ) -> BatchDone | BatchFailed:
         """Hand the batch to the worker and return what it answers.
 
@@ -152,13 +171,13 @@ class TritonPythonModel:
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
-        lane.send(Batch(self._batch_id, refs, trace))
+        lane.send(Batch(self._batch_id, refs, trace, alone=trial.apart))
         while True:
             try:
                 answer = lane.receive()
                 break
             except LaneSilent:
-                self._wait_on(lane)
+                self._wait_on(lane, trial)
         if self._waited_on:
             self._waited_on = False
             lane.set_patience(self._attachment.execution_timeout_s)
@@ -167,8 +186,15 @@ class TritonPythonModel:
         raise LaneError(f"the worker answered batch {self._batch_id} with {answer!r:.100}")
 
     def _responses(
-        self, requests: Sequence[Any], lane: Lane, answer: BatchDone | BatchFailed
+        self,
+        requests: Sequence[Any],
+        lane: Lane,
+        answer: BatchDone | BatchFailed,
+        *,
+        lasting: bool,
     ) -> list[Any]:
+        """Return the stub's form of the answers; `lasting`: another batch is sent before they are."""
+        self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):
             return [translate.failure(answer.text) for _ in requests]
         if len(answer.responses) != len(requests):
@@ -188,18 +214,19 @@ class TritonPythonModel:
             return None
         return self._translator.response(ref, lane)
 
-    def _wait_on(self, lane: Lane) -> None:
+    def _wait_on(self, lane: Lane, trial: Trial) -> None:
         """The batch is overdue: wait on if the dispatcher says so.
 
         Raises:
             Overdue: it says that the worker hangs.
         """
-        verdict = self._attachment.judge_overdue(taken=lane.all_read())
+        taken = lane.all_read()
+        verdict = self._attachment.judge_overdue(taken=taken, **trial.facts())
         if verdict.action == "wait":
             lane.set_patience(verdict.wait_s)
             self._waited_on = True
             return
-        raise Overdue(verdict.text if verdict.action == "fail" else None)
+        raise Overdue(verdict, taken=taken)
 
     def _attach(self) -> Lane:
         self._lane = self._attachment.attach()
@@ -213,8 +240,8 @@ class TritonPythonModel:
         self._translator.forget_lane()
 
 
-def _failures(requests: Sequence[Any], text: str) -> list[Any]:
-    return [translate.unavailable(text) for _ in requests]
+def _failures(count: int, text: str) -> list[Any]:
+    return [translate.unavailable(text) for _ in range(count)]
 
 
 def _parameter(config: dict[str, Any], name: str) -> str:

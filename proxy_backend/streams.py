@@ -213,7 +213,7 @@ class Streams:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
                 check_chain(refs, self._attachment.worker)
-                lane.send(Batch(number, refs, flight.trace))
+                lane.send(Batch(number, refs, flight.trace, alone=flight.losses > 0))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.
@@ -255,7 +255,7 @@ class Streams:
         """Wait for the worker to begin; when that is overdue, ask the dispatcher. With the lock held."""
         wait_s = self._attachment.execution_timeout_s
         while not self._changed.wait_for(condition, wait_s):
-            verdict = self._attachment.judge_overdue(taken=sent and lane.all_read())
+            verdict = self._attachment.judge_overdue(taken=sent and lane.all_read(), final=True)
             wait_s = verdict.wait_s if verdict.action == "wait" else None
             if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
                 flight.failure = verdict.text
@@ -382,7 +382,8 @@ class Streams:
 
     def _judge_overdue(self, flight: _Flight, now: float) -> None:
         with self._changed:
-            verdict = self._attachment.judge_overdue(taken=True)
+            count = len(flight.senders)
+            verdict = self._attachment.judge_overdue(taken=True, final=True, requests=count)
         if verdict.action == "wait":
             flight.overdue_at = now + verdict.wait_s
         else:
@@ -398,13 +399,16 @@ class Streams:
             failed = [flight for flight in self._flights.values() if flight.begun]
             waiting = [flight for flight in self._flights.values() if not flight.begun]
             if failed and text is None:
-                text = self._judge(1, final=True)
+                text = (
+                    self._judge(losses=1, final=True) or f"model {self._name}: its worker is lost"
+                )
             for flight in waiting:
                 if not unread:
                     flight.losses += 1
                     if flight.failure is not None:
                         text = flight.failure
-                    why = text if text is not None and not failed else self._judge(flight.losses)
+                    again = {"losses": flight.losses, "requests": len(flight.senders)}
+                    why = text if text is not None and not failed else self._judge(**again)
                     if why is not None:
                         flight.begun = True  # as far as execute is concerned
                         failed.append(flight)
@@ -418,8 +422,10 @@ class Streams:
         for flight in failed:
             flight.end(lambda: translate.unavailable(text or f"model {self._name}: it is unloaded"))
 
-    def _judge(self, losses: int, *, final: bool = False) -> str | None:
+    def _judge(self, **loss: Any) -> str | None:
+        """Return what to answer to the batch of a lost worker; None: it is tried again."""
         try:
-            return self._attachment.judge_loss(losses, final=final)
+            verdict = self._attachment.judge_loss(**loss)
         except RemoteFailure as failure:
             return failure.text
+        return verdict.text if verdict.action == "fail" else None

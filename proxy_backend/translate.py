@@ -63,6 +63,8 @@ class Translator:
         details: bool = False,
     ) -> None:
         self._model = model
+        #: Whether what is made of answers outlives the lane's next message.
+        self.lasting = False
         self._version = version
         self._datatypes = datatypes
         self._details = details
@@ -208,7 +210,7 @@ class Translator:
         array = tensors.read(lane, ref, dtype)
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
-        return pb_utils.Tensor(ref.name, array)
+        return pb_utils.Tensor(ref.name, array.copy() if self.lasting else array)
 
 
 def _see_to_memory(ref: TensorRef) -> None:

@@ -155,11 +155,11 @@ class DaemonClient(PythonRegistering):
                 `messages.Progress`
             load_timeout_s: seconds a worker may take to load the callable (600)
             on_crash: what becomes of the batch that a worker was running when it ended: "retry" runs
-                it once more, in another worker; "fail" answers it with an error, for callables that
-                must not run twice ("retry")
+                its requests once more, each by itself, in another worker; "fail" answers them with an
+                error, for callables that must not run twice ("retry")
             spares: workers beyond `instances`, loaded and idle, that take over at once (0)
-            execution_timeout_s: seconds a batch may run; one over it is answered with an error and
-                its worker is replaced (no limit)
+            execution_timeout_s: seconds a batch may run; the worker of one over it is replaced, and the
+                request that hangs is answered with an error (no limit)
             max_batches: batches after which a worker is replaced, for models that leak (no limit)
             limits: memory, files, processes and CPUs of a worker (``Limits()``: none)
             check: is called in each worker with the loaded callable before it serves; what it raises
@@ -245,6 +245,7 @@ class DaemonClient(PythonRegistering):
         """Serve a model with another number of instances; returns when they serve.
 
         New workers load beside the old ones; those that go finish their batch first. No request fails.
+        Instances that have no worker, for it ended again and again, get another one now.
 
         Args:
             name: a registered model
@@ -253,8 +254,8 @@ class DaemonClient(PythonRegistering):
 
         Raises:
             ModelNotFoundError: it is not served.
-            RegistrationError: a new worker could not be loaded, or the number is not possible; all is
-                as it was then.
+            RegistrationError: a new worker could not be loaded, or the number is not possible, and all is
+                as it was; or it is as asked for, but an instance that had no worker still has none.
         """
         with reporter(progress, name) as report:
             message = messages.Scale(name, instances)

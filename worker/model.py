@@ -128,14 +128,16 @@ class Model:
         for the batch axis, and together no more rows than `max_batch_size`.
         """
         parts: list[Part] = []
-        if not self._batching:
+        if not self._batching or batch.alone:
             return parts
         left = self._most_rows - _rows(batch)
         for lane in lanes:
             if left <= 0:
                 break
             other = lane.peek()
-            if other is not None and _rows(other) <= left and _kind(other) == _kind(batch):
+            if other is None or other.alone:
+                continue
+            if _rows(other) <= left and _kind(other) == _kind(batch):
                 lane.skip()
                 parts.append(Part(lane, other))
                 left -= _rows(other)

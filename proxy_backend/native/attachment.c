@@ -91,9 +91,11 @@ void detach(Proxy *proxy)
 }
 
 /* The text of a verdict that is about an end; NULL: it says something else, which is in `action`. */
-static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char **action)
+static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char **action, bool *whole)
 {
+    Reader value;
     char *failure = control_ask(proxy->control, question, reply, -1);
+    *whole = failure || (reply_find(reply, "whole", &value) && get_bool(&value));
     *action = failure ? NULL : reply_text(reply, "action");
     if (failure == NULL && *action == NULL)
         failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
@@ -105,42 +107,37 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
     return failure;
 }
 
-static char *judge(Proxy *proxy, int losses, bool final)
+static void put_loss(Buffer *question, Proxy *proxy, const char *message, int fields, const Loss *loss)
+{
+    put_message(question, message, fields + 6);
+    put_text_field(question, "registration", proxy->model->registration);
+    put_text_field(question, "worker", proxy->worker);
+    put_int_field(question, "losses", loss->losses);
+    put_bool_field(question, "final", loss->final);
+    put_int_field(question, "requests", loss->requests);
+    put_int_field(question, "in_row", loss->in_row);
+}
+
+char *judge_loss(Proxy *proxy, Loss *loss)
 {
     Buffer question = {0}, reply = {0};
     char *action;
-    put_message(&question, "LaneLost", 4);
-    put_text_field(&question, "registration", proxy->model->registration);
-    put_text_field(&question, "worker", proxy->worker);
-    put_int_field(&question, "losses", losses);
-    put_bool_field(&question, "final", final);
-    char *text = verdict(proxy, &question, &reply, &action);
+    put_loss(&question, proxy, "LaneLost", 0, loss);
+    char *text = verdict(proxy, &question, &reply, &action, &loss->whole);
     free(action);
     buffer_free(&question);
     buffer_free(&reply);
     return text;
 }
 
-char *judge_loss(Proxy *proxy, int losses)
-{
-    return judge(proxy, losses, false);
-}
-
-char *judge_final_loss(Proxy *proxy)
-{
-    return judge(proxy, 1, true);
-}
-
-char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry)
+char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *retry)
 {
     Buffer question = {0}, reply = {0};
     char *action;
     Reader value;
-    put_message(&question, "BatchOverdue", 3);
-    put_text_field(&question, "registration", proxy->model->registration);
-    put_text_field(&question, "worker", proxy->worker);
+    put_loss(&question, proxy, "BatchOverdue", 1, loss);
     put_bool_field(&question, "taken", taken);
-    char *text = verdict(proxy, &question, &reply, &action);
+    char *text = verdict(proxy, &question, &reply, &action, &loss->whole);
     *retry = text == NULL && strcmp(action, "wait") != 0;
     if (text == NULL && !*retry)
         *wait_s = reply_find(&reply, "wait_s", &value) ? get_double(&value) : 0;

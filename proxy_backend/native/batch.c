@@ -1,5 +1,11 @@
 /* One batch of a model that answers each request once: handed to a worker, and to another one if that is lost; tritonserver's
  * thread waits meanwhile.
+ *
+ * A worker that is lost, or hangs, may be so by one of the requests: so they are tried again each by itself, and not merged
+ * with others. The one that ends another worker fails alone.
+ *
+ *     requests   [ answered … | tried now | … not tried by themselves yet ]
+ *                0            answered    end                             count
  */
 #define _GNU_SOURCE
 #include "proxy.h"
@@ -13,8 +19,13 @@ typedef struct {
     TRITONBACKEND_Request **requests;
     uint32_t count;
     uint32_t answered; /* the first so many have been */
+    uint32_t end;      /* those from there to here are tried now */
+    bool apart;        /* by itself: a worker was lost with it and others */
+    bool taken;        /* the worker that hangs has read them */
+    bool reported;     /* tritonserver has the batch in its statistics */
     uint64_t begun_ns, sent_ns, answered_ns;
-    int losses;
+    int losses; /* workers that were lost with those that are tried now */
+    int in_row; /* requests tried by themselves that lost one, since the last that was answered */
     Unfinished *unfinished; /* to the first request that has not been answered */
 } Execution;
 
@@ -24,7 +35,7 @@ static Receiver receiver(const Execution *batch)
     return (Receiver){
         .request = batch->requests[batch->answered],
         .unfinished = batch->unfinished,
-        .last = batch->answered + 1 == batch->count};
+        .last = batch->answered + 1 == batch->end};
 }
 
 /* This request has been answered, or is queued again: it belongs to tritonserver again. */
@@ -39,22 +50,22 @@ static void release(Execution *batch, bool success, uint32_t flags)
     batch->unfinished = NULL;
 }
 
-/* Answer all that is left with an error. */
-static void fail_rest(Execution *batch, TRITONSERVER_Error_Code code, const char *text)
+/* Answer those up to `end` with an error. */
+static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text)
 {
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
     batch->answered_ns = steady_ns();
-    for (; batch->answered < batch->count; batch->answered++) {
+    for (; batch->answered < end; batch->answered++) {
         Receiver to = receiver(batch);
         send_error(&to, code, text);
         release(batch, false, RELEASE_ALL);
     }
 }
 
-/* Answer all that is left as nobody can serve it; takes the text over. */
-static void give_up(Execution *batch, char *text)
+/* Answer what is tried now, or all that is left, as nobody can serve it; takes the text over. */
+static void give_up(Execution *batch, bool whole, char *text)
 {
-    fail_rest(batch, ERROR_UNAVAILABLE, text);
+    fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text);
     free(text);
 }
 
@@ -62,13 +73,17 @@ static void protocol_fault(Execution *batch)
 {
     char *text = texted("model %s: %s", batch->proxy->model->name, batch->proxy->lane->fault);
     drop_lane(batch->proxy);
-    give_up(batch, text);
+    give_up(batch, false, text);
 }
 
+/* Tell tritonserver of a batch that is answered: once of a whole one, of each request that is tried by itself. */
 static void report_batch(Execution *batch)
 {
     uint64_t rows = 0;
-    for (uint32_t i = 0; i < batch->count; i++)
+    if (batch->reported)
+        return;
+    batch->reported = !batch->apart;
+    for (uint32_t i = batch->answered; i < batch->end; i++)
         rows += rows_of(batch->proxy->model, batch->requests[i]);
     failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(
         batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, steady_ns()));
@@ -90,20 +105,19 @@ static bool pass_on(Execution *batch, Reader *answer)
     batch->answered_ns = steady_ns();
     if (!done) {
         char *text = text_without_nul(get_text(answer));
-        fail_rest(batch, ERROR_INTERNAL, text);
+        fail_up_to(batch, batch->end, ERROR_INTERNAL, text);
         free(text);
         return true;
     }
     proxy->lane->owes = lent;
     uint32_t responses = get_array(answer);
-    if (responses != batch->count - batch->answered) {
+    if (responses != batch->end - batch->answered) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker gave %u responses to %u requests",
-            responses, batch->count - batch->answered);
+            responses, batch->end - batch->answered);
         return false;
     }
-    if (batch->answered == 0 && batch->unfinished == NULL) /* else a worker was lost, and it has been */
-        report_batch(batch);
-    for (; batch->answered < batch->count; batch->answered++) {
+    report_batch(batch);
+    for (; batch->answered < batch->end; batch->answered++) {
         if (lent && batch->unfinished == NULL)
             batch->unfinished = unfinished_new();
         Receiver to = receiver(batch);
@@ -121,10 +135,21 @@ static bool pass_on(Execution *batch, Reader *answer)
     return true;
 }
 
-/* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(). */
-static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up)
+/* What the dispatcher is told of those that are tried now, when it is asked what becomes of them. */
+static Loss loss_of(const Execution *batch)
+{
+    return (Loss){
+        .losses = batch->losses,
+        .requests = batch->end - batch->answered,
+        .in_row = batch->apart ? batch->in_row + 1 : 0};
+}
+
+/* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(); with `whole`,
+ * nor what is left of the batch. */
+static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up, bool *whole)
 {
     Proxy *proxy = batch->proxy;
+    Loss loss = loss_of(batch);
     LaneState state = lane_send(proxy->lane, &proxy->message);
     batch->sent_ns = steady_ns();
     while (state == LANE_OK) {
@@ -132,7 +157,9 @@ static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **
         if (state != LANE_SILENT)
             break;
         double wait_s = 0;
-        *given_up = judge_overdue(proxy, lane_all_read(proxy->lane), &wait_s, again);
+        batch->taken = lane_all_read(proxy->lane);
+        *given_up = judge_overdue(proxy, &loss, batch->taken, &wait_s, again);
+        *whole = loss.whole;
         if (*given_up || *again)
             return LANE_SILENT;
         lane_set_patience(proxy->lane, wait_s);
@@ -146,46 +173,81 @@ static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **
     return state;
 }
 
-/* Have the batch served by one worker. False: it was lost, another one has to. */
-static bool served(Execution *batch)
+/* A worker was lost with those that are tried now, or hangs in them: from now on each is tried by itself. `text`: they are not
+ * tried again. */
+static void lost(Execution *batch, char *text, bool whole)
+{
+    batch->in_row += batch->apart;
+    if (text) {
+        give_up(batch, whole, text);
+        return;
+    }
+    batch->apart = true;
+    batch->end = batch->answered + 1;
+}
+
+/* The worker did not answer. */
+static void unanswered(Execution *batch, LaneState state, char *text, bool whole)
 {
     Proxy *proxy = batch->proxy;
+    drop_lane(proxy);
+    if (state == LANE_CLOSED) {
+        batch->losses++;
+        Loss loss = loss_of(batch);
+        text = judge_loss(proxy, &loss);
+        lost(batch, text, loss.whole);
+    } else if (state == LANE_SILENT && batch->taken) {
+        batch->losses++;
+        lost(batch, text, whole);
+    } else if (text) {
+        give_up(batch, whole, text);
+    } /* else it had not been begun: it goes to another worker as it is */
+}
+
+/* Have a worker serve those that are to be tried now. When they have not been answered, it was lost: another one has to. */
+static void serve(Execution *batch)
+{
+    Proxy *proxy = batch->proxy;
+    uint32_t count = batch->end - batch->answered;
     Reader answer;
-    bool again = false;
+    bool again = false, whole = false;
     char *text = attach(proxy);
-    if (text == NULL)
-        text = put_batch(proxy, batch->requests + batch->answered, batch->count - batch->answered, &again);
     if (text) {
-        give_up(batch, text);
-        return true;
+        give_up(batch, true, text);
+        return;
+    }
+    text = put_batch(proxy, batch->requests + batch->answered, count, batch->apart, &again);
+    if (text) {
+        give_up(batch, false, text);
+        return;
     }
     if (again) { /* the worker waits for this very batch */
         drop_lane(proxy);
-        return false;
+        return;
     }
-    LaneState state = exchange(batch, &answer, &again, &text);
+    LaneState state = exchange(batch, &answer, &again, &text, &whole);
     if (state == LANE_OK && pass_on(batch, &answer)) {
+        batch->in_row = 0;
         lane_ask_peer(proxy->lane);
-        return true;
+        return;
     }
     if (state == LANE_OK && proxy->lane->lost)
         state = LANE_CLOSED;
-    if (state == LANE_OK || state == LANE_FAULT) {
+    if (state == LANE_OK || state == LANE_FAULT)
         protocol_fault(batch);
-        return true;
-    }
-    drop_lane(proxy);
-    if (state == LANE_CLOSED)
-        text = judge_loss(proxy, ++batch->losses);
-    if (text)
-        give_up(batch, text);
-    return text != NULL;
+    else
+        unanswered(batch, state, text, whole);
 }
 
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
 {
     Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns()};
-    batch.count = refuse_wrong(proxy, requests, count);
-    while (batch.count && !served(&batch))
-        ;
+    batch.count = batch.end = refuse_wrong(proxy, requests, count);
+    while (batch.answered < batch.count) {
+        if (batch.answered == batch.end) { /* the next one by itself: it was lost with the others once */
+            batch.end++;
+            batch.losses = 1;
+        }
+        serve(&batch);
+    }
 }

@@ -8,7 +8,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 5 };
+enum { PROTOCOL = 6 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 #define CHAIN_PARAMETER "pytriton_calls"
 #define CONTROL_PARAMETER "pytriton_control"
@@ -85,7 +85,10 @@ enum { LINK_SIZE = 2, LINK_LEAST = 2, LINK_model = 0, LINK_worker = 1 };
 enum { ANNOUNCE_SIZE = 2, ANNOUNCE_LEAST = 2, ANNOUNCE_memory = 1 };
 /* proxy → worker: run the callable on these requests. */
 #define BATCH_NAME "Batch"
-enum { BATCH_SIZE = 5, BATCH_LEAST = 3, BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4 };
+enum {
+    BATCH_SIZE = 6, BATCH_LEAST = 3, BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4,
+    BATCH_alone = 5
+};
 /* worker → proxy: one response per request, in order. */
 #define BATCH_DONE_NAME "BatchDone"
 enum { BATCH_DONE_SIZE = 3, BATCH_DONE_LEAST = 3, BATCH_DONE_id = 1, BATCH_DONE_responses = 2 };
@@ -172,17 +175,23 @@ enum { ATTACHED_FIELDS = 4 };
 #define ATTACHED_tracing "tracing"
 /* The lane of a worker broke after the worker had taken a batch: what shall become of the batch? */
 #define LANE_LOST_NAME "LaneLost"
-enum { LANE_LOST_FIELDS = 4 };
+enum { LANE_LOST_FIELDS = 6 };
 #define LANE_LOST_registration "registration"
 #define LANE_LOST_worker "worker"
 #define LANE_LOST_losses "losses"
 #define LANE_LOST_final "final"
+#define LANE_LOST_requests "requests"
+#define LANE_LOST_in_row "in_row"
 /* A batch was not answered in time; `taken`: the worker has read it from the lane. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
-enum { BATCH_OVERDUE_FIELDS = 3 };
+enum { BATCH_OVERDUE_FIELDS = 7 };
 #define BATCH_OVERDUE_registration "registration"
 #define BATCH_OVERDUE_worker "worker"
 #define BATCH_OVERDUE_taken "taken"
+#define BATCH_OVERDUE_losses "losses"
+#define BATCH_OVERDUE_final "final"
+#define BATCH_OVERDUE_requests "requests"
+#define BATCH_OVERDUE_in_row "in_row"
 /* A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail". */
 #define MAY_CALL_NAME "MayCall"
 enum { MAY_CALL_FIELDS = 3 };
@@ -208,10 +217,11 @@ enum { DETACH_FIELDS = 2 };
 #define DETACH_instance "instance"
 /* Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait. */
 #define VERDICT_NAME "Verdict"
-enum { VERDICT_FIELDS = 3 };
+enum { VERDICT_FIELDS = 4 };
 #define VERDICT_action "action"
 #define VERDICT_text "text"
 #define VERDICT_wait_s "wait_s"
+#define VERDICT_whole "whole"
 /* The request could not be carried out. `kind` is one of `errors.ErrorKind`. */
 #define FAILURE_NAME "Failure"
 enum { FAILURE_FIELDS = 3 };

@@ -69,13 +69,19 @@ char *attach(Proxy *proxy);
 void drop_lane(Proxy *proxy);
 /* Say that this proxy ends. */
 void detach(Proxy *proxy);
-/* What to answer to the batch of a worker that was lost; NULL: try another one. */
-char *judge_loss(Proxy *proxy, int losses);
-/* What to answer to a batch of a lost worker that cannot be tried again. */
-char *judge_final_loss(Proxy *proxy);
+/* What the dispatcher is told of requests whose worker was lost, or is overdue (LaneLost in ipc/messages/proxy.py). */
+typedef struct {
+    int losses;        /* workers that were lost with them */
+    uint32_t requests; /* how many they are */
+    int in_row;        /* of their batch, how many lost a worker each by itself, one after the other */
+    bool final;        /* they cannot be tried again */
+    bool whole;        /* what it says: the rest of their batch fails with them */
+} Loss;
+/* What to answer to requests whose worker was lost; NULL: try another one. */
+char *judge_loss(Proxy *proxy, Loss *loss);
 /* The batch has taken too long; `taken`: the worker has read it. NULL: wait on for so long, or if `retry`, try another
  * worker. */
-char *judge_overdue(Proxy *proxy, bool taken, double *wait_s, bool *retry);
+char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *retry);
 
 /* ── refusals.c ───────────────────────────────────────────────────────────────────────────────────── */
 
@@ -85,8 +91,9 @@ uint32_t refuse_wrong(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t c
 /* ── requests.c, responses.c ────────────────────────────────────────────────────────────────────────────────── */
 
 /* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
- * `circular`: the worker waits for this very batch; `proxy->avoid` has who does. */
-char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular);
+ * `alone`: the worker shall not merge it with others. `circular`: the worker waits for this very batch; `proxy->avoid` has who
+ * does. */
+char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, bool *circular);
 /* The context in which a request is traced, "" where it is not. */
 const char *trace_of(TRITONBACKEND_Request *request);
 

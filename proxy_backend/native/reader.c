@@ -88,7 +88,8 @@ static void judge_flight(Streams *streams, Flight *flight, uint64_t now_ns)
 {
     double wait_s = 0;
     bool retry = false;
-    char *text = judge_overdue(streams->proxy, true, &wait_s, &retry);
+    Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true};
+    char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
     /* Not to be waited for: the worker is about to be ended, and the lane with it. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     free(text);
@@ -258,8 +259,8 @@ static char *judge(Streams *streams, Flight *flight, bool unread, const char *te
         return strdup(text);
     if (unread)
         return NULL;
-    flight->losses++;
-    return text && !others ? strdup(text) : judge_loss(streams->proxy, flight->losses);
+    Loss loss = {.losses = ++flight->losses, .requests = flight->count};
+    return text && !others ? strdup(text) : judge_loss(streams->proxy, &loss);
 }
 
 /* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
@@ -272,6 +273,7 @@ static bool lost(Streams *streams, LaneState state)
         state = LANE_UNREAD;
     char *text = NULL;
     bool some_begun = false;
+    Loss final = {.losses = 1, .requests = 1, .final = true};
     for (Flight *flight = streams->flights; flight; flight = flight->next)
         some_begun |= flight->begun;
     if (state == LANE_FAULT)
@@ -279,7 +281,7 @@ static bool lost(Streams *streams, LaneState state)
     else if (streams->ending && !streams->alone)
         text = texted("model %s: it is unloaded", proxy->model->name);
     else if (some_begun)
-        text = judge_final_loss(proxy);
+        text = judge_loss(proxy, &final);
     if (text == NULL && some_begun)
         text = texted("model %s: its worker is lost", proxy->model->name);
     Flight *all = streams->flights;

@@ -217,7 +217,7 @@ static bool is_traced(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t c
     return false;
 }
 
-char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool *circular)
+char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, bool *circular)
 {
     uint64_t begun_ns = proxy->tracing ? epoch_ns() : 0;
     Buffer *message = &proxy->message;
@@ -229,7 +229,7 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     message->size = 0;
     message->failed = false;
     bool reads = proxy->lane->peer.readable;
-    put_array(message, reads ? 5 : traced ? 4 : 3);
+    put_array(message, alone ? 6 : reads ? 5 : traced ? 4 : 3);
     put_string(message, "Batch");
     put_uint(message, ++proxy->batch);
     put_array(message, count);
@@ -251,9 +251,11 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);
-    else if (reads)
+    else if (reads || alone)
         put_nil(message);
-    if (reads)
+    if (reads || alone)
+        put_bool(message, reads);
+    if (alone)
         put_bool(message, true);
     return message->failed ? texted("model %s: out of memory", proxy->model->name) : NULL;
 }

@@ -82,7 +82,7 @@ static LaneState send_batch(
 {
     Proxy *proxy = streams->proxy;
     bool circular = false;
-    *text = put_batch(proxy, requests, flight->count, &circular);
+    *text = put_batch(proxy, requests, flight->count, flight->losses > 0, &circular);
     if (*text == NULL && circular) {
         proxy->avoid.size = proxy->avoided = 0; /* the lane stays: other batches are under way on it */
         *text = texted("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
@@ -124,7 +124,8 @@ static void wait_on(Streams *streams, Flight *flight, uint64_t *overdue_ns)
         return;
     }
     bool taken = flight->sent_ns && lane_all_read(streams->proxy->lane);
-    char *text = judge_overdue(streams->proxy, taken, &wait_s, &retry);
+    Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true};
+    char *text = judge_overdue(streams->proxy, &loss, taken, &wait_s, &retry);
     /* Else the worker is about to be ended, and the lane with it. */
     *overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (flight->under_way)

@@ -105,13 +105,15 @@ class Announce(_LaneMessage, frozen=True):
 class Batch(_LaneMessage, frozen=True):
     """proxy → worker: run the callable on these requests.
 
-    `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory.
+    `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory. `alone`: a
+    worker was lost with it and others, so it is merged with none.
     """
 
     id: int
     requests: list[RequestRef]
     trace: Optional[BatchTrace] = None
     reads: bool = False
+    alone: bool = False
 
 
 class BatchDone(_LaneMessage, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
     ) as daemon:
         model = daemon.client.register(factory, "once", X, Y, factory=True, progress=False)
         inference = Inference("grpc", daemon.grpc)
-        with pytest.raises(InferenceServerException, match="SIGKILL"):
+        with pytest.raises(InferenceServerException, match=r"has been given up.*no second time"):
             inference.infer("once", {"x": ONES * KILL}, client_timeout=100)
         eventually(lambda: not is_ready(daemon, "once"), "the model is not ready")
         assert model.info().state == "unready"
@@ -110,6 +111,57 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
         assert inference.infer("once", {"x": ONES})["y"].tolist() == ONES.tolist()
         daemon.client.unregister("once")
         assert daemon.client.models() == []
+        inference.close()
+
+
+def test_a_crash_loop_is_told_and_ends_by_itself_or_by_scaling(tmp_path: Path) -> None:
+    """Tried again for ever: status says why and when, requests are told, and scaling does not call it success."""
+    missing = tmp_path / "missing"
+
+    def factory() -> Any:
+        if missing.exists():
+            raise RuntimeError("no weights")
+        return Unruly(tmp_path)
+
+    # Long enough for what is asked in between, and far shorter than what tests wait for.
+    pause_s = 3.0
+    with RunningDaemon.start(
+        worker_backoff_s=pause_s, worker_backoff_max_s=pause_s, unready_after_s=1000
+    ) as daemon:
+        model = daemon.client.register(
+            factory, "loops", X, Y, factory=True, instances=2, progress=False
+        )
+        missing.touch()
+        for instance in model.instances:
+            assert instance.pid is not None
+            os.kill(instance.pid, signal.SIGKILL)
+        inference = Inference("grpc", daemon.grpc)
+        told = "instance 0 is in a crash loop: .*RuntimeError: no weights"
+        with pytest.raises(
+            InferenceServerException, match=told
+        ):  # it waited for a worker till then
+            inference.infer("loops", {"x": ONES}, client_timeout=100)
+        eventually(lambda: not is_ready(daemon, "loops"), "the model is not ready")
+        eventually(
+            lambda: any(re.search(told, text) for text in daemon.client.status().problems),
+            lambda: f"status tells: {daemon.client.status().problems}",
+        )
+        eventually(
+            lambda: all(one.next_try_at or one.state != "backoff" for one in model.instances),
+            lambda: f"the next try has its time: {model.instances}",
+        )
+        with pytest.raises(RegistrationError, match="no weights"):
+            model.scale(3)  # a new one cannot be loaded either
+        with pytest.raises(
+            RegistrationError, match=r"now has 2 instances, but instance .*no weights"
+        ):
+            model.scale(2)
+        missing.unlink()
+        model.scale(2)
+        assert [one.state for one in model.instances] == ["ready", "ready"]
+        assert is_ready(daemon, "loops")
+        assert inference.infer("loops", {"x": ONES})["y"].tolist() == ONES.tolist()
+        assert daemon.client.status().problems == []
         inference.close()
 
 

@@ -60,6 +60,10 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     ends: list[WorkerEnd] = []
     #: What it serves, where each version of a model has workers of its own.
     version: Optional[int] = None
+    #: Workers that ended in a row, none of which had answered a batch; 0 once the present one has.
+    fruitless_ends: int = 0
+    #: When the next worker is started, seconds since the epoch; None: no pause is under way.
+    next_try_at: Optional[float] = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -43,22 +43,33 @@ class Attached(Message, frozen=True):
 class LaneLost(Message, frozen=True):
     """The lane of a worker broke after the worker had taken a batch: what shall become of the batch?
 
-    `losses` counts the workers that were lost with this batch. `final`: it cannot be tried again,
-    because a part of its answer has gone to the client.
+    `losses` counts the workers that were lost with it, this one included; `requests` those of it that have not been
+    answered. After the first loss they are tried again, each by itself, and each is asked about by itself: `in_row`
+    counts those of them that have lost a worker one after the other, this one included. `final`: it cannot be tried
+    again, because a part of its answer has gone to the client.
     """
 
     registration: str
     worker: str
     losses: int
     final: bool = False
+    requests: int = 1
+    in_row: int = 0
 
 
 class BatchOverdue(Message, frozen=True):
-    """A batch was not answered in time; `taken`: the worker has read it from the lane."""
+    """A batch was not answered in time; `taken`: the worker has read it from the lane.
+
+    The others are as in LaneLost, but `losses` are those before.
+    """
 
     registration: str
     worker: str
     taken: bool
+    losses: int = 0
+    final: bool = False
+    requests: int = 1
+    in_row: int = 0
 
 
 class MayCall(Message, frozen=True):
@@ -104,11 +115,16 @@ Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait."""
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` for how long to wait.
+
+    What its worker had taken is tried again request by request. `whole`: not only this request fails, but all of its
+    batch that is left.
+    """
 
     action: Action
     text: str = ""
     wait_s: float = 0.0
+    whole: bool = False
 
 
 #: All that proxies send and are sent, but for a Failure.

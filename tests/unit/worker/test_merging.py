@@ -33,8 +33,8 @@ class Proxies:
         self.near: list[Lane] = []
         self.far: list[Lane] = []
 
-    def send(self, *batches: Inputs) -> list[Lane]:
-        """Have a new proxy send each of these; return the worker's ends of the lanes."""
+    def send(self, *batches: Inputs, alone: int | None = None) -> list[Lane]:
+        """Have a new proxy send each of these, one to be left alone; return the worker's ends of the lanes."""
         lanes = []
         for index, batch in enumerate(batches):
             ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,7 +44,8 @@ class Proxies:
             proxy.arena.allocate(1)
             proxy.send(Batch(0, []))  # the arena is announced with it
             worker.receive()
-            proxy.send(Batch(index + 1, [_request(proxy, array) for array in batch]))
+            requests = [_request(proxy, array) for array in batch]
+            proxy.send(Batch(index + 1, requests, alone=index == alone))
             self.near.append(proxy)
             self.far.append(worker)
             lanes.append(worker)
@@ -134,6 +135,14 @@ def test_what_does_not_fit_is_left_on_its_lane(proxies: Proxies, other: Array) -
     left = lanes[1].receive()
     assert isinstance(left, Batch)
     assert left.id == 2
+
+
+def test_a_batch_that_lost_a_worker_is_merged_with_none(proxies: Proxies) -> None:
+    """Else the one that ends workers would take others with it again."""
+    to = model(doubled)
+    assert [p.batch.id for p in merged(to, proxies.send([ones(1)], [ones(1)], alone=0))] == [1]
+    beside = merged(to, proxies.send([ones(1)], [ones(1)], [ones(1)], alone=1))
+    assert [part.batch.id for part in beside] == [1, 3]
 
 
 def test_a_full_batch_takes_nothing(proxies: Proxies) -> None:

@@ -1,0 +1,67 @@
+"""How workers that end are replaced: how soon, how often, and what a crash loop is.
+
+A worker that ended while it ran a batch is laid to that batch's charge, not to its instance's: the batch is tried
+again or fails (pool.py), and the next worker is started at once. Otherwise a few requests that end every worker would
+take a model away from everybody. All other ends count: a worker that cannot be loaded, or ends with nothing to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: So many failures in a row are a crash loop: the worker, its replacement, and the one after that.
+CRASH_LOOP = 3
+#: Doubled more often than this, any pause is longer than the longest.
+_MOST_DOUBLINGS = 60
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How long a worker may take to say hello; how often in a row, and how soon, one that ended is replaced.
+
+    The first replacement comes at once. `limit` None: a worker is replaced for ever.
+    """
+
+    start_timeout_s: float
+    limit: int | None
+    first_delay_s: float
+    longest_delay_s: float
+
+    def delay_s(self, failures: int) -> float | None:
+        """Return how long to wait after so many failures in a row; None to give up."""
+        if self.limit is not None and failures > self.limit:
+            return None
+        if failures <= 1:
+            return 0.0
+        doublings = min(failures - 2, _MOST_DOUBLINGS)
+        return min(self.longest_delay_s, self.first_delay_s * 2.0**doublings)
+
+
+@dataclass
+class Streak:
+    """What has ended in a row in one instance.
+
+    Attributes:
+        failures: that count as the instance's: they make the pauses longer.
+        fruitless: workers that ended without having answered a batch, also those that a batch has ended.
+        next_try_at: when the next worker is started, seconds since the epoch; None: no pause is under way.
+    """
+
+    failures: int = 0
+    fruitless: int = 0
+    next_try_at: float | None = None
+
+    def add(self, *, in_batch: bool = False) -> None:
+        """A worker ended, or could not be loaded."""
+        self.fruitless += 1
+        if not in_batch:
+            self.failures += 1
+
+    def clear(self) -> None:
+        """A worker has shown that it serves."""
+        self.failures = self.fruitless = 0
+
+    @property
+    def is_crash_loop(self) -> bool:
+        """Whether a worker that serves is not to be expected soon."""
+        return self.failures >= CRASH_LOOP
