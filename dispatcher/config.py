@@ -215,6 +215,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = None
 
+    model_env: Annotated[
+        tuple[str, ...],
+        Option(
+            "Environment variables for the workers that serve models of model_repository, beside those of the daemon's "
+            "that neither look like secrets nor belong to a session: NAME copies one of the daemon's, NAME=VALUE sets "
+            "one, `*` copies all; may be given several times.",
+            values.several(values.variable()),
+        ),
+    ] = ()
     native_model: Annotated[
         tuple[str, ...],
         Option(

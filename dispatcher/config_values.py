@@ -163,6 +163,17 @@ def text() -> Kind:
     return _kind("a word without white space", read)
 
 
+def variable() -> Kind:
+    """Return the kind of environment variables: NAME, NAME=VALUE, or * for all."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or raw[:1] in ("", "=") or "\0" in raw:
+            raise ValueError
+        return raw
+
+    return _kind("NAME, NAME=VALUE or *", read)
+
+
 def secret() -> Kind:
     """Return the kind of tokens: long enough not to be guessed, and safe in headers and URLs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import Any
 import msgspec
 
 from pytriton.dispatcher.model_folders import FoundModel, UnservableModel, files_of
-from pytriton.dispatcher.programs import Program, ask, framework_environment
+from pytriton.dispatcher.programs import Program, ask
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 from pytriton.ipc import messages
+from pytriton.ipc import variables as rules
 from pytriton.ipc.payload import Header, pack
 
 #: Of a configuration, what is not for the proxy that stands in the model's place.
@@ -45,16 +47,27 @@ class Workshop:
         library: the folder that holds this version of `pytriton`
         python: interpreter of the workers; None is the daemon's own
         install: whether an environment is made for what a model needs and `python` lacks
+        env: variables that the workers get besides, as the setting `model_env` has them
     """
 
     library: Path
     python: str | None = None
     install: bool = False
+    env: tuple[str, ...] = ()
 
     @property
     def interpreter(self) -> str:
         """The interpreter of the workers."""
         return self.python or sys.executable
+
+    def world(self, python: str, folder: Path, packages: str) -> messages.World:
+        """Return what surrounds the workers of a model: the daemon's variables go with it as a registrant's do."""
+        own = rules.travelling(os.environ, own_interpreter=python == sys.executable)
+        variables = {**own, **rules.wanted(os.environ, self.env)}
+        if packages:
+            variables[_PACKAGES_VARIABLE] = packages
+        stayed = rules.staying(os.environ, variables)
+        return messages.World(python, [], str(folder), variables, stayed=stayed)
 
 
 async def specification(
@@ -91,6 +104,7 @@ async def _of_python(
         "python": workshop.interpreter,
         "requirements": requirements_of(model) if workshop.install else None,
         "install": workshop.install,
+        "env": rules.wanted(os.environ, workshop.env),
     }
     answer = await _ask_workshop(model, question, workshop, "reading its configuration")
     return msgspec.convert(answer["spec"], messages.ModelSpec), pack(Header((3, 9), True), b"")
@@ -118,7 +132,7 @@ async def _of_file(
         name=model.name,
         version=max(files),
         config=_for_triton(config, sorted(files)),
-        world=messages.World(place.python, [], str(model.folder), place.environment()),
+        world=workshop.world(place.python, model.folder, place.packages),
         instances=instances,
         devices=devices,
         factory=True,
@@ -135,11 +149,6 @@ class _Place:
 
     python: str
     packages: str = ""
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables that a worker gets."""
-        lacking = {_PACKAGES_VARIABLE: self.packages} if self.packages else {}
-        return {**framework_environment(), **lacking}
 
 
 async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _Place:

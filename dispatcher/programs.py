@@ -18,9 +18,6 @@ from pytriton.dispatcher.model_folders import UnservableModel
 
 _log = structlog.get_logger(__name__)
 
-#: Of the daemon's environment, what frameworks read.
-_VARIABLES = ("CUDA_", "LD_LIBRARY_PATH", "MKL_", "NVIDIA_", "OMP_", "ORT_", "TF_", "TORCH_")
-
 
 @dataclass(frozen=True)
 class Program:
@@ -37,11 +34,6 @@ class Program:
     task: str
     limit_s: float
     hide_gpus: bool = True
-
-
-def framework_environment() -> dict[str, str]:
-    """Return those of the daemon's variables that frameworks read."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
 async def ask(

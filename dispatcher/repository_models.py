@@ -58,7 +58,9 @@ class RepositoryModels:
         self._models = models
         self._backends = backends
         self._python = python
-        self._workshop = Workshop(library, config.model_python, config.install_packages)
+        self._workshop = Workshop(
+            library, config.model_python, config.install_packages, config.model_env
+        )
         self._server = server
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)

@@ -113,7 +113,7 @@ def _function_parts(function: Any) -> Iterator[_Part]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # not assigned yet
             yield f"closure variable `{name}`", cell.cell_contents
-    for name in sorted(_globals_used(function.__code__)):
+    for name in sorted(globals_used(function.__code__)):
         if name in function.__globals__:
             yield f"global variable `{name}`", function.__globals__[name]
     defaults = {
@@ -125,7 +125,8 @@ def _function_parts(function: Any) -> Iterator[_Part]:
     yield from _dict_parts("attribute", vars(function))
 
 
-def _globals_used(code: CodeType) -> set[str]:
+def globals_used(code: CodeType) -> set[str]:
+    """Return the names of global variables in a function's code, and in that of functions inside it."""
     names = {
         instruction.argval
         for instruction in dis.get_instructions(code)
@@ -133,7 +134,7 @@ def _globals_used(code: CodeType) -> set[str]:
     }
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _globals_used(constant)
+            names |= globals_used(constant)
     return names
 
 

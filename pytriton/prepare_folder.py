@@ -4,7 +4,8 @@ Standard input: a JSON object with `task` and what that takes. Standard output, 
 the answer, or with `error`, a sentence. What takes long is told on standard error. The tasks:
 
 `python`: a Triton Python model. `folder`, `name`, `config` (null: the folder's), `python` of its workers,
-`requirements` (null: none), `install` (an environment may be made). Answer: `spec`, a `messages.ModelSpec`.
+`requirements` (null: none), `install` (an environment may be made), `env` (variables to set).
+Answer: `spec`, a `messages.ModelSpec`.
 
 `environment`: `python`, `modules` (import name -> pip's name), `requirements` and `install`. Answer: `lacking`, modules
 that are not there and may not be installed; `python`, an interpreter with all the others: the given one, or that of an
@@ -47,7 +48,11 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
         question["name"],
         config,
         requirements,
-        {"python": None if own_environment else question["python"], "cwd": folder},
+        {
+            "python": None if own_environment else question["python"],
+            "cwd": folder,
+            "env": question["env"],
+        },
         _report,
     )
     return {"spec": msgspec.to_builtins(message.spec)}

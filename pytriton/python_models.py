@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
+import msgspec
+
 from pytriton import environments, model_dir
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.formats import table
@@ -34,6 +36,7 @@ from pytriton.registration import (
     device_list,
     merge_options,
 )
+from pytriton.variables_read import warn_of_missing
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import capture_world, find_interpreter, own_interpreter
 
@@ -117,6 +120,7 @@ def prepare_model(
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
+        warn_of_missing(name, [cls], world.stayed)
         with WorkerImports(world, own_interpreter=options.python is None) as imports:
             payload = pack_callable(cls, imports, name)
     return messages.Register(spec, options.replace), [payload]
@@ -277,7 +281,7 @@ def _world(
     if packages is None:
         return world
     variables = {**world.env, environments.PACKAGES_VARIABLE: packages}
-    return messages.World(world.python, world.sys_path, world.cwd, variables)
+    return msgspec.structs.replace(world, env=variables)
 
 
 def _teller(report: Report | None) -> Callable[[str], None]:

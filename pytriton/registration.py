@@ -9,15 +9,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pytriton.declaration import declaration_of
 from pytriton.environments import with_requirements
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
+from pytriton.ipc.errors import sendable
 from pytriton.ipc.wording import with_article
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.options import Device, Options, count_instances, device_list, merge_options
 from pytriton.pickling import pack_callable
 from pytriton.proxy.telemetry import trace_environment
+from pytriton.variables_read import warn_of_missing
 from pytriton.warming import warmup_messages
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import StrPath, capture_world, find_interpreter, own_interpreter
@@ -76,6 +80,7 @@ class Plan(NamedTuple):
         if spec.isolation == "thread":
             return [b""] * len(self.targets)
         checks = [] if self.check is None else [self.check]
+        warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
         with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
             return [pack_callable(one, imports, spec.name) for one in [*self.targets, *checks]]
 
@@ -142,6 +147,7 @@ def plan(
         else capture_world(python, options.env, options.cwd, options.sys_path)
     )
     world.env.update(trace_environment(options.trace_config))
+    world = msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
     spec = messages.ModelSpec(
         name=name,
         version=options.model_version,

@@ -71,7 +71,7 @@ class WorkerImports:
         if top in _IN_EVERY_WORKER or _is_built_in(name):
             return True
         file = getattr(module, "__file__", None)
-        if not self._own_interpreter and file is not None and _is_installed(file):
+        if not self._own_interpreter and file is not None and is_installed(file):
             return True
         if self._world.sys_path:
             spec = _find_spec(name, self._world.sys_path)
@@ -108,7 +108,7 @@ def _is_built_in(name: str) -> bool:
     return any(finder.find_spec(name) is not None for finder in (BuiltinImporter, FrozenImporter))
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Whether a module belongs to the standard library or to an installed distribution."""
     folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}

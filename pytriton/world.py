@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,39 +10,13 @@ from typing import Union
 
 from pytriton.environments import is_archive, unpacked
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc import variables as rules
 from pytriton.ipc.messages import World
 from pytriton.worker_imports import Probe
 
 StrPath = Union[str, "os.PathLike[str]"]
 #: Values of variables (None: leave it out), or names of variables of this process to copy.
 Env = Union[Mapping[str, "str | None"], Sequence[str]]
-
-#: Environment variables that travel by themselves: what programs, libraries and locales are found
-#: by.
-TRAVELLING_NAMES = frozenset(
-    {
-        "CURL_CA_BUNDLE", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME",
-        "PATH", "REQUESTS_CA_BUNDLE", "SHELL", "TMPDIR", "TOKENIZERS_PARALLELISM", "TZ", "USER",
-        "ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY",
-        "all_proxy", "ftp_proxy", "https_proxy", "http_proxy", "no_proxy",
-    }
-)  # fmt: skip
-#: And all variables that begin so: interpreters, GPUs, threads of numerical libraries, frameworks, traces.
-TRAVELLING_PREFIXES = (
-    "BLIS_", "CONDA_", "CUDA_", "CUDNN_", "CUPY_", "GOMP_", "HF_", "JAX_", "KMP_", "LC_", "MKL_",
-    "NCCL_", "NUMBA_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONNX", "OPENBLAS_", "ORT_", "OTEL_",
-    "PYTHON", "PYTORCH_", "SSL_CERT_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "VIRTUAL_ENV",
-    "XDG_", "XLA_",
-)  # fmt: skip
-#: Never by themselves, whatever they begin with: they make an interpreter wait for somebody at a
-#: keyboard, or undo the module search path that is captured here.
-STAYING_NAMES = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONSAFEPATH", "PYTHONBREAKPOINT"})
-#: Nor what looks like a secret, such as HF_TOKEN: `env=["HF_TOKEN"]` takes it along.
-_SECRET = re.compile(
-    r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|^OTEL_.*HEADERS$"
-)
-#: Of no use, or harmful, to another interpreter than this one.
-_OF_THIS_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
 
 
 def capture_world(
@@ -58,7 +31,7 @@ def capture_world(
         python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
             archive of one (conda-pack); None is the interpreter of this process
         env: variables to set in the worker (None as value: leave out), or names of variables to
-            copy, besides those that travel by themselves
+            copy, besides those that travel by themselves (ipc/variables.py)
         cwd: working directory of the worker; None is that of this process
         sys_path: folders to search for modules first
 
@@ -68,14 +41,18 @@ def capture_world(
     """
     folder = _working_directory(cwd)
     interpreter = own_interpreter() if python is None else find_interpreter(python)
-    variables = travelling_variables(os.environ, own_interpreter=python is None)
-    variables = _with_wanted(variables, env)
+    same = interpreter == os.path.abspath(sys.executable or "")
+    own = rules.travelling(os.environ, own_interpreter=same)
+    wanted = wanted_variables(env)
+    variables = {k: value for k, value in {**own, **wanted}.items() if value is not None}
+    # Of one that is left out by env=, its owner knows.
+    stayed = [name for name in rules.staying(os.environ, variables) if name not in wanted]
     first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
     if python is None:
         search = [*first, *own_search_path(folder)]
     else:
         search = [*first, *_search_path_of(interpreter, variables, folder)] if first else []
-    return World(interpreter, list(dict.fromkeys(search)), folder, variables)
+    return World(interpreter, list(dict.fromkeys(search)), folder, variables, stayed=stayed)
 
 
 def own_interpreter() -> str:
@@ -140,43 +117,30 @@ def own_search_path(folder: str) -> list[str]:
     return [path for path in dict.fromkeys(map(os.path.normpath, absolute)) if os.path.exists(path)]
 
 
-def travelling_variables(
-    environ: Mapping[str, str], *, own_interpreter: bool = True
-) -> dict[str, str]:
-    """Return the environment variables that travel by themselves."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if (name in TRAVELLING_NAMES or name.startswith(TRAVELLING_PREFIXES))
-        and name not in STAYING_NAMES
-        and not _SECRET.search(name.upper())
-        and (own_interpreter or not name.startswith(_OF_THIS_INTERPRETER))
-    }
+def wanted_variables(env: Env | None) -> dict[str, str | None]:
+    """Return the variables that `env=` means; None as a value leaves one out.
 
-
-def _with_wanted(variables: dict[str, str], env: Env | None) -> dict[str, str]:
+    Raises:
+        PyTritonBadParameterError: it is no such thing, or names a variable that is not set
+    """
     if env is None:
-        return variables
+        return {}
     if isinstance(env, str) or not isinstance(env, (Mapping, Iterable)):
         raise PyTritonBadParameterError(
             f"env={env!r}: give a dict of variables, or a list of names of variables to copy."
         )
-    wanted = (
-        dict(env) if isinstance(env, Mapping) else {name: _of_this_process(name) for name in env}
+    wanted: dict[str, str | None] = (
+        {**env} if isinstance(env, Mapping) else {name: _of_this_process(name) for name in env}
     )
     for name, value in wanted.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise PyTritonBadParameterError(f"env: {name!r} cannot be the name of a variable.")
-        if value is None:
-            variables.pop(name, None)
-        elif isinstance(value, str) and "\0" not in value:
-            variables[name] = value
-        else:
+        if value is not None and (not isinstance(value, str) or "\0" in value):
             raise PyTritonBadParameterError(
                 f"env: the value of {name} has to be a string without NUL, got "
                 f"{type(value).__name__}."
             )
-    return variables
+    return wanted
 
 
 def _of_this_process(name: str) -> str:

@@ -20,8 +20,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     question = json.loads(sys.stdin.readline())
+    library = sys.argv[1]
+    sys.argv[:] = [""]  # as in Triton's python backend
     try:
-        answer: dict[str, Any] = {"config": _completed(sys.argv[1], question)}
+        answer: dict[str, Any] = {"config": _completed(library, question)}
     except BaseException as error:  # a model may well raise SystemExit
         answer = {
             "error": f"{type(error).__name__}: {error}",

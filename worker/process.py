@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
-from pytriton.worker import limits, tracing
+from pytriton.worker import environment, limits, tracing
 from pytriton.worker.callables import load_callable, run_check
 from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
@@ -105,11 +105,13 @@ def _load_model(
 
 
 def _enter(world: messages.World) -> None:
-    """Make imports resolve as they did for the registrant; the folder with pytriton itself stays first."""
+    """Be as the registrant's process: imports (the folder with pytriton itself stays first), arguments, variables."""
     if world.sys_path:
         packages = world.env.get("PYTRITON_WORKER_PACKAGES")
         sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
+    sys.argv[:] = world.argv
+    environment.explain_missing(world.stayed)
 
 
 def _flush_lines() -> None:

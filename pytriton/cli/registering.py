@@ -84,6 +84,7 @@ def load_target(text: str) -> Any:
     cwd = os.getcwd()
     if cwd not in sys.path:
         sys.path.insert(0, cwd)
+    sys.argv[:] = [module_name]  # what it and its workers see are no arguments of ours
     found = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -14,6 +14,7 @@ from pytriton.exceptions import (
     PyTritonInvalidOperationError,
     PyTritonValidationError,
 )
+from pytriton.ipc import variables
 from pytriton.triton.server import environment
 
 if TYPE_CHECKING:
@@ -85,11 +86,13 @@ class BoundModel:
         """
         options = {name: value for name, value in self.options.items() if value is not None}
         said = {**self._declared(), **options}
-        # This interpreter's variables are no good to another one, and threads have them anyway.
-        if "python" not in said and said.get("isolation") != "thread":
-            given = options.get("env")
-            more = given if isinstance(given, Mapping) else {}  # names: all are there already
-            options["env"] = {**_sendable(environment()), **more}
+        if said.get("isolation") != "thread":  # which has them anyway
+            from pytriton.world import wanted_variables
+
+            # Nothing of it is kept when the script ends, so its secrets go, too.
+            own = said.get("python") is None and said.get("requirements") is None
+            everything = variables.whole(environment(), own_interpreter=own)
+            options["env"] = {**everything, **wanted_variables(said.get("env"))}
         served = client.register(
             list(self.infer_func) if self._several else self.infer_func,
             self.name,
@@ -153,13 +156,4 @@ def _register_options() -> Mapping[str, inspect.Parameter]:
         name: parameter
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-
-
-def _sendable(variables: dict[str, str]) -> dict[str, str]:
-    """Leave out what is not UTF-8, which the messages to the daemon have to be."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if name.isprintable() and not any("\ud800" <= letter <= "\udfff" for letter in name + value)
     }

@@ -14,7 +14,7 @@ import pytest
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
 from pytriton.worker_imports import Probe, WorkerImports
-from pytriton.world import capture_world, find_interpreter, travelling_variables
+from pytriton.world import capture_world, find_interpreter
 
 SHOW = (
     "import json\nfrom pytriton.world import capture_world\nw = capture_world()\n"
@@ -126,20 +126,19 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
         capture_world(cwd="/no/such/folder")
 
 
-def test_what_programs_need_travels_and_secrets_do_not() -> None:
-    environ = {
-        "PATH": "p", "LD_LIBRARY_PATH": "l", "LC_ALL": "C", "CUDA_HOME": "c", "OMP_NUM_THREADS": "2",
-        "HF_HOME": "h", "https_proxy": "x", "PYTHONHASHSEED": "0", "PYTHONPATH": "q", "VIRTUAL_ENV": "v",
-        "TOKENIZERS_PARALLELISM": "false", "SSL_CERT_FILE": "s",
-    }  # fmt: skip
-    home = {
-        "HF_TOKEN": "t", "OTEL_EXPORTER_OTLP_HEADERS": "key=k", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "key=k",
-        "AWS_SECRET_ACCESS_KEY": "a", "CONDA_API_KEY": "k", "MY_THING": "m", "PYTHONINSPECT": "1",
-        "PYTHONSTARTUP": "f", "TORCH_HUB_PASSWORD": "w", "DISPLAY": ":0", "XDG_SECRET": "y", "PYTHONSAFEPATH": "1",
-    }  # fmt: skip
-    assert travelling_variables({**environ, **home}) == environ
-    other = travelling_variables({**environ, **home}, own_interpreter=False)
-    assert set(environ) - set(other) == {"PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV"}
+def test_variables_of_this_interpreter_are_for_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setenv("MY_SETTING", "1")
+    assert capture_world().env["PYTHONHASHSEED"] == "0"
+    assert capture_world(python=sys.executable).env["PYTHONHASHSEED"] == "0"
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    world = capture_world(python=other)
+    assert "PYTHONHASHSEED" not in world.env
+    assert "PYTHONHASHSEED" in world.stayed
+    assert world.env["MY_SETTING"] == "1"
 
 
 def test_variables_are_set_copied_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +146,11 @@ def test_variables_are_set_copied_and_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_HOME", "here")
     assert "HF_TOKEN" not in capture_world().env
     assert capture_world(env=["HF_TOKEN"]).env["HF_TOKEN"] == "secret"
-    env = capture_world(env={"A": "1", "HF_HOME": None}).env
-    assert env["A"] == "1"
-    assert "HF_HOME" not in env
+    assert "HF_TOKEN" in capture_world().stayed
+    world = capture_world(env={"A": "1", "HF_HOME": None, "HF_TOKEN": None})
+    assert world.env["A"] == "1"
+    assert "HF_HOME" not in world.env
+    assert not {"HF_HOME", "HF_TOKEN"}.intersection(world.stayed), "its owner knows"
 
 
 @pytest.mark.parametrize(

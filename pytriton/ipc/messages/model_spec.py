@@ -12,13 +12,16 @@ class World(msgspec.Struct, frozen=True):
 
     `python` is an interpreter; `sys_path` is its module search path in order (empty: the
     interpreter's own); `cwd` the working directory; `env` the variables set on top of the daemon's
-    own environment.
+    own environment; `argv` what the worker's `sys.argv` is, by default as in Triton's python backend. `stayed`
+    names the registrant's variables that were not sent.
     """
 
     python: str
     sys_path: list[str] = []
     cwd: str = "/"
     env: dict[str, str] = {}
+    argv: list[str] = msgspec.field(default_factory=lambda: [""])
+    stayed: list[str] = []
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -1,0 +1,121 @@
+"""Which environment variables go with a model to its workers: all but secrets, and what belongs to somebody's session.
+
+The registrant's go with what it registers, the daemon's with the models of its repositories.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+#: Of a terminal, a desktop, a login, a shell or a service manager: elsewhere they mean nothing, or harm.
+_OF_A_SESSION = frozenset(
+    {
+        "COLORTERM", "COLUMNS", "DISPLAY", "GIT_ASKPASS", "INVOCATION_ID", "JOURNAL_STREAM", "LINES",
+        "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID", "MAIL", "MAINPID", "MANAGERPID", "NOTIFY_SOCKET",
+        "OLDPWD", "PS1", "PWD", "SESSION_MANAGER", "SHLVL", "STY", "SYSTEMD_EXEC_PID", "TERM", "TMUX",
+        "TMUX_PANE", "TTY", "WATCHDOG_PID", "WATCHDOG_USEC", "WAYLAND_DISPLAY", "WINDOWID", "XAUTHORITY", "_",
+    }
+)  # fmt: skip
+_OF_A_SESSION_PREFIXES = (
+    "BASH_FUNC_", "DBUS_", "DESKTOP_", "GNOME_", "GPG_", "JPY_", "KDE_", "SSH_", "SUDO_", "TERM_", "VSCODE_", "XDG_",
+)  # fmt: skip
+#: Where a user's files are is no matter of a session, though it begins as if it were.
+_FOLDERS = re.compile(r"XDG_(CACHE|CONFIG|DATA|STATE)_(HOME|DIRS)")
+#: They make an interpreter wait for somebody at a keyboard, or undo the module search path that is captured.
+_OF_A_KEYBOARD = frozenset({"PYTHONBREAKPOINT", "PYTHONINSPECT", "PYTHONSAFEPATH", "PYTHONSTARTUP"})
+#: Names that look like secrets.
+_SECRET = re.compile(
+    r"TOKEN(?!IZERS_PARALLELISM)|SECRET|PASSW|PASSPHRASE|PASSCODE|(^|_)PASS(_|$)|.PWD$|CREDENTIAL|COOKIE|API_?KEY"
+    r"|(^|_)KEYS?(_|$)|(^|_)AUTH(_|$)|AUTHORIZATION|(^|_)(PAT|DSN)$|^OTEL_.*HEADERS$"
+)
+#: And values: a URL with a password in it. Those of proxies have to be where they are.
+_PASSWORD_IN_URL = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_PROXY = re.compile(r"^(ALL|FTP|HTTPS?)_PROXY$", re.IGNORECASE)
+#: Of no use, or harmful, to another interpreter than the one that has them.
+_OF_AN_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
+#: `*` among the names that are wanted: everything, secrets too.
+ALL = "*"
+
+#: What is on this machine is reached directly, whatever proxy there is for all else.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
+    """Return the variables that go by themselves.
+
+    Args:
+        environ: all
+        own_interpreter: the worker runs the interpreter that they are of
+    """
+    return {
+        name: value
+        for name, value in whole(environ, own_interpreter=own_interpreter).items()
+        if not _is_of_a_session(name) and not _looks_secret(name, value)
+    }
+
+
+def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
+    """Return all that can be of use in a process that nobody sits at, secrets too."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _OF_A_KEYBOARD
+        and (own_interpreter or not name.startswith(_OF_AN_INTERPRETER))
+        and _is_text(name + value)
+    }
+
+
+def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
+    """Return the variables that a list asks for: NAME copies one that is set, NAME=VALUE sets one, `*` is all."""
+    found: dict[str, str] = {}
+    for wish in wishes:
+        name, equals, value = wish.partition("=")
+        if wish == ALL:
+            found.update(whole(environ))
+        elif equals:
+            found[name] = value
+        elif name in environ:
+            found[name] = environ[name]
+    return found
+
+
+def staying(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
+    """Return the names of those that are not sent, for who looks for one of them in vain."""
+    return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
+
+
+def with_direct_loopback(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which no proxy is asked for what is on this machine."""
+    variables = dict(environ)
+    if not any(_PROXY.match(name) for name in variables):
+        return variables
+    said = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
+    hosts = [host for host in re.split(r"[,\s]+", said) if host]
+    if "*" not in hosts:
+        hosts += [host for host in _LOOPBACK if host not in hosts]
+    # Programs read one or the other.
+    variables["no_proxy"] = variables["NO_PROXY"] = ",".join(hosts)
+    return variables
+
+
+def _is_of_a_session(name: str) -> bool:
+    if _FOLDERS.fullmatch(name):
+        return False
+    return name in _OF_A_SESSION or name.startswith(_OF_A_SESSION_PREFIXES)
+
+
+def _looks_secret(name: str, value: str) -> bool:
+    if _PROXY.match(name):
+        return False
+    if _PASSWORD_IN_URL.match(value):
+        return True
+    # The path of a file with a secret is none: GOOGLE_APPLICATION_CREDENTIALS.
+    is_path = os.path.isabs(value) and os.path.exists(value)
+    return _SECRET.search(name.upper()) is not None and not is_path
+
+
+def _is_text(text: str) -> bool:
+    """Whether it is UTF-8, which all messages have to be."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

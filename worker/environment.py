@@ -1,0 +1,38 @@
+"""What a worker says of a variable that is not there, but was where its model was registered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+
+def explain_missing(stayed: Iterable[str]) -> None:
+    """From now on, the KeyError of `os.environ["X"]` says of these names why they are not there."""
+    _Environment.stayed = frozenset(stayed)
+    os.environ.__class__ = _Environment
+
+
+# mypy takes os.environ's class for one that cannot be extended: it is generic, but only in its stubs.
+class _Environment(type(os.environ)):  # type: ignore[misc]
+    """os.environ's own class; only its errors say more."""
+
+    stayed: frozenset[str] = frozenset()
+
+    def __getitem__(self, key: str) -> str:
+        try:
+            return super().__getitem__(key)  # type: ignore[no-any-return]
+        except KeyError:
+            raise KeyError(_Missing(key) if key in self.stayed else key) from None
+
+
+class _Missing(str):
+    """The name that a KeyError carries; its text is all that such an error shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"{super().__repr__()} (this environment variable is set where the model was registered, but was not sent: "
+            "it looks like a secret, or belongs to that session or interpreter. "
+            f"register(..., env=[{super().__repr__()}]) sends it, of a model of a repository the setting model_env)"
+        )
