@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
 
+from pytriton.dispatcher.child_output import ChildOutput
 from pytriton.dispatcher.undertaker import Undertaker
 from pytriton.ipc import linux
+from pytriton.ipc.records import decoded
 
 #: Lines kept to tell the user what a child said last.
 _LAST_LINES = 40
-_LONGEST_LINE = 1 << 16
-#: After a child's end: how long its last lines may take to arrive (a grandchild may hold the pipe
-#: open).
-_DRAIN_S = 0.5
 
 #: Takes a child's pid and a line that it printed, without its end.
 OnLine = Callable[[int, bytes], None]
@@ -52,7 +49,7 @@ class Child:
         self._pidfd = linux.pidfd_open(popen.pid)
         loop.add_reader(self._pidfd, self._reap)
         assert popen.stdout is not None  # `start` made it a pipe
-        self._pump = loop.create_task(self._pump_lines(popen.stdout))
+        self._output = ChildOutput(popen.stdout, self._printed)
 
     @classmethod
     async def start(
@@ -122,8 +119,7 @@ class Child:
 
     async def drained(self) -> None:
         """Wait until the lines of a child that ended have all been logged."""
-        await asyncio.wait([self._pump], timeout=_DRAIN_S)
-        self._pump.cancel()
+        await self._output.drained()
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -133,30 +129,16 @@ class Child:
         self.peak_memory = usage.ru_maxrss * 1024
         self.exited.set_result(self._popen.returncode)
 
-    async def _pump_lines(self, pipe: IO[bytes]) -> None:
-        reader = asyncio.StreamReader(limit=_LONGEST_LINE)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
+    def _printed(self, line: bytes) -> None:
+        record = decoded(line)
+        said = (
+            line.decode(errors="backslashreplace").rstrip() if record is None else record.exception
         )
-        try:
-            while line := await _next_line(reader):
-                self._last_lines.append(line.decode(errors="backslashreplace").rstrip())
-                self._on_line(self.pid, line.rstrip(b"\r\n"))
-                for text, printed in self._awaited:
-                    if text in line and not printed.done():
-                        printed.set_result(None)
-        finally:
-            transport.close()
-
-
-async def _next_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line, b"" at the end; a line over the limit comes in pieces."""
-    try:
-        return await reader.readuntil(b"\n")
-    except asyncio.IncompleteReadError as error:
-        return error.partial
-    except asyncio.LimitOverrunError as error:
-        return await reader.readexactly(max(1, error.consumed))
+        self._last_lines.extend(said.split("\n"))
+        self._on_line(self.pid, line.rstrip(b"\r"))
+        for text, printed in self._awaited:
+            if text in line and not printed.done():
+                printed.set_result(None)
 
 
 def bound_to_us(argv: Sequence[str]) -> list[str]:

@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
+from msgspec import structs
 
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import rotated, tail
 from pytriton.ipc.private_files import open_private
+from pytriton.ipc.records import LONGEST_LINE, decoded
 from pytriton.ipc.rundir import RuntimeDir
 
 __all__ = ["child_logger", "close", "close_model_log", "configure", "log_child_line", "tail"]
-
-#: A longer line of a child is cut.
-LONGEST_LINE = 64 << 10
 
 #: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
 _GLOG = re.compile(
@@ -41,6 +40,15 @@ _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
 #: Said at each load of a model whose configuration came with the load request; it means nothing.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
 
+#: Said at each start on a machine without a GPU, where it means nothing.
+_NO_GPU_NOISE = (
+    "CudaDriverHelper has not been initialized",
+    "Unable to allocate pinned system memory",
+    "DCGM unable to start",
+    "Error: Failed to initialize NVML",
+)
+#: Where the driver of NVIDIA's GPUs shows.
+_GPU_DRIVER = Path("/proc/driver/nvidia")
 #: How the lines of tritonserver's tables begin.
 _TABLE = ("+-", "| ")
 
@@ -126,7 +134,7 @@ class _Sinks:
         if self.console is None:
             return line
         if self.config.log_format == "plain" and event.get("source") == "worker":
-            return str(event["event"])
+            return str(event.get("exception") or event["event"])
         if self.config.log_format == "plain" and event.get("source") == "tritonserver":
             return f"tritonserver: {event['event']}"
         return str(self.console(None, method, event))
@@ -207,27 +215,39 @@ def log_child_line(
 ) -> None:
     """Log one line that a child printed, whatever it holds; `stream` is "stdout" or "stderr".
 
-    `of_triton`: its tables (all options, at every start) are for debugging.
+    `of_triton`: its tables (all options, at every start), and what it says of GPUs where there are none, are for
+    debugging.
 
     Lines of tritonserver get their own level and place; undecodable bytes appear as \\xNN; a line
-    over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept.
+    over 64 KiB is cut; of a progress bar that overwrites itself the last state is kept. An exception that a worker
+    reports is one record, an error.
     """
+    record = None if of_triton else decoded(line)
+    if record is not None:
+        fields = structs.asdict(record)
+        event = fields.pop("event")
+        logger.error(event, **{name: value for name, value in fields.items() if value})
+        return
     text = _text(line)
     if not text:
         return
     labels = {} if stream is None else {"stream": stream}
     match = _GLOG.fullmatch(text)
     if match is None:
-        quiet = of_triton and text.startswith(_TABLE)
+        quiet = of_triton and (text.startswith(_TABLE) or _is_about_no_gpu(text))
         (logger.debug if quiet else logger.info)(text, **labels)
         return
     short, short_iso, place, said = match.groups()
     level = _LEVELS[short or short_iso]
     said = _unquoted(said)
-    if said.startswith(_NOISE):
+    if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
         level = "debug"
     if said:  # else a table follows in lines of its own
         getattr(logger, level)(said, at=place, **labels)
+
+
+def _is_about_no_gpu(text: str) -> bool:
+    return text.startswith(_NO_GPU_NOISE) and not _GPU_DRIVER.exists()
 
 
 def close_model_log(model: str) -> None:

@@ -92,6 +92,7 @@ class Translator:
                 [self._input(tensor, lane) for tensor in request.inputs()],
                 request.parameters() if self._version is None else self._with_version(request),
                 request.requested_output_names(),
+                _id_for_the_log(request),
             )
             for request in requests
         ]
@@ -253,3 +254,10 @@ def code_name(error: Any) -> str:
     code = error.code()
     names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
     return next(names, "INTERNAL")
+
+
+def _id_for_the_log(request: Any) -> str:
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError:  # the request is none the worse for it
+        return ""

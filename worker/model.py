@@ -203,7 +203,7 @@ class Model:
             if len(parts) > 1:
                 results = list(results)  # not every sequence can be sliced: a deque cannot
         except PyTritonUnrecoverableError as error:
-            report_error(error)
+            report_error(error, batches=[part.batch for part in parts])
             raise Unrecoverable(told(error)) from error
         except Exception as error:
             return self._failed(parts, error)
@@ -218,7 +218,7 @@ class Model:
         return answers
 
     def _failed(self, parts: Sequence[Part], error: Exception) -> list[BatchDone | BatchFailed]:
-        report_error(error)
+        report_error(error, batches=[part.batch for part in parts])
         text = told(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
 
@@ -228,7 +228,7 @@ class Model:
             lane.arena.reset()
             return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
-            report_error(error)
+            report_error(error, "what its callable returned cannot be sent", [batch])
             return BatchFailed(batch.id, told(error))
 
 

@@ -22,7 +22,7 @@ from pytriton.worker.calls import Caller
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
-from pytriton.worker.reports import report_error, told, traceback_of
+from pytriton.worker.reports import report_error, report_threads, told, traceback_of
 from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
 
@@ -42,6 +42,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
+    report_threads()
     with ControlClient(endpoint) as control:
         begun = time.monotonic()  # the dispatcher's clock starts when it gets this
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
@@ -53,7 +54,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         try:
             model = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
-            report_error(error)
+            report_error(error, "it could not be loaded")
             control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED

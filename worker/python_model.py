@@ -85,8 +85,7 @@ class PythonModel(Model):
         try:
             finalize()
         except Exception as error:
-            pb_utils.Logger.log_error(f"finalize of model {self.name} failed")
-            report_error(error)
+            report_error(error, f"finalize of model {self.name} failed")
 
     def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
         """Return the requests of a batch, with their inputs copied out of Triton's memory.
@@ -113,10 +112,10 @@ class PythonModel(Model):
             ]
             responses = self._responses(requests)
         except PyTritonUnrecoverableError as error:
-            report_error(error)
+            report_error(error, "its execute failed", [part.batch for part in parts])
             raise Unrecoverable(self.failure(error)) from error
         except Exception as error:
-            report_error(error)
+            report_error(error, "its execute failed", [part.batch for part in parts])
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
         finally:
             self.now = ()
@@ -190,7 +189,7 @@ class PythonModel(Model):
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:
-            report_error(error)
+            report_error(error, "what its execute returned cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)
 

@@ -40,7 +40,7 @@ def ask(is_ready: Callable[[], Any]) -> str:
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
     except Exception as error:
-        report_error(error)
+        report_error(error, "its is_ready failed")
         return f"is_ready() raised {told(error)}"
     if not isinstance(answer, bool):
         return f"is_ready() returned {shown(answer)}, which is no bool"

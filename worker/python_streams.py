@@ -212,7 +212,7 @@ class PythonStreamLoop(Loop):
             self._failed(stream, error)
 
     def _failed(self, stream: PythonStream, error: Exception) -> None:
-        report_error(error)
+        report_error(error, "its execute failed", [stream.part.batch])
         stream.fail(self._python.failure(error))
         if isinstance(error, PyTritonUnrecoverableError):
             with self.changed:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
 import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pytriton.ipc.errors import described, for_client, sendable
+from pytriton.ipc.records import encoded, record_of
+
+if TYPE_CHECKING:
+    from pytriton.ipc.lane_messages import Batch
 
 _here = threading.local()
 #: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
@@ -21,11 +28,20 @@ def report_to(logger: logging.Logger, model: str) -> None:
     _here.logger, _here.model = logger, model
 
 
-def report_error(error: BaseException, what: str = "its callable failed") -> None:
-    """Report an exception with its traceback."""
+def report_error(
+    error: BaseException, what: str = "its callable failed", batches: Sequence[Batch] = ()
+) -> None:
+    """Report an exception with its traceback, and with the ids of the requests that failed by it: one record."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
-        _print(_traceback(error))
+        ids = [request.request_id for batch in batches for request in batch.requests]
+        record = record_of(
+            error, _traceback(error), what, [one for one in ids if one], list(_trace_ids(batches))
+        )
+        line, was_cut = encoded(record)
+        _print_record(line.decode())
+        if was_cut:
+            _print(record.exception)
         return
     logger.error(
         "model %s: %s", _here.model, what, exc_info=(type(error), error, error.__traceback__)
@@ -72,6 +88,17 @@ def _print(text: str) -> None:
             print(line[start : start + _LONGEST_LINE], file=sys.stderr)
 
 
+def report_threads() -> None:
+    """From now on report what ends a thread of this process, which Python only prints."""
+
+    def hook(ended: threading.ExceptHookArgs) -> None:
+        if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+            name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+            report_error(ended.exc_value, f"{name} of it failed")
+
+    threading.excepthook = hook
+
+
 def note(text: str) -> None:
     """Report something that is as it should be."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
@@ -88,3 +115,27 @@ def report(text: str) -> None:
         _print(text)
         return
     logger.warning("model %s: %s", _here.model, text)
+
+
+def _print_record(text: str) -> None:
+    """Print to the process's own standard error, wherever a callable has led that of Python."""
+    stream = sys.__stderr__ or sys.stderr
+    if stream is not None:
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def _trace_ids(batches: Sequence[Batch]) -> Iterator[str]:
+    """Yield the trace of each traced request, once."""
+    contexts: list[str | None] = []
+    for batch in batches:
+        contexts += batch.trace.contexts if batch.trace is not None else []
+        contexts += [request.details.trace for request in batch.requests if request.details]
+    for context in dict.fromkeys(contexts):
+        try:
+            found = json.loads(context or "{}")
+        except ValueError:
+            continue
+        parts = str(found.get("traceparent", "") if isinstance(found, dict) else "").split("-")
+        if len(parts) == 4:
+            yield parts[1]

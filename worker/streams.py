@@ -104,6 +104,7 @@ class Stream:
         self.id = batch.id
         self.spans = spans
         self._outbox = outbox
+        self._batch = batch
         self._requests = batch.requests
         self._writer = writer
         self._cancelled: set[int] = set()
@@ -144,7 +145,7 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            report_error(error)
+            report_error(error, batches=[self._batch])
             end = BatchFailed(self.id, told(error))
             self.spans.failed(end.text)
         self.spans.end()

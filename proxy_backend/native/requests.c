@@ -81,6 +81,9 @@ static void put_double(char *text, size_t size, double value)
         snprintf(text, size, "%.17g", value);
 }
 
+/* Of a request's id, for the log. */
+enum { LONGEST_ID = 200 };
+
 void put_parameter(Buffer *json, const char *key, int type, const void *value)
 {
     char number[32] = "null";
@@ -236,7 +239,10 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     for (uint32_t i = 0; i < count; i++) {
         uint32_t inputs = 0;
         char *failure = text_of(TRITONBACKEND_RequestInputCount(requests[i], &inputs));
-        put_array(message, proxy->model->details ? 5 : 3);
+        const char *id = "";
+        if (!proxy->model->details) /* else it is among these */
+            failed(TRITONBACKEND_RequestId(requests[i], &id));
+        put_array(message, proxy->model->details ? 5 : *id ? 4 : 3);
         put_array(message, inputs);
         for (uint32_t k = 0; k < inputs && failure == NULL; k++)
             failure = put_input(proxy, requests[i], k);
@@ -248,6 +254,8 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
             return failure;
         if (proxy->model->details)
             put_details(proxy, requests[i]);
+        else if (*id)
+            put_clean(message, id, LONGEST_ID); /* the worker's log names it */
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);

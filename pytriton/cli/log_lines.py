@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 #: Part of the prefix, or shown by itself.
-_PREFIX = ("timestamp", "level", "event", "source", "model", "instance", "exception")
+_PREFIX = (
+    "timestamp", "level", "event", "source", "model", "instance", "exception", "error_type", "error_message"
+)  # fmt: skip
 _COLORS = {"debug": "2", "warning": "33", "error": "31", "critical": "31;1"}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
+from pytriton.dispatcher.log_files import tail
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -166,23 +169,65 @@ def test_a_mistake_is_told_in_one_line_and_the_model_goes_on(
 
 
 @pytest.mark.usefixtures("mistakes")
-def test_the_traceback_is_in_the_models_log(inference: Inference, daemon: RunningDaemon) -> None:
-    """What the client is spared, the developer finds with `logs`."""
+def test_an_exception_is_one_record_in_the_models_log(
+    inference: Inference, daemon: RunningDaemon
+) -> None:
+    """What the client is spared, the developer finds with `logs`: once, as an error, with all that is known."""
+    request_id = str(uuid.uuid4())
     with pytest.raises(InferenceServerException):
-        inference.infer("mistakes", {"x": ONES})
+        inference.infer("mistakes", {"x": ONES}, request_id=request_id)
 
-    def log() -> list[str]:
-        return daemon.client.logs("mistakes", lines=500)
+    def found() -> list[dict[str, Any]]:
+        records = map(json.loads, daemon.client.logs("mistakes", lines=500))
+        return [record for record in records if request_id in record.get("request_ids", [])]
 
     # The answer goes one way and the worker's lines another, to the dispatcher, which may be late.
-    said = eventually(
-        lambda: next((json.loads(line) for line in log() if "raise ValueError" in line), None),
-        lambda: f"the traceback is in the log: {log()}",
+    (record,) = eventually(found, lambda: str(daemon.client.logs("mistakes", lines=500)))
+    assert record["level"] == "error"
+    assert (record["error_type"], record["error_message"]) == (
+        "ValueError",
+        "one is not a number we like",
     )
-    assert 'raise ValueError("one is not a number we like")' in said["event"]
-    assert any("Traceback (most recent call last)" in line for line in log())
+    assert record["exception"].startswith("Traceback (most recent call last)")
+    assert 'raise ValueError("one is not a number we like")' in record["exception"]
     worker = daemon.client.model("mistakes").instances[0].pid
-    assert (said["model"], said["instance"], said["pid"]) == ("mistakes", 0, worker)
+    assert (record["model"], record["instance"], record["pid"]) == ("mistakes", 0, worker)
+    assert not any(
+        line for line in daemon.client.logs("mistakes", lines=500) if '"info", "event": "Tr' in line
+    )
+
+
+def test_a_healthy_start_on_a_machine_without_a_gpu_logs_nothing_bad(daemon: RunningDaemon) -> None:
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this machine has a GPU")
+    path = daemon.config.rundir.log_file()
+    records = [json.loads(line) for line in tail(path, 10_000)]
+    start = next(i for i, one in enumerate(records) if one["event"] == "tritonserver is ready")
+    assert [one for one in records[:start] if one["level"] not in ("debug", "info")] == []
+
+
+def talkative(x: Array) -> dict[str, Array]:
+    """Print 50 MB at once."""
+    line = "x" * 999
+    for _ in range(50_000):
+        print(line)
+    return {"y": x, "z": x}
+
+
+def test_what_is_printed_is_logged_or_left_out_with_a_note(
+    inference: Inference, daemon: RunningDaemon
+) -> None:
+    model = daemon.client.register(
+        batch(talkative), "talkative", inputs=X, outputs=YZ, config=ModelConfig(max_batch_size=8),
+        progress=False,
+    )  # fmt: skip
+    assert inference.infer("talkative", {"x": ONES})["y"].tolist() == ONES.tolist()
+    # It is not merely late: the note stands among the lines by the time the model is gone.
+    eventually(
+        lambda: any("bytes were left out" in line for line in daemon.client.logs("talkative")),
+        "what the log does not take is left out",
+    )
+    model.unregister()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pytriton.dispatcher import logs
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.log_files import follow, rotated, tail
+from pytriton.ipc.records import LONGEST_LINE, encoded, record_of
 from pytriton.ipc.rundir import RuntimeDir
 
 
@@ -218,9 +219,9 @@ def test_undecodable_bytes_stay_readable(rundir: RuntimeDir) -> None:
 
 def test_a_long_line_is_cut_with_a_mark(rundir: RuntimeDir) -> None:
     open_log(rundir)
-    text = logged(rundir, b"x" * (logs.LONGEST_LINE + 5))["event"]
-    assert text == "x" * logs.LONGEST_LINE + " [… 5 bytes more were cut]"
-    assert logged(rundir, b"x" * logs.LONGEST_LINE)["event"] == "x" * logs.LONGEST_LINE
+    text = logged(rundir, b"x" * (LONGEST_LINE + 5))["event"]
+    assert text == "x" * LONGEST_LINE + " [… 5 bytes more were cut]"
+    assert logged(rundir, b"x" * LONGEST_LINE)["event"] == "x" * LONGEST_LINE
 
 
 def test_of_a_progress_bar_the_last_state_is_kept(rundir: RuntimeDir) -> None:
@@ -370,3 +371,47 @@ def test_follow_begins_with_the_last_lines(tmp_path: Path) -> None:
         with open(path, "a") as file:
             file.write("d\n")
         assert next(stream) == "d"
+
+
+def test_an_exception_of_a_worker_is_one_record_of_level_error(rundir: RuntimeDir) -> None:
+    open_log(rundir)
+    line, _ = encoded(
+        record_of(
+            ValueError("no\nmore"), "ValueError: no\nmore", "its callable failed", ["7"], ["4bf9"]
+        )
+    )
+    record = logged(rundir, line, model="m", instance=1)
+    about = {name: record[name] for name in ("level", "event", "model", "instance", "source")}
+    assert about == {
+        "level": "error", "event": "its callable failed: ValueError: no", "model": "m", "instance": 1,
+        "source": "worker",
+    }  # fmt: skip
+    assert (record["error_type"], record["error_message"]) == ("ValueError", "no\nmore")
+    assert (record["request_ids"], record["trace_ids"]) == (["7"], ["4bf9"])
+    assert record["exception"] == "ValueError: no\nmore"
+
+
+def test_tritonserver_says_no_records_of_workers(rundir: RuntimeDir) -> None:
+    open_log(rundir)
+    line, _ = encoded(record_of(ValueError("forged"), "", "it failed"))
+    logs.log_child_line(logs.child_logger("tritonserver"), line, of_triton=True)
+    (record,) = records(rundir.log_file())
+    assert record["level"] == "info"
+    assert "error_type" not in record
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_what_tritonserver_says_of_gpus_counts_where_there_are_some(
+    rundir: RuntimeDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, driver: bool
+) -> None:
+    monkeypatch.setattr(logs, "_GPU_DRIVER", tmp_path if driver else tmp_path / "none")
+    open_log(rundir)
+    said = (
+        b'E1122 16:00:00.000000 7 cuda.cc:1] "CudaDriverHelper has not been initialized."',
+        b'W1122 16:00:00.000000 7 pinned.cc:1] "Unable to allocate pinned system memory: no driver"',
+        b"Error: Failed to initialize NVML",
+    )
+    for line in said:
+        logs.log_child_line(logs.child_logger("tritonserver"), line, of_triton=True)
+    levels = [record["level"] for record in records(rundir.log_file())]
+    assert levels == (["error", "warning", "info"] if driver else [])
