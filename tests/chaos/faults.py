@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import psutil
 from support.running import eventually
 
 from chaos import models
-from chaos.load import AskError, GrpcAsker
+from chaos.load import Asker, AskError, GrpcAsker, HttpAsker, ask_guilty, ask_once
 
 if TYPE_CHECKING:
     from chaos.run import Ground
@@ -69,21 +70,80 @@ def stop_worker(ground: Ground, chance: random.Random) -> None:
 
 
 def _provoke(ground: Ground, model: str, what: int) -> None:
-    """Send one request that makes a callable misbehave; its own fate is not the load's."""
+    """Send one request that makes a callable misbehave, and is answered all the same."""
     asker = GrpcAsker(ground.daemon.grpc)
     with contextlib.suppress(AskError):
         asker.ask(model, 1, what)
     asker.close()
 
 
+def _asker(ground: Ground, chance: random.Random) -> Asker:
+    if chance.random() < 0.5:
+        return HttpAsker(ground.daemon.http)
+    return GrpcAsker(ground.daemon.grpc)
+
+
+def _together(ground: Ground, chance: random.Random, model: str, whats: list[int]) -> None:
+    """Send requests at the same moment, so that they come into one batch: those that misbehave have to fail."""
+    start = threading.Barrier(len(whats))
+
+    def ask(what: int, asker: Asker, number: int) -> None:
+        start.wait()
+        if what == models.ANSWER:
+            ask_once(ground.ledger, asker, model, number)
+        else:
+            ask_guilty(ground.ledger, asker, model, what)
+        asker.close()
+
+    chance.shuffle(whats)
+    with ThreadPoolExecutor(len(whats)) as threads:
+        asked = [
+            threads.submit(ask, what, _asker(ground, chance), chance.randrange(10**9))
+            for what in whats
+        ]
+    for one in asked:
+        one.result()
+
+
 def hang_worker(ground: Ground, chance: random.Random) -> None:
-    """A callable that does not come back."""
-    _provoke(ground, "timed", models.HANG)
+    """A callable that does not come back from one request; others are in its batch."""
+    _together(ground, chance, "timed", [models.HANG, *[models.ANSWER] * chance.randrange(4)])
 
 
 def poison(ground: Ground, chance: random.Random) -> None:
-    """A request that ends every worker that takes it."""
-    _provoke(ground, chance.choice(["double", "spared"]), models.DIE)
+    """Requests that end every worker that takes them, one after the other: more than were ever replaced in a row."""
+    model = chance.choice(["single", "double", "spared"])
+    for _ in range(4):
+        _together(ground, chance, model, [models.DIE])
+
+
+def poison_among_others(ground: Ground, chance: random.Random) -> None:
+    """One or two of them in a batch with others, or in batches that a worker has merged."""
+    model = chance.choice(["batched", "merged", "double"])
+    guilty = [models.DIE] * chance.choice([1, 2])
+    _together(ground, chance, model, [*guilty, *[models.ANSWER] * 5])
+
+
+def huge_output(ground: Ground, chance: random.Random) -> None:
+    """An answer that there is no memory for, and others in its batch: tritonserver and the worker stay."""
+    before = ground.daemon.client.status().server.pid
+    model = chance.choice(["batched", "double"])
+    _together(ground, chance, model, [models.HUGE, *[models.ANSWER] * 3])
+    assert ground.daemon.client.status().server.pid == before, "tritonserver has ended"
+
+
+def kill_loading_workers(ground: Ground, chance: random.Random) -> None:
+    """A worker, and then each that is loaded in its place: a crash loop."""
+    seen: set[int] = set()
+
+    def fresh() -> int | None:
+        info = ground.daemon.client.model("slow").info()
+        return next((one.pid for one in info.instances if one.pid and one.pid not in seen), None)
+
+    for _ in range(chance.randrange(4, 8)):
+        pid = eventually(fresh, "another worker is loaded", 60)
+        seen.add(pid)
+        _kill([pid])
 
 
 def leak_memory(ground: Ground, chance: random.Random) -> None:
@@ -146,6 +206,20 @@ def stop_server(ground: Ground, chance: random.Random) -> None:
     _another_server(ground, pid)
 
 
+def crash_server_often(ground: Ground, chance: random.Random) -> None:
+    """tritonserver, and each that is started in its place: more often than it was ever started again."""
+    seen: set[int] = set()
+
+    def fresh() -> int | None:
+        pid = ground.daemon.client.status().server.pid
+        return pid if pid not in seen else None
+
+    for _ in range(7):
+        pid = eventually(fresh, "another tritonserver has been started", 60)
+        seen.add(pid)
+        _kill([pid])
+
+
 def _another_server(ground: Ground, former: int) -> None:
     eventually(
         lambda: ground.daemon.client.status().server.pid not in (None, former),
@@ -181,19 +255,23 @@ def fill_shm(ground: Ground, chance: random.Random) -> None:
 FAULTS: dict[str, Fault] = {
     "kill-worker": Fault(kill_worker, free=True),
     "kill-all-workers": Fault(kill_all_workers, free=True),
-    # One that stands still in the middle of a batch is taken to hang in it, and its batch is not tried again.
-    "stop-worker": Fault(stop_worker, free=True, costs=models.MAX_BATCH_SIZE),
+    # One that stands still with a single request is taken to hang in it, and that is not tried again.
+    "stop-worker": Fault(stop_worker, free=True, costs=1),
     "leak-memory": Fault(leak_memory, free=True),
     "vanish": Fault(vanish, free=True),
     "replace": Fault(replace, free=True),
     "roll-back": Fault(roll_back, free=True),
     "scale": Fault(scale, free=True),
-    "hang-worker": Fault(hang_worker, free=False),
-    "poison": Fault(poison, free=False),
+    "hang-worker": Fault(hang_worker, free=True),
+    "poison": Fault(poison, free=True),
+    "poison-among-others": Fault(poison_among_others, free=True),
+    "huge-output": Fault(huge_output, free=True),
+    "kill-loading": Fault(kill_loading_workers, free=False),
     "kill-proxy": Fault(kill_proxy, free=False),
     "fill-shm": Fault(fill_shm, free=False),
     "kill-server": Fault(kill_server, free=False, heavy=True),
     "stop-server": Fault(stop_server, free=False, heavy=True),
+    "crash-server-often": Fault(crash_server_often, free=False, heavy=True),
     "restart-daemon": Fault(restart_daemon, free=False, heavy=True),
     "kill-daemon": Fault(kill_daemon, free=False, heavy=True),
 }

@@ -13,19 +13,23 @@ from dataclasses import dataclass, field
 _CLEAR = re.compile(
     r"Connection refused|Connection reset|Connection aborted|RemoteDisconnected|BadStatusLine|IncompleteRead"
     r"|Broken pipe|failed to connect|Failed to connect|Socket closed|recvmsg|CANCELLED|GOAWAY|Connection closed"
-    r"|is not healthy|unknown model|not ready|is being stopped|no worker is left|Server is stopping"
+    r"|is not healthy|unknown model|not ready|is being stopped|is in a crash loop|Server is stopping"
     r"|execution_timeout_s|was killed by signal|exited with code|MemoryError|cannot get \d+ bytes"
-    r"|shared memory|No space left"
+    r"|shared memory|No space left|cannot be passed on"
 )
 
 
 @dataclass
 class Account:
-    """What happened during one kind of fault. `gap_s` is the longest time in which a model answered nobody."""
+    """What happened during one kind of fault. `gap_s` is the longest time in which a model answered nobody.
+
+    `failed` are requests that should have been answered, `guilty` those that had to fail.
+    """
 
     injected: int = 0
     right: int = 0
     failed: int = 0
+    guilty: int = 0
     unclear: int = 0
     wrong: int = 0
     lost: int = 0
@@ -34,7 +38,7 @@ class Account:
 
     @property
     def sent(self) -> int:
-        return self.right + self.failed + self.unclear + self.wrong + self.lost
+        return self.right + self.guilty + self.failed + self.unclear + self.wrong + self.lost
 
 
 class Ledger:
@@ -83,7 +87,17 @@ class Ledger:
                 account.failed += 1
             else:
                 account.unclear += 1
-            account.texts[re.sub(r"\d+", "#", text)[:160]] += 1
+            account.texts[_shape(text)] += 1
+
+    def guilty(self, text: str) -> None:
+        """A request that has to fail got an error."""
+        with self._lock:
+            account = self._account()
+            if _CLEAR.search(text):
+                account.guilty += 1
+            else:
+                account.unclear += 1
+            account.texts[f"guilty: {_shape(text)}"] += 1
 
     def answered(self) -> int:
         """How many requests have been answered rightly so far."""
@@ -92,3 +106,8 @@ class Ledger:
 
     def _account(self) -> Account:
         return self.accounts.setdefault(self._fault, Account())
+
+
+def _shape(text: str) -> str:
+    """Return the text without its numbers, short: so that alike ones are counted together."""
+    return re.sub(r"\d+", "#", text)[:160]

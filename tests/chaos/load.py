@@ -101,6 +101,35 @@ class GrpcAsker(Asker):
         self._client.close()
 
 
+def ask_once(ledger: Ledger, asker: Asker, model: str, number: int) -> bool:
+    """Ask what has to be answered, and have it in the ledger; whether it was answered rightly."""
+    try:
+        answer = asker.ask(model, number)
+    except AskError as error:
+        ledger.failed(str(error))
+        return False
+    except NoAnswer as error:
+        ledger.lost(f"{model}: {error}")
+        return False
+    if answer != right_answer(model, number):
+        ledger.wrong(f"{model}: {answer} to {number}")
+        return False
+    ledger.right(model)
+    return True
+
+
+def ask_guilty(ledger: Ledger, asker: Asker, model: str, what: int) -> None:
+    """Ask what has to fail, with an error that says why, and have it in the ledger."""
+    try:
+        answer = asker.ask(model, 1, what)
+    except AskError as error:
+        ledger.guilty(str(error))
+    except NoAnswer as error:
+        ledger.lost(f"{model}: {error}")
+    else:
+        ledger.wrong(f"{model}: {answer} to a request that has to fail")
+
+
 class Load:
     """Threads that ask all models in turn until stopped; half of them over HTTP, half over gRPC."""
 
@@ -133,24 +162,9 @@ class Load:
         models = list(SALTS)
         random.Random(seed).shuffle(models)
         for model in itertools.cycle(models):
-            pause_s = _PAUSE_S if self._ask_once(asker, model) else _PAUSE_AFTER_ERROR_S
+            right = ask_once(self._ledger, asker, model, next(self._numbers))
+            pause_s = _PAUSE_S if right else _PAUSE_AFTER_ERROR_S
             self.ended[seed] += 1
             if self._stop.wait(pause_s):
                 break
         asker.close()
-
-    def _ask_once(self, asker: Asker, model: str) -> bool:
-        number = next(self._numbers)
-        try:
-            answer = asker.ask(model, number)
-        except AskError as error:
-            self._ledger.failed(str(error))
-            return False
-        except NoAnswer as error:
-            self._ledger.lost(f"{model}: {error}")
-            return False
-        if answer != right_answer(model, number):
-            self._ledger.wrong(f"{model}: {answer} to {number}")
-            return False
-        self._ledger.right(model)
-        return True

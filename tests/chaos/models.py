@@ -13,7 +13,7 @@ from pytriton.daemon import DaemonClient
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
 #: What the second number of a request asks for.
-ANSWER, HANG, LEAK, DIE = range(4)
+ANSWER, HANG, LEAK, DIE, HUGE = range(5)
 #: Added to every answer, a different number for each model: an answer of another one is seen.
 SALTS = {
     "single": 1_000_003,
@@ -21,6 +21,9 @@ SALTS = {
     "spared": 3_000_017,
     "timed": 4_000_037,
     "bounded": 5_000_011,
+    "batched": 6_000_011,
+    "merged": 7_000_003,
+    "slow": 8_000_009,
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     "single": {},
@@ -28,10 +31,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "spared": {"instances": 2, "spares": 1},
     "timed": {"execution_timeout_s": 3.0, "instances": 2},
     "bounded": {"limits": Limits(memory="160MiB", memory_hard="1GiB"), "max_batches": 20_000},
+    "batched": {},
+    "merged": {"lanes": 2},
+    "slow": {"factory": True},
 }
 MAX_BATCH_SIZE = 8
+#: What requests wait for others in Triton's queue, so that those that are sent together are one batch.
+_DELAYS_US = {"batched": 50_000}
+#: What a worker of the slow model takes to load.
+_LOAD_S = 0.5
+#: Elements of an output that no machine of ours has the memory for: 200 GB.
+_HUGE = 25_000_000_000
 _X = [Tensor(name="x", dtype=np.int64, shape=(2,))]
-_Y = [Tensor(name="y", dtype=np.int64, shape=(1,))]
+_Y = [Tensor(name="y", dtype=np.int64, shape=(-1,))]
 
 
 def right_answer(model: str, number: int) -> int:
@@ -39,13 +51,20 @@ def right_answer(model: str, number: int) -> int:
     return number * 3 + SALTS[model]
 
 
+def lanes(model: str) -> int:
+    """Return how many proxies each worker of a model has."""
+    return int(_OPTIONS[model].get("lanes", 1))
+
+
 def register(client: DaemonClient, model: str, *, replace: bool = False) -> None:
     """Serve one of the models."""
+    delay_us = _DELAYS_US.get(model, 500)
     config = ModelConfig(
-        max_batch_size=MAX_BATCH_SIZE, batcher=DynamicBatcher(max_queue_delay_microseconds=500)
+        max_batch_size=MAX_BATCH_SIZE, batcher=DynamicBatcher(max_queue_delay_microseconds=delay_us)
     )
+    infer = _callable(SALTS[model])
     client.register(
-        _callable(SALTS[model]),
+        _slowly(infer) if model == "slow" else infer,
         model,
         _X,
         _Y,
@@ -56,6 +75,14 @@ def register(client: DaemonClient, model: str, *, replace: bool = False) -> None
     )
 
 
+def _slowly(infer: Any) -> Any:
+    def factory() -> Any:
+        time.sleep(_LOAD_S)
+        return infer
+
+    return factory
+
+
 def _callable(salt: int) -> Any:
     kept: list[Any] = []
 
@@ -63,7 +90,15 @@ def _callable(salt: int) -> Any:
         for request in requests:
             for what in request["x"][:, 1]:
                 _misbehave(what)
-        return [{"y": request["x"][:, :1] * 3 + salt} for request in requests]
+        return [{"y": _answer(request["x"])} for request in requests]
+
+    def _answer(x: Any) -> Any:
+        import tempfile
+
+        if HUGE not in x[:, 1]:
+            return x[:, :1] * 3 + salt
+        with tempfile.TemporaryFile() as file:  # of no size on the disk: nothing is written to it
+            return np.memmap(file, np.int64, "w+", shape=(len(x), _HUGE))
 
     def _misbehave(what: int) -> None:
         import os

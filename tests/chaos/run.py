@@ -40,16 +40,17 @@ class Outcome:
 class Ground:
     """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, ledger: Ledger) -> None:
+        self.ledger = ledger
         self._settings = {
             "state_dir": state_dir,
             "http_port": lasting_port(),
             "grpc_port": lasting_port(),
             "server_probe_interval_s": 0.5,
             "server_probe_timeout_s": 10.0,
+            "server_backoff_max_s": 1.0,
             "worker_backoff_s": 0.1,
             "worker_backoff_max_s": 1.0,
-            "worker_restart_limit": 20,
             "unready_after_s": 20.0,
             "grace_period_s": 5.0,
         }
@@ -118,7 +119,7 @@ class Ground:
                 info.state == "ready"
                 and all(one.state == "ready" for one in info.instances)
                 and sum(one.lanes for one in info.instances)
-                == sum(not one.spare for one in info.instances)
+                == models.lanes(info.name) * sum(not one.spare for one in info.instances)
                 for info in infos.values()
             )
         )
@@ -141,7 +142,7 @@ def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcom
     outcome = Outcome(ledger)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
-        ground = Ground(state_dir)
+        ground = Ground(state_dir, ledger)
         with _loaded(ground, ledger, clients) as load:
             _answered(ledger, load)
             begun = time.monotonic()
