@@ -312,6 +312,14 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker_start_timeout_s: Annotated[
         float, Option("Seconds a worker may take to start, before it loads its model.", _SECONDS)
     ] = 60.0
+    busy_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds that register, scale and rollback wait while tritonserver is being started, or the model "
+            "is being restored, before they are refused.",
+            _SECONDS,
+        ),
+    ] = 600.0
     grace_period_s: Annotated[
         float, Option("Seconds that a stop waits for the batches at hand.", _SECONDS)
     ] = 30.0

@@ -73,6 +73,7 @@ async def load_from_repository(
     daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
 ) -> messages.AnyMessage:
     """Load a model of a model repository."""
+    await daemon.registry.until_up(message.name, "loaded", peer.reply)
     await daemon.repository_models.load(message.name, message.config)
     return messages.Done()
 
@@ -110,7 +111,7 @@ async def get_logs(
     daemon: Daemon, peer: Peer, message: messages.GetLogs, payloads: Payloads
 ) -> messages.AnyMessage:
     """Send the newest log lines of a model or of the daemon."""
-    if message.model is not None and not daemon.registry.restoring.error(message.model):
+    if message.model is not None and not daemon.registry.restoring.knows(message.model):
         daemon.registry.by_name(message.model)
     count = max(0, min(message.lines, _MOST_LOG_LINES))
     return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))

@@ -21,19 +21,22 @@ import structlog
 from pytriton.dispatcher import repository
 from pytriton.dispatcher.admission import MOST_WORKERS
 from pytriton.dispatcher.keeper import StartWorker
+from pytriton.dispatcher.patience import Patience
 from pytriton.dispatcher.pool import Pool, ReportProgress
 from pytriton.dispatcher.proxies import Proxies
 from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.restarts import RestartPolicy
 from pytriton.dispatcher.states import ModelState, StateMachine
 from pytriton.dispatcher.store import Entry
-from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.dispatcher.tritonserver import ServerLost, TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
 
+#: A load that tritonserver did not survive is tried again so often in all: it may have been the load that ended it.
+_LOAD_ATTEMPTS = 3
 #: What a worker gets to end in, even when the grace period is over.
 _WORKER_END_S = 1.0
 #: A request that waits in Triton, with nothing in front of it, is with a worker within this time.
@@ -98,19 +101,31 @@ class Registration:
         server: TritonServer,
         models: Path,
         report: ReportProgress,
+        patience: Patience,
         *,
         unready_after_s: float,
         grace_s: float,
     ) -> None:
         """Load the workers, then the model in Triton; it serves when this returns.
 
+        A tritonserver that ends meanwhile is waited for with `patience`.
+
         Raises:
             RemoteFailure: a worker or Triton failed; the caller then calls `stop`.
         """
         await self.pool.start(report)
         await report(messages.Progress("serving", "tritonserver loads the model"))
-        repository.make_folder(models, self.spec)
-        await server.load(self.spec.name, self.triton_config)
+        for left in reversed(range(_LOAD_ATTEMPTS)):
+            await patience.until_up()
+            self._server_lost = False
+            repository.make_folder(models, self.spec)
+            try:
+                await server.load(self.spec.name, self.triton_config)
+                break
+            except ServerLost:
+                self.forget_proxies()
+                if not left:
+                    raise
         self._machine.change(ModelState.READY)
         for duty in (
             self._follow_workers(server, unready_after_s),

@@ -15,6 +15,7 @@ from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.kept_models import KeptModels, finish
 from pytriton.dispatcher.logs import close_model_log
 from pytriton.dispatcher.orphans import Orphans
+from pytriton.dispatcher.patience import Patience
 from pytriton.dispatcher.pool import ReportProgress
 from pytriton.dispatcher.registrant import Registrant
 from pytriton.dispatcher.registration import Registration
@@ -150,24 +151,18 @@ class Registry:
                 be replaced serves on.
         """
         spec = request.spec
-        self._check_open(spec.name)
         check(spec, payloads)
+        self._refuse_taken(request)
+        patience = self._patience(spec.name, "registered", report)
+        await patience.until_up()
+        if request.replace:  # a restore that fails leaves nothing to be replaced, which is as good
+            await patience.until_restored(spec.name)
+        self._check_open(spec.name, "registered")
         repository.refuse_linked(self._rundir.models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
         await self._reservations.until_given_up(spec.name)
+        self._refuse_taken(request)
         former = self._by_name.get(spec.name)
-        if former is not None and not request.replace:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"a model named {spec.name!r} is registered already. Unregister it first, choose another name, or "
-                "say replace=True (--replace) to put this one in its place.",
-            )
-        if self.restoring.waits(spec.name) and not request.replace:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"a model named {spec.name!r} was registered when the daemon last ran and is about to be served "
-                "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
-            )
         entry = Entry(0, time.time(), spec, list(payloads))
         # A temporary one is not kept: as with one that is kept already, there is nothing to write.
         kept = request.temporary or not keep
@@ -179,8 +174,8 @@ class Registry:
         Raises:
             RemoteFailure: no such model, nothing to go back to, or it failed: the model is as it was then.
         """
+        await self._until_served(name, "rolled back", report)
         former = self.by_name(name)
-        self._check_open(name)
         previous = await self._kept.previous(name)
         if self.by_name(name) is not former:
             raise RemoteFailure(
@@ -214,7 +209,8 @@ class Registry:
         Raises:
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
-        self._reservations.check(name)  # refuses while it is being restored
+        forgotten = await self.restoring.give_up(name)
+        self._reservations.check(name)
         if name in self._by_name:
             try:
                 await self._take_down(name, "it was unregistered")
@@ -222,7 +218,7 @@ class Registry:
                 if name not in self._by_name:  # whatever Triton says
                     await self._kept.remove(name)
                 raise
-        elif not self.restoring.forget(name):
+        elif not forgotten:
             self.by_name(name)  # says which there are
         await self._kept.remove(name)
         _log.info("model unregistered", model=name)
@@ -254,8 +250,8 @@ class Registry:
             RemoteFailure: no such model, not possible, or a new worker failed, and all is as it was; or
                 an instance that it had before, and that has no worker, could not be given one.
         """
+        await self._until_served(name, "scaled", report)
         registration = self.by_name(name)
-        self._check_open(name)
         with self._reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
             if registration.registrant is None:
@@ -337,6 +333,7 @@ class Registry:
                 self._server,
                 self._rundir.models,
                 report,
+                self._patience(name, "registered", report),
                 unready_after_s=self._config.unready_after_s,
                 grace_s=self._config.grace_period_s,
             )
@@ -405,15 +402,53 @@ class Registry:
         await registration.stop(self._config.grace_period_s, why)
         del self._by_key[registration.key]
 
-    def _check_open(self, name: str) -> None:
+    def _refuse_taken(self, request: messages.Register) -> None:
+        """Refuse what need not wait to be refused.
+
+        Raises:
+            RemoteFailure: the name is taken, or about to be, and nobody said `replace`.
+        """
+        name = request.spec.name
+        if request.replace:
+            return
+        if name in self._by_name:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
+                "say replace=True (--replace) to put this one in its place.",
+            )
+        if self.restoring.waits(name):
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {name!r} was registered when the daemon last ran and is about to be served "
+                "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
+            )
+
+    def _patience(self, name: str, done: str, report: ReportProgress) -> Patience:
+        what = f"model {name} was not {done}"
+        return Patience(what, self._server, self.restoring, report, self._config.busy_timeout_s)
+
+    async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
+        """Wait until tritonserver is up; `done` is what is to be done with the model then.
+
+        Raises:
+            RemoteFailure: it was not in time, or the daemon stops.
+        """
+        await self._patience(name, done, report).until_up()
+
+    async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
+        """Wait until tritonserver is up, and the model restored."""
+        if not self.restoring.waits(name):
+            self.by_name(name)  # what there is not need not be waited for
+        patience = self._patience(name, done, report)
+        await patience.until_up()
+        await patience.until_restored(name)
+        self._check_open(name, done)
+
+    def _check_open(self, name: str, done: str) -> None:
         if self._stopping:
             raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"model {name} was not registered: the daemon is stopping"
-            )
-        if not self._server.ready:
-            raise RemoteFailure(
-                ErrorKind.UNAVAILABLE,
-                f"model {name} was not registered: tritonserver is being started; try again in a moment",
+                ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from pytriton.dispatcher.news import News
 from pytriton.dispatcher.store import Content, Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
@@ -19,10 +20,14 @@ Register = Callable[[Entry], Awaitable[object]]
 
 @dataclass
 class _Kept:
-    """A kept registration that is not served. `error`: why it could not be; None while it waits its turn."""
+    """A kept registration that is not served.
+
+    `error`: why it could not be; None while it waits its turn. `task`: registers it just now.
+    """
 
     entry: Entry
     error: str | None = None
+    task: asyncio.Future[object] | None = None
 
 
 class Restoring:
@@ -30,12 +35,14 @@ class Restoring:
 
     Attributes:
         problems: a sentence about each file that could not be read.
+        news: one more is restored, could not be, or is given up.
     """
 
     def __init__(self, content: Content) -> None:
         self.problems = content.problems
         self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
         self._running = asyncio.Lock()
+        self.news = News()
         for problem in self.problems:
             _log.error(problem)
 
@@ -48,8 +55,17 @@ class Restoring:
                     await self._restore(name, kept, register)
 
     async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
+        kept.task = asyncio.ensure_future(register(kept.entry))
         try:
-            await register(kept.entry)
+            await asyncio.wait([kept.task])
+            if kept.task.cancelled():  # by `give_up`
+                _log.info("model is not restored: it was given up", model=name)
+                self.forget(name)
+            else:
+                kept.task.result()
+        except asyncio.CancelledError:  # this is ended itself
+            kept.task.cancel()
+            raise
         except RemoteFailure as failure:
             kept.error = failure.text
             _log.error("model was not restored", model=name, reason=failure.text)
@@ -58,18 +74,40 @@ class Restoring:
             _log.exception("model was not restored", model=name)
         else:
             self._kept.pop(name, None)
+        finally:
+            kept.task = None
+            self.news.tell()
 
     def waits(self, name: str) -> bool:
-        """Whether a model is to be restored still."""
-        return name in self._kept and self._kept[name].error is None
+        """Whether a model is being restored, or still to be."""
+        kept = self._kept.get(name)
+        return kept is not None and (kept.error is None or kept.task is not None)
+
+    def knows(self, name: str) -> bool:
+        """Whether a model is kept and not served (yet)."""
+        return name in self._kept
+
+    async def give_up(self, name: str) -> bool:
+        """Do not restore a model, and undo what is done of it so far; whether it was here."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return False
+        if kept.task is not None:
+            kept.task.cancel()
+        while kept.task is not None:
+            await self.news.next.wait()
+        self.forget(name)
+        return True
 
     def error(self, name: str) -> str | None:
         """Return why a model could not be restored; None if it is not here, or waits its turn."""
         return self._kept[name].error if name in self._kept else None
 
     def forget(self, name: str) -> bool:
-        """Do not restore a model; whether it was here."""
-        return self._kept.pop(name, None) is not None
+        """Do not restore a model, which is not being restored just now; whether it was here."""
+        there = self._kept.pop(name, None) is not None
+        self.news.tell()
+        return there
 
     def infos(self, without: set[str]) -> Iterator[messages.ModelInfo]:
         """Yield what status shows of those that are not among `without`."""

@@ -18,6 +18,7 @@ from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, reposit
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
+from pytriton.dispatcher.news import News
 from pytriton.dispatcher.ports import settle_ports
 from pytriton.dispatcher.repository import BACKEND
 from pytriton.dispatcher.server_runtime import ServerRuntime, python_link, server_environment
@@ -53,6 +54,10 @@ class ServerStartError(Exception):
     """tritonserver did not come up; the text holds what it said last."""
 
 
+class ServerLost(RemoteFailure):
+    """tritonserver is not up, or ended before it had answered."""
+
+
 def new_shm_prefix() -> str:
     """Return what the names of one daemon's regions in /dev/shm begin with."""
     return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
@@ -78,6 +83,8 @@ class TritonServer:
         self._backends = backends
         self._on_line = on_line
         self._machine = StateMachine(ServerState.STARTING)
+        #: Of its states.
+        self.news = News()
         self._child: Child | None = None
         self._client: AdminClient | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -116,7 +123,7 @@ class TritonServer:
             ServerStartError: it ended, or did not become ready in time.
         """
         if self._machine.state is not ServerState.STARTING:
-            self._machine.change(ServerState.STARTING)
+            self._change(ServerState.STARTING)
         stand_in = placeholder.wanted(self._config.tritonserver_options)
         if stand_in is not None:
             placeholder.lay_out(self._models, stand_in)
@@ -138,7 +145,7 @@ class TritonServer:
         access.blank_out(self._child.pid, self._config.access_token)
         self._hung = ""
         self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
-        self._machine.change(ServerState.READY)
+        self._change(ServerState.READY)
         _log.info("tritonserver is ready", server_pid=self._child.pid, **self._urls())
         verbose = self._config.tritonserver_options.get("log-verbose", "0")
         if verbose not in ("0", "false"):
@@ -157,7 +164,7 @@ class TritonServer:
     async def clean_up(self) -> None:
         """After the process ended by itself, or did not start: end what is left of it. It may be started again then."""
         if self._machine.state is not ServerState.STARTING:
-            self._machine.change(ServerState.STARTING)
+            self._change(ServerState.STARTING)
         await self._close_client()
         if self._child is not None:
             await self._child.stop(0)  # its stubs
@@ -170,12 +177,21 @@ class TritonServer:
         cancelled, this returns when it knows the outcome.
 
         Raises:
-            RemoteFailure: tritonserver refused it (it says why) or is not up.
+            ServerLost: it is not up, or has ended meanwhile.
+            RemoteFailure: tritonserver refused it (it says why).
             CancelledError: it was cancelled; the model may be loaded.
         """
         text = None if config is None else json.dumps(config)
+        child = self._child
         loading = self._ask("load", f"model {name}", lambda client: client.load(name, text))
-        await uninterrupted(loading, self._config.grace_period_s)
+        try:
+            await uninterrupted(loading, self._config.grace_period_s)
+        except RemoteFailure as failure:
+            if isinstance(failure, ServerLost) or child is None:
+                raise
+            if not _is_answer(failure.__cause__) and await _ends(child):
+                raise ServerLost(ErrorKind.UNAVAILABLE, failure.text) from failure
+            raise
 
     async def unload(self, name: str) -> None:
         """Begin to unload a model: it takes no more requests, and its proxies detach when all are answered.
@@ -210,12 +226,12 @@ class TritonServer:
         """End the process; its models should be unloaded by now."""
         if self._machine.state is ServerState.STOPPED:
             return
-        self._machine.change(ServerState.STOPPING)
+        self._change(ServerState.STOPPING)
         await self._close_client()
         if self._child is not None:
             await self._child.stop(_EXIT_GRACE_S)
         self._sweep_shared_memory()
-        self._machine.change(ServerState.STOPPED)
+        self._change(ServerState.STOPPED)
 
     def kill(self) -> None:
         """End the process and its stubs at once, and give back the shared memory that they cannot."""
@@ -226,6 +242,11 @@ class TritonServer:
     @property
     def ready(self) -> bool:
         return self.state is ServerState.READY
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is stopped, or being stopped, for good."""
+        return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property
     def state(self) -> ServerState:
@@ -306,6 +327,10 @@ class TritonServer:
         needed = self._config.model_repository and others
         return {} if needed else {"disable-auto-complete-config": ""}
 
+    def _change(self, state: ServerState) -> None:
+        self._machine.change(state)
+        self.news.tell()
+
     def _connect(self) -> AdminClient:
         return AdminClient(self._config, self.http_port, self.grpc_port)
 
@@ -369,7 +394,7 @@ class TritonServer:
     ) -> None:
         client = self._client
         if not self.ready or client is None:
-            raise RemoteFailure(
+            raise ServerLost(
                 ErrorKind.UNAVAILABLE,
                 f"cannot {verb} {what}: tritonserver is {self.state.value}",
             )
@@ -396,6 +421,13 @@ class TritonServer:
     def _sweep_shared_memory(self) -> None:
         for left in SHM.glob(f"{self._shm_prefix}*"):
             left.unlink(missing_ok=True)
+
+
+def _is_answer(error: BaseException | None) -> bool:
+    """Whether an error of the admin client is tritonserver's own answer, and not one of the connection."""
+    status = getattr(error, "status", None)
+    code = status() if callable(status) else None
+    return code is not None and code not in ("StatusCode.UNAVAILABLE", "StatusCode.CANCELLED")
 
 
 async def _ends(child: Child) -> bool:

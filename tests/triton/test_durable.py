@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.running import RunningDaemon, eventually
 from support.under_load import under_load
 
 from pytriton.exceptions import ModelExistsError, RegistrationError
+from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -33,7 +35,7 @@ def adder(step: float) -> Callable[[Any], Any]:
 
 def register(daemon: RunningDaemon, step: float, name: str = "model", **options: Any) -> None:
     config = ModelConfig(max_batch_size=8)
-    daemon.client.register(adder(step), name, X, Y, config, progress=False, **options)
+    daemon.client.register(adder(step), name, X, Y, config, **{"progress": False, **options})
 
 
 def answer(daemon: RunningDaemon, name: str = "model") -> float:
@@ -96,8 +98,6 @@ def test_models_become_ready_one_after_the_other(tmp_path: Path) -> None:
         assert answer(daemon, "new") == 6
         with pytest.raises(ModelExistsError, match="about to be served again"):
             register(daemon, 6, "last")
-        with pytest.raises(ModelExistsError, match="just now"):
-            daemon.client.unregister("gated")
         daemon.client.unregister("last")
         gate.touch()
         _settled(daemon)
@@ -106,6 +106,69 @@ def test_models_become_ready_one_after_the_other(tmp_path: Path) -> None:
     with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
         eventually(lambda: "gated" in states(daemon), "the daemon restores")
         assert daemon.stop() == 0  # in the middle of it
+
+
+def test_what_is_asked_of_a_model_that_is_being_restored(tmp_path: Path) -> None:
+    """To replace, scale or roll it back waits for the restore; to unregister it ends that."""
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def gated() -> Any:
+        while not gate.exists():
+            threading.Event().wait(0.02)
+        return adder(1)
+
+    def asked(daemon: RunningDaemon) -> list[Callable[[Waiting], object]]:
+        return [
+            lambda waits: register(daemon, 10, "replaced", replace=True, progress=waits),
+            lambda waits: daemon.client.scale("scaled", 2, progress=waits),
+            lambda waits: daemon.client.rollback("back", progress=waits),
+        ]
+
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        daemon.client.register(gated, "gone", X, Y, factory=True, progress=False)
+        for name in ("replaced", "scaled", "back"):
+            daemon.client.register(gated, name, X, Y, factory=True, progress=False)
+        register(daemon, 20, "back", replace=True)
+        daemon.client.rollback("back")  # it is a gated one again
+        gate.unlink()
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        eventually(lambda: workers(daemon), "the first of them is being restored")
+        daemon.client.unregister("gone")
+        assert "gone" not in states(daemon)
+        waiting = [Waiting() for _ in asked(daemon)]
+        with ThreadPoolExecutor() as threads:
+            calls = [threads.submit(ask, one) for ask, one in zip(asked(daemon), waiting)]
+            for one, name in zip(waiting, ("replaced", "scaled", "back")):
+                assert one.begun.wait(60), name
+                assert name in one.texts[0]
+            gate.touch()
+            for call in calls:
+                call.result()
+        assert (answer(daemon, "replaced"), answer(daemon, "back")) == (11, 21)
+        assert len(daemon.client.model("scaled").instances) == 2
+        daemon.client.rollback("replaced")  # what was restored is what it goes back to
+        assert answer(daemon, "replaced") == 2
+    with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
+        _settled(daemon)
+        assert "gone" not in states(daemon)
+
+
+class Waiting:
+    """What a client is told while its request waits."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.texts: list[str] = []
+
+    def __call__(self, event: messages.Progress) -> None:
+        if event.stage == "waiting":
+            self.texts.append(event.text)
+            self.begun.set()
+
+
+def workers(daemon: RunningDaemon) -> bool:
+    return any("worker" in " ".join(child.cmdline()) for child in daemon.children())
 
 
 def test_what_cannot_be_restored_is_told_and_harms_nothing(tmp_path: Path) -> None:

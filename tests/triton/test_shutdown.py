@@ -21,7 +21,8 @@ from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
-from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.exceptions import PyTritonUnrecoverableError, RegistrationError
+from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -32,7 +33,7 @@ ONES = np.ones((1, 2), np.float32)
 
 def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options: Any) -> None:
     daemon.client.register(
-        infer, name, X, Y, ModelConfig(max_batch_size=1), progress=False, **options
+        infer, name, X, Y, ModelConfig(max_batch_size=1), **{"progress": False, **options}
     )
 
 
@@ -245,6 +246,38 @@ def test_a_tritonserver_that_ends_again_and_again_is_started_again() -> None:
             lambda: "SIGKILL" in "".join(daemon.client.status().problems), "status tells of it"
         )
         eventually(lambda: _answers(daemon), "the model is served again")
+
+
+def test_a_registration_waits_for_a_tritonserver_that_is_started_again() -> None:
+    """With a limit, after which it is told what it waited for."""
+    heard: list[messages.Progress] = []
+    with RunningDaemon.start(busy_timeout_s=100) as daemon:
+        _kill_server(daemon, 2)  # from the second time on, there is a pause
+        eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
+        _register(daemon, _slow(Path("/"), 0), progress=heard.append)
+        assert _ask(daemon).tolist() == (ONES * 2).tolist()
+    assert heard[0].text == "waiting: tritonserver is being started"
+    with RunningDaemon.start(busy_timeout_s=0.1) as daemon:
+        _kill_server(daemon, 2)
+        eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
+        with pytest.raises(
+            RegistrationError, match=r"0.1 s \(busy_timeout_s\), tritonserver is being"
+        ):
+            _register(daemon, _slow(Path("/"), 0))
+
+
+def test_a_registration_outlives_a_tritonserver_that_ends_meanwhile(tmp_path: Path) -> None:
+    """Its workers have loaded: only the last step is done again."""
+    seen: list[str] = []
+
+    def kill(event: messages.Progress) -> None:
+        seen.append(event.stage)
+        if event.stage == "serving" and seen.count("serving") == 1:
+            _kill_server(daemon, 1)
+
+    with RunningDaemon.start() as daemon:
+        _register(daemon, _slow(Path("/"), 0), progress=kill)
+        assert _ask(daemon).tolist() == (ONES * 2).tolist()
 
 
 def test_a_service_manager_sees_a_tritonserver_that_does_not_stay_up() -> None:
