@@ -181,6 +181,7 @@ class TritonPythonModel:
         if self._waited_on:
             self._waited_on = False
             lane.set_patience(self._attachment.execution_timeout_s)
+        self._translator.inputs_read(lane)
         if isinstance(answer, (BatchDone, BatchFailed)) and answer.id == self._batch_id:
             return answer
         raise LaneError(f"the worker answered batch {self._batch_id} with {answer!r:.100}")

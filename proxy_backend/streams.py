@@ -225,6 +225,8 @@ class Streams:
             self._wait_until(
                 lambda: number not in self._flights or flight.begun, flight, lane, sent=True
             )
+            if flight.begun and self._lane is lane:
+                self._translator.inputs_read(lane)
             if self._until_returned:
                 self._changed.wait_for(lambda: number not in self._flights or flight.returned)
             # Neither: the lane was lost, and nobody has answered.

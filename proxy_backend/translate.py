@@ -116,6 +116,15 @@ class Translator:
                 return f"model {self._model}: {what} is not valid UTF-8"
         return None
 
+    def inputs_read(self, lane: Lane) -> None:
+        """The worker has the inputs of a batch. If they took much memory, it is given back: who would do so later?
+
+        Few batches do: tensors that are no strings stay where Triton put them.
+        """
+        if lane.arena.large:
+            lane.arena.reset()
+            lane.arena.give_back(at_once=True)
+
     def _with_version(self, request: Any) -> str:
         parameters = json.loads(request.parameters() or "{}")
         return json.dumps({**parameters, VERSION_PARAMETER: self._version})

@@ -17,11 +17,12 @@ import os
 import select
 import signal
 import socket
+import time
 import weakref
 from collections.abc import Callable
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.arena import ArenaError
+from pytriton.ipc.arena import KEPT_S, ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.gauge import Gauge
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
@@ -57,6 +58,9 @@ class Loop:
         self._closed = False
         self._lanes: dict[int, Lane] = {}  #: the one that was served last comes last
         self._poll = select.epoll()
+        #: When lanes that hold much memory are looked at again, and how long that is to wait for; None: none does.
+        self._look_at: float | None = None
+        self._idle_s: float | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(lane_path)
@@ -75,14 +79,29 @@ class Loop:
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
             awake = []
-            for fd, _ in poll():
+            for fd, _ in poll(self._idle_s):
                 if fd in handlers:
                     handlers[fd]()
                 else:
                     awake.append(fd)
             if awake and not self._finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
+            if self._look_at is not None and time.monotonic() > self._look_at:
+                self._give_back()
         self.close()
+
+    def _look_again(self) -> None:
+        """Some lane holds much memory: have it given back when it has not been needed for a while."""
+        if self._look_at is None:
+            self._idle_s = KEPT_S + 0.1
+            self._look_at = time.monotonic() + self._idle_s
+
+    def _give_back(self) -> None:
+        self._look_at = self._idle_s = None
+        for lane in self._lanes.values():
+            self._model.give_back(lane)
+            if self._model.holds_much(lane):
+                self._look_again()
 
     def _finished(self) -> bool:
         return self._stopping or self.unrecoverable
@@ -184,6 +203,10 @@ class Loop:
     def _answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
         lane = part.lane
         message: BatchDone | BatchLent | BatchFailed = answer
+        if self._model.holds_much(lane):
+            self._look_again()
+            if lane.reads:  # to hear when it has been read: before, nothing can be given back
+                lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):
             lane.lent.clear()
         elif lane.lent:
@@ -206,6 +229,7 @@ class Loop:
                 message = lane.receive()
                 if not isinstance(message, Credit):
                     raise LaneError(f"{type(message).__name__} came where outputs were to be read")
+                self._model.was_read(lane)
         except LaneClosed:
             self._drop(lane)
         except LaneError as error:

@@ -158,6 +158,20 @@ class Model:
                 return self._answer_traced(parts)
         return self._answer(parts, self._infer)
 
+    def holds_much(self, lane: Lane) -> bool:
+        """Whether a lane's answers have left more memory with it than is kept."""
+        return lane.arena.large or self._buffers.large(lane)
+
+    def give_back(self, lane: Lane) -> None:
+        """Give back what a lane has not needed for a while, unless its proxy may still read it."""
+        lane.arena.give_back()
+        self._buffers.give_back(lane)
+
+    def was_read(self, lane: Lane) -> None:
+        """The proxy has read the last answer on a lane: its memory can be used again, or given back."""
+        lane.arena.reset()
+        self._buffers.was_read(lane)
+
     def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         spans = spans_of(self.name, [part.batch for part in parts])
         if spans is None:  # none can be made here

@@ -176,6 +176,24 @@ class OutputBuffers:
         buffers.placed.append(block)
         return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
 
+    def large(self, lane: Lane) -> bool:
+        """Whether a lane's buffers hold more memory than they keep."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        return buffers is not None and buffers.arena.large
+
+    def was_read(self, lane: Lane) -> None:
+        """A lane's proxy has read the last answer: what nobody else holds can be used again, or given back."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        if buffers is not None:
+            with self._lock:
+                buffers.recycle()
+
+    def give_back(self, lane: Lane) -> None:
+        """Give back what a lane's buffers have not needed for a while."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        if buffers is not None and not buffers.placed:
+            self.was_read(lane)
+
     def end(self) -> None:
         """The call has ended, one way or the other."""
         self._lane = None

@@ -33,6 +33,7 @@ from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.lending import lay_down
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.outputs import OutputBuffers
 from pytriton.worker.python_readiness import Watch
 from pytriton.worker.reports import cut_for_client, report_error
 
@@ -66,6 +67,7 @@ class PythonModel(Model):
         self._batching = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
+        self._buffers = OutputBuffers()  # it asks for none
         self._events = None
         self._watch: Watch | None = None
 

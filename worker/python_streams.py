@@ -16,6 +16,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -102,13 +103,18 @@ class PythonStreamLoop(Loop):
         with self.changed:
             self._control_messages()
         while not self._closing:
-            awake = [fd for fd, _ in self._poll.poll()]
+            awake = [fd for fd, _ in self._poll.poll(self._idle_s)]
             with self.changed:
                 for fd in awake if not self._closing else ():
                     if fd in self._handlers:
                         self._handlers[fd]()
                     elif fd in self._lanes:
                         self._serve([self._lanes[fd]])
+                for lane in self._lanes.values() if self._look_at is None else ():
+                    if lane.arena.large:
+                        self._look_again()
+                if self._look_at is not None and time.monotonic() > self._look_at:
+                    self._give_back()
                 self.changed.notify_all()
 
     def _told_to_end(self) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.arena import KEPT_S
 from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import Batch
 from pytriton.proxy.types import Request
@@ -121,6 +122,8 @@ class StreamLoop(Loop):
             stream.end(error)
         finally:
             self._answered()
+            if self._model.holds_much(stream.lane):
+                self._look_again()
             if isinstance(error, PyTritonUnrecoverableError):
                 self._give_up(told(error))
 
@@ -166,6 +169,11 @@ class AsyncStreamLoop(StreamLoop):
         """Close all lanes and the event loop."""
         super().close()
         self._events.close()
+
+    def _look_again(self) -> None:
+        if self._look_at is None:
+            super()._look_again()
+            self._events.call_later(KEPT_S + 0.1, self._give_back)
 
     def _told_to_end(self) -> None:
         super()._told_to_end()

@@ -110,6 +110,11 @@ class Stream:
         self._cancelled: set[int] = set()
         outbox.streams[batch.id] = self
 
+    @property
+    def lane(self) -> Lane:
+        """On which they go out."""
+        return self._outbox.lane
+
     def begun(self) -> None:
         """The inputs have been copied."""
         self._outbox.lane.send(BatchBegun(self.id))

@@ -8,6 +8,7 @@
  *                0            answered    end                             count
  */
 #define _GNU_SOURCE
+#include "idle.h"
 #include "proxy.h"
 
 #include <stdio.h>
@@ -250,4 +251,6 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
         }
         serve(&batch);
     }
+    if (proxy->lane)
+        idle_begin(&proxy->lane->arena);
 }

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "lane.h"
 
+#include "idle.h"
 #include "packet.h"
 
 #include <errno.h>
@@ -339,6 +340,7 @@ void lane_close(Lane *lane)
     if (lane->fd >= 0)
         close(lane->fd);
     peer_forget(&lane->peer);
+    idle_end(&lane->arena);
     arena_close(&lane->arena);
     buffer_free(&lane->spilled);
     for (size_t i = 0; i < lane->memory_count; i++)

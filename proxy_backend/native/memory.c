@@ -9,9 +9,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ALIGNMENT = 64, SMALLEST = 1 << 16 };
+/* What an arena keeps whether it is needed or not, and milliseconds after which it gives back what is more. */
+#ifndef KEPT_BYTES
+#define KEPT_BYTES (64 << 20)
+#define KEPT_MS 10000
+#endif
 static const uint64_t doubled_up_to = 1 << 26;
 
 /* The number behind `key` in a file of lines "key number"; without a key, the number that it begins with. */
@@ -89,6 +95,13 @@ static char *no_memory(uint64_t size, const char *why)
     return text;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 static char *grow(Arena *arena, uint64_t needed)
 {
     uint64_t size = SMALLEST, page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -97,10 +110,10 @@ static char *grow(Arena *arena, uint64_t needed)
     if (size < needed)
         size = (needed + page - 1) / page * page;
     uint64_t available = available_memory();
-    if (size - arena->size > available) {
+    if (size - arena->backed > available) {
         char text[128];
         snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine",
-            arena->size, available);
+            arena->backed, available);
         return no_memory(size, text);
     }
     if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */
@@ -116,17 +129,23 @@ static char *grow(Arena *arena, uint64_t needed)
     /* Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy. */
     int failed;
     do
-        failed = posix_fallocate(arena->fd, (off_t)arena->size, (off_t)(size - arena->size));
+        failed = posix_fallocate(arena->fd, (off_t)arena->backed, (off_t)(size - arena->backed));
     while (failed == EINTR);
     if (failed)
         return no_memory(size, strerror(failed));
+    if (size > KEPT_BYTES)
+        arena->needed_ns = now_ns();
+    if (size <= arena->size) { /* it had been that large, and given that back */
+        arena->backed = size;
+        return NULL;
+    }
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, 0);
     if (map == MAP_FAILED)
         return no_memory(size, strerror(errno));
     if (arena->map)
         munmap(arena->map, arena->size);
     arena->map = map;
-    arena->size = size;
+    arena->size = arena->backed = size;
     return NULL;
 }
 
@@ -138,7 +157,7 @@ static uint64_t aligned(uint64_t offset)
 char *arena_reserve(Arena *arena, uint64_t size)
 {
     uint64_t end = aligned(arena->used) + size;
-    return end > arena->size ? grow(arena, end) : NULL;
+    return end > arena->backed ? grow(arena, end) : NULL;
 }
 
 char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
@@ -151,8 +170,32 @@ char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
     return NULL;
 }
 
+bool arena_is_large(const Arena *arena)
+{
+    return arena->backed > KEPT_BYTES;
+}
+
+uint64_t arena_due_ns(const Arena *arena)
+{
+    return arena->needed_ns + KEPT_MS * UINT64_C(1000000);
+}
+
+void arena_give_back(Arena *arena)
+{
+    /* The size stays, and all mappings: the other end need not know. Locked memory stays, too. */
+    if (arena_is_large(arena) && madvise(arena->map + KEPT_BYTES, arena->backed - KEPT_BYTES, MADV_REMOVE) == 0)
+        arena->backed = KEPT_BYTES;
+}
+
 void arena_reset(Arena *arena)
 {
+    if (arena_is_large(arena)) {
+        uint64_t now = now_ns();
+        if (arena->used > KEPT_BYTES)
+            arena->needed_ns = now;
+        else if (arena_due_ns(arena) <= now)
+            arena_give_back(arena);
+    }
     arena->used = 0;
 }
 

@@ -7,7 +7,7 @@
  *     requests.c    what tritonserver asks, in the lane's form; responses.c: what the worker answers, in Triton's
  *     endings.c, watch.c  what keeps tritonserver going when clients give up streams
  *     attachment.c  which worker serves this proxy: the dispatcher is asked
- *     lane.c        the connection with the worker; packet.c, memory.c, peer.c, wire.c: what lies behind it
+ *     lane.c        the connection with the worker; packet.c, memory.c, idle.c, peer.c, wire.c: what lies behind it
  *     control.c     the connection with the dispatcher
  *     chain.c       requests that another model has made; json.c: what Triton gives as JSON
  *     calls.c       calls that the worker makes to other models; with call_request.c, call_chain.c, connection.c

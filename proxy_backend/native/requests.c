@@ -6,6 +6,7 @@
 #include "tensors.h"
 
 #include "chain.h"
+#include "idle.h"
 #include "json.h"
 
 #include <inttypes.h>
@@ -228,6 +229,7 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     *circular = false;
     proxy->avoid.size = 0;
     proxy->avoided = 0;
+    idle_end(&proxy->lane->arena);
     arena_reset(&proxy->lane->arena);
     message->size = 0;
     message->failed = false;

@@ -10,6 +10,8 @@
 #define _GNU_SOURCE
 #include "flights.h"
 
+#include "idle.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -166,6 +168,8 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
         }
     }
     bool is_begun = flight->begun;
+    if (is_begun && proxy->lane) /* its inputs have been copied */
+        idle_begin(&proxy->lane->arena);
     pthread_mutex_unlock(&streams->lock);
     return is_begun || *text;
 }

@@ -11,12 +11,16 @@ row and taken back all at once::
     0                            used                    size
 
 What shall outlive a reset is left out when memory is handed out again.
+
+An arena that one large batch has made large gives memory back when it has not been needed for a while: the pages
+go (MADV_REMOVE), the size and all mappings stay, so the reader need not know.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Sequence
 
 from pytriton.ipc import linux
@@ -24,6 +28,9 @@ from pytriton.ipc import linux
 #: Tensors start at multiples of this: a cache line, and what SIMD loads like best.
 ALIGNMENT = 64
 _SMALLEST = 1 << 16
+#: What an arena keeps, whether it is needed or not; and seconds after which it gives back what is more.
+KEPT = 64 << 20
+KEPT_S = 10.0
 
 
 #: Pieces that come to less than this together are not worth a look at the memory that is left.
@@ -58,13 +65,17 @@ class Arena:
         self._fd = linux.memfd_create(name)
         linux.seal_against_shrinking(self._fd)
         self._size = 0
+        self._backed = 0  #: so much of it has pages
         self._used = 0
+        self._needed_at = 0.0  #: when more than `KEPT` was handed out the last time
+        #: Whether it holds more than `KEPT`.
+        self.large = False
         self._kept: Sequence[tuple[int, int]] = ()
         self._map: mmap.mmap | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of memory held."""
+        """Bytes that the peer may see."""
         return self._size
 
     @property
@@ -77,8 +88,28 @@ class Arena:
 
         The reader must be done with the rest.
         """
+        if self.large:
+            self._note_need()
         self._used = 0
         self._kept = kept
+        if self.large:
+            self.give_back()
+
+    def give_back(self, *, at_once: bool = False) -> None:
+        """Give back what has not been needed for a while, or `at_once`, if all has been taken back."""
+        start = max([KEPT, *[end for _, end in self._kept]])
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        now = time.monotonic()
+        idle = now - self._needed_at > KEPT_S
+        if self._used or not (idle or at_once) or start >= self._backed or self._map is None:
+            return
+        try:
+            self._map.madvise(mmap.MADV_REMOVE, start, self._backed - start)
+        except OSError:  # the process has locked its memory: that holds for this, too
+            self._needed_at = now
+            return
+        self._backed = start
+        self.large = start > KEPT
 
     def allocate(self, nbytes: int) -> int:
         """Return the offset of `nbytes` fresh bytes.
@@ -88,14 +119,14 @@ class Arena:
         """
         start = self._next(nbytes)
         end = start + nbytes
-        if end > self._size:
+        if end > self._backed:
             self._grow(end)
         self._used = end
         return start
 
     def fits(self, nbytes: int) -> bool:
         """Whether `allocate` would not have to get more memory."""
-        return self._next(nbytes) + nbytes <= self._size
+        return self._next(nbytes) + nbytes <= self._backed
 
     def writable(self) -> mmap.mmap:
         """Return the mapping; it covers everything allocated so far."""
@@ -124,19 +155,27 @@ class Arena:
         size = max(_SMALLEST, 1 << (needed - 1).bit_length()) if needed < 1 << 26 else needed
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         available = linux.available_memory()
-        if size - self._size > available:  # the kernel would not refuse: it would kill somebody
+        if size - self._backed > available:  # the kernel would not refuse: it would kill somebody
             raise ArenaError(
-                f"cannot get {size} bytes of shared memory: {self._size} are held and only {available} "
+                f"cannot get {size} bytes of shared memory: {self._backed} are held and only {available} "
                 "more are available on this machine"
             )
         try:
             # Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a
             # copy.
-            os.posix_fallocate(self._fd, self._size, size - self._size)
-            self._map = mmap.mmap(self._fd, size)
+            os.posix_fallocate(self._fd, self._backed, size - self._backed)
+            if size > self._size or self._map is None:
+                self._map = mmap.mmap(self._fd, size)
+                self._size = size
         except (OSError, ValueError, OverflowError) as error:
             raise ArenaError(f"cannot get {size} bytes of shared memory: {error}") from error
-        self._size = size
+        self._backed = size
+        self.large = size > KEPT
+        self._needed_at = time.monotonic()
+
+    def _note_need(self) -> None:
+        if self._used > KEPT:
+            self._needed_at = time.monotonic()
 
 
 class MappedMemory:

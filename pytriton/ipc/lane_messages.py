@@ -124,7 +124,7 @@ class BatchDone(_LaneMessage, frozen=True):
 
 
 class BatchLent(_LaneMessage, frozen=True):
-    """worker → proxy: as `BatchDone`, with outputs in the worker's own memory.
+    """worker → proxy: as `BatchDone`, with outputs in the worker's own memory, or much in its arena.
 
     The worker waits for a `Credit`, which comes when they have been read.
     """

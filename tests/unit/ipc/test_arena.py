@@ -229,3 +229,53 @@ def test_what_is_kept_over_a_reset_is_not_handed_out_again(
             taken.append((start, start + nbytes))
         arena.reset()
         assert arena.allocate(1) == 0
+
+
+def pages(arena: Arena) -> int:
+    """Return how many bytes of an arena have pages."""
+    fd = arena.open_readonly()
+    try:
+        return os.fstat(fd).st_blocks * 512
+    finally:
+        os.close(fd)
+
+
+def test_what_has_not_been_needed_for_a_while_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader's mapping stays, and what is written there anew is read."""
+    monkeypatch.setattr("pytriton.ipc.arena.KEPT", 1 << 16)
+    with closing(Arena("test")) as arena:
+        arena.allocate(LARGE)
+        held = pages(arena)
+        with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
+            memory = reader.covering(LARGE)
+            arena.reset()
+            assert arena.large
+            assert pages(arena) == held  # it may be needed again
+            monkeypatch.setattr("pytriton.ipc.arena.KEPT_S", 0.0)
+            arena.allocate(SMALL)
+            arena.give_back()
+            assert pages(arena) == held  # the reader may not be done
+            arena.reset()
+            assert pages(arena) == 1 << 16
+            assert not arena.large
+            offset = put(arena, b"x" * LARGE)
+            assert memory[offset : offset + LARGE] == b"x" * LARGE
+            assert reader.covering(LARGE) is memory
+            assert pages(arena) == held
+
+
+def test_what_is_kept_over_a_reset_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytriton.ipc.arena.KEPT", 1 << 16)
+    monkeypatch.setattr("pytriton.ipc.arena.KEPT_S", 0.0)
+    with closing(Arena("test")) as arena:
+        arena.allocate(1 << 17)
+        offset = put(arena, b"x" * SMALL)
+        arena.allocate(LARGE)
+        arena.reset([(offset, offset + SMALL)])
+        assert arena.large
+        assert arena.writable()[offset : offset + SMALL] == b"x" * SMALL
+        assert pages(arena) < LARGE
+        arena.reset()
+        assert pages(arena) == 1 << 16

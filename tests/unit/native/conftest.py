@@ -22,6 +22,8 @@ _SANITIZED = (
 _LOOK = "-DLOOK_MS=400"
 #: Milliseconds until the descriptor that was announced is missed.
 _ANNOUNCED = "-DANNOUNCED_MS=2000"
+#: What an arena keeps, and the milliseconds after which it gives back what is more: small, for small batches.
+_KEPT = ("-DKEPT_BYTES=(1<<17)", "-DKEPT_MS=200")
 _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
@@ -38,7 +40,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = map(str, sorted(folder.glob("*.c")))
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     subprocess.run(
-        [command, *FLAGS, *_SANITIZED, _LOOK, _ANNOUNCED, "-o", library, *files, *_LIBRARIES],
+        [
+            command,
+            *FLAGS,
+            *_SANITIZED,
+            _LOOK,
+            _ANNOUNCED,
+            *_KEPT,
+            "-o",
+            library,
+            *files,
+            *_LIBRARIES,
+        ],
         check=True,
     )
     subprocess.run(
