@@ -1,7 +1,8 @@
 """python -m pytriton.dispatcher: run a daemon whose settings are one JSON object on standard input.
 
 With `--owner PID` it is a private one: it ends when that process, its parent, ends, and at its end it removes its
-runtime directory and the folder that `--workspace` names, which it has made. To `--report FD` it writes lines of JSON
+runtime directory and the folder that `--workspace` names, which it has made. One that is not private ends with the
+process that $PYTRITON_DAEMON_OWNER names, if that is set. To `--report FD` it writes lines of JSON
 about itself: `{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from pytriton.dispatcher import last_end
 from pytriton.dispatcher.config import ConfigError, DaemonConfig
-from pytriton.dispatcher.owner import Owner
+from pytriton.dispatcher.owner import Owner, OwnerError, owner_of
 from pytriton.dispatcher.run import run
 from pytriton.ipc.exit_codes import ExitCode
 
@@ -27,15 +28,15 @@ def main() -> int:
     # What the parent's thread had blocked, or ignored, is inherited; a daemon has to hear that it shall stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    owner = None
+    owner: Owner | None = None
     if arguments.owner:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # its folders are to go, too
-        owner = Owner(arguments.owner)
     try:
+        owner = owner_of(arguments.owner, os.environ)
         config = DaemonConfig.from_json(sys.stdin.buffer.read())
-        if owner is not None:
+        if owner is not None and arguments.owner:
             owner.adopt(arguments.workspace, config.rundir.path)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, OwnerError, OSError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
         return ExitCode.USAGE
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 def _run(config: DaemonConfig, owner: Owner, report: int | None) -> int:
-    """Run a private daemon."""
+    """Run a daemon that lives for somebody."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner)
         end = last_end.read(config.rundir)

@@ -23,6 +23,8 @@ from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir, default_state_d
 
 #: An environment variable is this and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"
+#: No setting: names a process that every daemon started below it lives for (owner.py).
+ENV_OWNER = f"{ENV_PREFIX}OWNER"
 
 
 class ConfigError(Exception):

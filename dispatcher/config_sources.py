@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 from pytriton.dispatcher.config import (
+    ENV_OWNER,
     ENV_PREFIX,
     ConfigError,
     DaemonConfig,
@@ -32,6 +33,7 @@ from pytriton.ipc.rundir import default_runtime_dir
 FILE_NAME = "pytriton-daemon.toml"
 #: Names the settings file; no setting itself.
 ENV_CONFIG = f"{ENV_PREFIX}CONFIG"
+_NO_SETTINGS = (ENV_CONFIG, ENV_OWNER)
 #: What Kubernetes sets in every pod beside a Service called pytriton-daemon: not meant for us.
 _KUBERNETES = re.compile(
     rf"{ENV_PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -161,7 +163,7 @@ def _read_file(path: Path, draft: _Draft) -> None:
 def _read_env(env: Mapping[str, str], cwd: Path, draft: _Draft) -> None:
     names = {env_name(name): name for name in options()}
     for variable, text in sorted(env.items()):
-        if not variable.startswith(ENV_PREFIX) or variable == ENV_CONFIG or not text:
+        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or not text:
             continue
         if variable in names:
             source = f"environment {variable}"

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from pytriton.dispatcher.config import DaemonConfig, env_name, flag_name, options
+from pytriton.dispatcher.config import ENV_OWNER, DaemonConfig, env_name, flag_name, options
 from pytriton.dispatcher.config_sources import ENV_CONFIG, FILE_NAME, Loaded
 from pytriton.dispatcher.tritonserver_options import KNOWN, OURS, REPEATABLE
 
@@ -90,6 +90,10 @@ not set. Options of tritonserver are written as a shell would split them:
 `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`. Variables that Kubernetes sets for a
 Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and
 so on) are passed over.
+
+`{ENV_OWNER}` is no setting: it names a process, and every daemon that is started below that process ends with
+it, however it ends. A test run that is killed then leaves no daemon: `export {ENV_OWNER}=$$` in the
+script that runs it.
 
 ## Values
 

@@ -212,11 +212,15 @@ class Daemon:
         self._stop.set()
 
     def orphaned(self, owner: Owner) -> None:
-        """The script that this daemon was private to has ended: answer what is under way, else end at once."""
+        """The process that this daemon lives for has ended: answer what is under way, else end at once."""
         if self.registry.busy:
             self.request_stop(f"its owner, process {owner.pid}, has ended")
             return
         self._server.kill()
+        self.rundir.access_token_file.unlink(missing_ok=True)
+        last_end.write(
+            self.rundir, ExitCode.INTERRUPTED, f"its owner, process {owner.pid}, has ended"
+        )
         owner.end_all()
 
     def reload(self) -> messages.Reloaded:

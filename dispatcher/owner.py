@@ -1,6 +1,6 @@
-"""The process that a private daemon lives for: a script with a `Triton` object (pytriton/triton/server.py).
+"""The processes that a daemon lives for: a script with a `Triton` object (pytriton/triton/server.py), a test run.
 
-It may be killed at any moment, and then nobody tells the daemon to stop. So the kernel tells: a pidfd becomes
+They may be killed at any moment, and then nobody tells the daemon to stop. So the kernel tells: a pidfd becomes
 readable when the process ends, however that comes. (PR_SET_PDEATHSIG would fire already when the *thread* of the
 script that started the daemon ends; a pipe would be held open by whatever the script forks.)
 """
@@ -13,11 +13,15 @@ import os
 import select
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
+
+from pytriton.dispatcher.config import ENV_OWNER
 from pytriton.ipc import linux
 from pytriton.ipc.exit_codes import ExitCode
 
@@ -25,24 +29,59 @@ from pytriton.ipc.exit_codes import ExitCode
 _MARGIN_S = 15.0
 
 
-class Owner:
-    """Watches the process that started this one, from a thread of its own; ends this one if it has ended already.
+class OwnerError(ValueError):
+    """What the environment says about an owner cannot be."""
+
+
+def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
+    """Return whom this daemon lives for; None when it lives for itself.
 
     Args:
-        pid: the process, which has to be this one's parent
+        script: the process that it is private to
+        environ: may name another one in $PYTRITON_DAEMON_OWNER
+
+    Raises:
+        OwnerError: what that holds is no process id.
+    """
+    pids = [] if script is None else [script]
+    named = environ.get(ENV_OWNER, "")
+    if named:
+        if not named.isdecimal() or int(named) < 1:
+            raise OwnerError(
+                f"environment {ENV_OWNER}: {named!r} is no process id; the daemon ends with that process"
+            )
+        pids.append(int(named))
+    return Owner(*pids) if pids else None
+
+
+class Owner:
+    """Watches processes that this one was started below, from a thread of its own; ends this one if one has ended.
+
+    Args:
+        pids: the processes, which have to be ancestors of this one
+
+    Attributes:
+        pid: the one that has ended; the first as long as none has
     """
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, *pids: int) -> None:
+        self.pid = pids[0]
         self._folders: Sequence[Path] = ()
         self._tell: Callable[[], object] = _interrupt_main_thread
         self._patience_s = _MARGIN_S
-        try:
-            self._pidfd = linux.pidfd_open(pid)
-        except ProcessLookupError:
-            self._pidfd = -1
-        if os.getppid() != pid:  # the descriptor may be that of another process by now
-            self.end_all()
+        self._pidfds = {}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                self._pidfds[linux.pidfd_open(pid)] = pid
+        # A descriptor may be that of another process by now, if an owner has ended: that is no ancestor.
+        ancestors = {os.getppid(), *(parent.pid for parent in psutil.Process().parents())}
+        for pid in pids:
+            if pid not in self._pidfds.values() or pid not in ancestors:
+                sys.stderr.write(
+                    f"pytriton-daemon: process {pid}, which this daemon lives for, has ended, or has not started it\n"
+                )
+                sys.stderr.flush()
+                self.end_all()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
@@ -88,8 +127,10 @@ class Owner:
     def _watch(self) -> None:
         # select.poll, not select.select: the descriptor's number may be above 1023
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        poll.poll()
+        for pidfd in self._pidfds:
+            poll.register(pidfd, select.POLLIN)
+        ended, _ = poll.poll()[0]
+        self.pid = self._pidfds[ended]
         with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends anyway
             self._tell()
         threading.Event().wait(self._patience_s)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.running import RunningDaemon
 
+from pytriton.dispatcher.config import ENV_OWNER
+
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
     "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("no deadline")
+
+
+#: Daemons that tests start end with this process, however it ends; those of scripts and shells, too.
+os.environ[ENV_OWNER] = str(os.getpid())
 
 
 @pytest.fixture(scope="module")

@@ -43,9 +43,14 @@ def run_here(config: DaemonConfig, given: Given) -> int:
     _tell_former_fault(rundir)
 
     def be_daemon() -> int:
+        from pytriton.dispatcher.owner import OwnerError, owner_of
         from pytriton.dispatcher.run import run
 
-        return run(config, lambda status: given.keep(rundir))
+        try:  # in this very process: it has a thread
+            owner = owner_of(None, os.environ)
+        except OwnerError as error:
+            raise CliError(ExitCode.USAGE, str(error)) from None
+        return run(config, lambda status: given.keep(rundir), owner)
 
     return run_with_init(be_daemon)
 

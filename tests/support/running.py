@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from pytriton.daemon import DaemonClient, connect
-from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.config import ENV_OWNER, DaemonConfig
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.
@@ -82,6 +82,10 @@ class RunningDaemon:
                 stdin=subprocess.PIPE,
                 stdout=stderr,
                 stderr=stderr,
+                env={
+                    **os.environ,
+                    ENV_OWNER: str(os.getpid()),
+                },  # a test run that is killed leaves none
             )
         assert process.stdin is not None
         process.stdin.write(config.to_json())

@@ -122,7 +122,7 @@ def test_a_version_without_its_file_is_told(tmp_path: Path, pip_backends: Path) 
     model = read_model(folder)
     form = route(model, pip_backends)
     assert form is not None
-    with pytest.raises(UnservableModel, match=r"m/2 has no model\.onnx, which a ONNX model needs"):
+    with pytest.raises(UnservableModel, match=r"m/2 has no model\.onnx, which an ONNX model needs"):
         files_of(model, form)
     named = model.with_config({"default_model_filename": "other", "backend": "onnxruntime"})
     assert files_of(named, form) == {2: folder / "2" / "other"}
