@@ -28,6 +28,7 @@ from pytriton.dispatcher.proxy_env import LIBRARY_DIR, ProxyEnvironment, make_pr
 from pytriton.dispatcher.server_choice import ServerChoice
 from pytriton.dispatcher.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
+from pytriton.ipc.variables import with_direct_loopback
 
 __all__ = [
     "PythonBackend",
@@ -202,7 +203,9 @@ def server_environment(
     environ["PATH"] = _prepend([python / "bin"], base.get("PATH", os.defpath))
     libraries = [*runtime.tree.libraries, python / LIBRARY_DIR]
     environ["LD_LIBRARY_PATH"] = _prepend(libraries, base.get("LD_LIBRARY_PATH", ""))
-    return environ
+    return with_direct_loopback(
+        environ
+    )  # of its clients, such as that of OpenTelemetry's collector
 
 
 def _prepend(folders: Sequence[Path], rest: str) -> str:

@@ -24,6 +24,7 @@ from pytriton.ipc import linux, messages
 from pytriton.ipc.calls import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.gauge import Gauge
+from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)
 
@@ -235,4 +236,4 @@ def _environment(
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
     if device is not None:
         env["CUDA_VISIBLE_DEVICES"] = device
-    return env
+    return with_direct_loopback(env)

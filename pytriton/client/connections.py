@@ -20,11 +20,9 @@ __all__ = ["Connection", "aconnect", "connect", "fail"]
 
 #: tritonclient's own limits. Each call has its own deadline, which is to be the one that counts.
 _NEVER_S = 7 * 24 * 3600.0
-#: Unlimited messages, as without any options; a server that comes up is found within a second; and no
-#: connection shared with another client of this process, whose failed attempts would delay ours.
+#: A server that comes up is found within a second; and no connection is shared with another client of this
+#: process, whose failed attempts would delay ours.
 _CHANNEL = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -82,7 +80,7 @@ class _Grpc:
                 self._client = factory(
                     self.url.without_scheme,
                     ssl=self.url.is_secure,
-                    channel_args=_CHANNEL,
+                    channel_args=[*_CHANNEL, *self.url.channel_options],
                     **options,
                 )
             return self._client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -75,6 +76,26 @@ class TritonUrl:
     def is_secure(self) -> bool:
         """Whether the connection uses TLS."""
         return self.scheme in ("https", "grpcs")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine, as it calls itself."""
+        name = self.hostname.rstrip(".").lower()
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:  # a name
+            return False
+
+    @property
+    def channel_options(self) -> list[tuple[str, int]]:
+        """Options of every gRPC channel: messages of any size, and no proxy to what is on this machine.
+
+        gRPC heeds $http_proxy for every address that $no_proxy does not name; Triton's HTTP clients heed neither.
+        """
+        sizes = ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)
+        return [*sizes, *([("grpc.enable_http_proxy", 0)] if self.is_loopback else [])]
 
     @property
     def without_scheme(self) -> str:

@@ -35,7 +35,9 @@ def create_client_from_url(url: str, network_timeout_s: float | None = None) -> 
     """
     parsed = TritonUrl.from_url(url)
     module = importlib.import_module(f"tritonclient.{'grpc' if parsed.is_grpc else 'http'}")
-    options = {}
+    options: dict[str, Any] = {}
+    if parsed.is_grpc:
+        options = {"channel_args": parsed.channel_options}
     if network_timeout_s is not None and parsed.is_http:
         options = {"connection_timeout": network_timeout_s, "network_timeout": network_timeout_s}
     return module.InferenceServerClient(parsed.without_scheme, ssl=parsed.is_secure, **options)

@@ -15,7 +15,11 @@ import grpc
 from benchmarks.wire import Request, WrongAnswer
 
 _TIMEOUT_S = 60.0
-_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
 
 
 class _Counted(io.RawIOBase):
@@ -54,7 +58,7 @@ class Connection:
         self._sock: socket.socket | None = None
         self._channel: grpc.Channel | None = None
         if request.grpc:
-            self._channel = grpc.insecure_channel(parts.netloc, options=_UNLIMITED)
+            self._channel = grpc.insecure_channel(parts.netloc, options=_OPTIONS)
         else:
             assert parts.hostname is not None
             self._sock = socket.create_connection((parts.hostname, parts.port or 80), _TIMEOUT_S)
