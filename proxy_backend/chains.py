@@ -118,6 +118,9 @@ class Handle:
                 return ""
             token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that no client can name it
             self._fd = linux.memfd_create(_HANDLE)
+            linux.seal_against_shrinking(
+                self._fd
+            )  # nobody keeps the model from telling its failure
             os.write(self._fd, token.encode())
             return f"{os.getpid()}:{self._fd}:{token}"
 

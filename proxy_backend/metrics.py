@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc.lane_messages import Metrics, MetricUpdate
+from pytriton.ipc.lane_messages import TRITONS_METRICS, Metrics, MetricUpdate
 
 _KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _CHANGES = ("increment", "set", "observe")
@@ -52,6 +52,8 @@ class CustomMetrics:
         if update.family not in self._families:
             if update.kind not in _KINDS:
                 raise ValueError(f"{update.kind!r:.40} is no kind of metric")
+            if update.family.startswith(TRITONS_METRICS):
+                raise ValueError(f"{TRITONS_METRICS}* are tritonserver's own")
             self._families[update.family] = pb_utils.MetricFamily(
                 name=update.family,
                 description=update.description,

@@ -207,7 +207,8 @@ class Translator:
             self._unlooked = 0
             _see_to_memory(ref)
         if ref.datatype == "BYTES":
-            data = tensors.read_raw(lane, ref)
+            data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
+            tensors.check_bytes(data, ref.shape)
             tensor = self._bytes.make(ref.name, ref.shape, data)
             if tensor is None:
                 tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))

@@ -73,6 +73,8 @@ class Wire:
         except LaneClosed:
             self.usable = False
             return False
+        except ArenaError as error:
+            raise _unsendable(call.model, error) from error
         try:
             message = _message(number, call, slot, chain)
         except BaseException as error:

@@ -211,10 +211,11 @@ static Heard take_memory(Connection *connection, int64_t number, int descriptor)
 {
     Memory *memories = find(connection, number)
         ? NULL
+        : connection->memory_count == MOST_CALL_MEMORIES ? NULL
         : realloc(connection->memories, (connection->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(descriptor);
-        return fault(connection, "a memory was announced twice");
+        return fault(connection, "a memory was announced twice, or too many are at once");
     }
     connection->memories = memories;
     memories[connection->memory_count].number = number;

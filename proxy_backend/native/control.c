@@ -70,6 +70,25 @@ void control_free(Control *control)
     free(control);
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Let connecting (a full backlog makes it wait) and sending last no longer than until then; -1: as long as they take. */
+static bool limit(int fd, int64_t deadline_ms)
+{
+    int64_t left = deadline_ms < 0 ? 0 : deadline_ms - now_ms();
+    struct timeval patience = {.tv_sec = (time_t)(left / 1000), .tv_usec = (suseconds_t)(left % 1000 * 1000)};
+    if (deadline_ms >= 0 && left <= 0) {
+        errno = ETIMEDOUT;
+        return false;
+    }
+    return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0;
+}
+
 static bool send_all(int fd, const void *bytes, size_t size)
 {
     const char *next = bytes;
@@ -83,13 +102,6 @@ static bool send_all(int fd, const void *bytes, size_t size)
         size -= (size_t)sent;
     }
     return true;
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* `deadline_ms` -1: none. */
@@ -149,28 +161,29 @@ static bool send_frame(int fd, int flags, const void *body, size_t size)
     return send_all(fd, head, size < 256 ? 2 : 9) && send_all(fd, body, size);
 }
 
-static bool shake_hands(int fd)
+static bool shake_hands(int fd, int64_t deadline_ms)
 {
     static const char ready[] = "\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0\0";
     uint8_t greeting[GREETING] = {0xff, [9] = 0x7f, [10] = 3, [12] = 'N', 'U', 'L', 'L'};
     uint8_t theirs[GREETING];
     Buffer command = {0};
-    bool agreed = send_all(fd, greeting, sizeof greeting) && receive_all(fd, theirs, sizeof theirs, -1) &&
+    bool agreed = send_all(fd, greeting, sizeof greeting) && receive_all(fd, theirs, sizeof theirs, deadline_ms) &&
         theirs[0] == 0xff && theirs[10] >= 3 && memcmp(theirs + 12, "NULL", 5) == 0 &&
-        send_frame(fd, COMMAND, ready, sizeof ready - 1) && receive_frame(fd, &command, -1) == COMMAND &&
+        send_frame(fd, COMMAND, ready, sizeof ready - 1) && receive_frame(fd, &command, deadline_ms) == COMMAND &&
         command.size > 6 && memcmp(command.data, "\5READY", 6) == 0;
     buffer_free(&command);
     return agreed;
 }
 
-static bool connected(Control *control)
+static bool connected(Control *control, int64_t deadline_ms)
 {
     if (control->fd >= 0)
-        return true;
+        return limit(control->fd, deadline_ms);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return false;
-    if (connect(fd, (struct sockaddr *)&control->address, control->address_size) != 0 || !shake_hands(fd)) {
+    if (!limit(fd, deadline_ms) || connect(fd, (struct sockaddr *)&control->address, control->address_size) != 0 ||
+        !shake_hands(fd, deadline_ms)) {
         int why = errno ? errno : EPROTO;
         close(fd);
         errno = why;
@@ -180,12 +193,12 @@ static bool connected(Control *control)
     return true;
 }
 
-static bool send_message(Control *control, const Buffer *message, uint8_t id[ID])
+static bool send_message(Control *control, const Buffer *message, uint8_t id[ID], int64_t deadline_ms)
 {
     uint64_t number = ++control->questions;
     memcpy(id, &number, ID);
     errno = 0;
-    return connected(control) && send_frame(control->fd, MORE, id, ID) &&
+    return connected(control, deadline_ms) && send_frame(control->fd, MORE, id, ID) &&
         send_frame(control->fd, 0, message->data, message->size);
 }
 
@@ -218,7 +231,7 @@ char *control_ask(Control *control, const Buffer *question, Buffer *reply, int t
     char *failure = NULL;
     int64_t deadline_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms;
     pthread_mutex_lock(&control->lock);
-    int heard = question->failed || !send_message(control, question, id) ? -1 : 0;
+    int heard = question->failed || !send_message(control, question, id, deadline_ms) ? -1 : 0;
     while (heard == 0)
         heard = receive_message(control, id, reply, deadline_ms);
     if (heard < 0) { /* what comes later would be taken for the answer to another question */
@@ -238,7 +251,7 @@ void control_tell(Control *control, const Buffer *message)
 {
     uint8_t id[ID];
     pthread_mutex_lock(&control->lock);
-    if (!message->failed && !send_message(control, message, id))
+    if (!message->failed && !send_message(control, message, id, -1))
         hang_up(control);
     pthread_mutex_unlock(&control->lock);
 }

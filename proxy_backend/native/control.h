@@ -14,7 +14,8 @@ void control_free(Control *control);
 /* Ask, wait for the answer and return it in `reply`, for buffer_free: a map in MessagePack.
  *
  * Returns NULL, or why there is no answer, for free(): the dispatcher's own words, or what went wrong on the way.
- * `timeout_ms` -1: wait for as long as it takes; when the dispatcher ends, this process does.
+ * `timeout_ms`: of all of that, connecting included. -1: wait for as long as it takes; when the dispatcher ends, this
+ * process does.
  */
 char *control_ask(Control *control, const Buffer *question, Buffer *reply, int timeout_ms);
 

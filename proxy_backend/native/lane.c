@@ -17,8 +17,6 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-/* A worker announces one memory, its arena: each holds a descriptor of tritonserver's. */
-enum { MOST_MEMORIES = 16 };
 /* The longest message: those of a worker that means well have some hundred bytes for each request. */
 enum { MOST_SPILLED = 1 << 28 };
 /* Milliseconds in which the descriptor comes that was announced: it is sent in the same breath. */
@@ -210,7 +208,7 @@ static LaneState receive_descriptor(Lane *lane)
         return fault(lane, "the worker's memory cannot be taken: no descriptors are left here, or it passed several");
     if (fd < 0)
         return fault(lane, "something else than a descriptor came behind an announcement");
-    Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MOST_MEMORIES
+    Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MOST_LANE_MEMORIES
         ? NULL
         : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {

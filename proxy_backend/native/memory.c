@@ -118,7 +118,8 @@ static char *grow(Arena *arena, uint64_t needed)
     }
     if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */
         int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+        /* The worker's descriptor is read-only, but it can open another one: it must not seal us from writing. */
+        if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
             char *text = no_memory(size, strerror(errno));
             if (fd >= 0)
                 close(fd);

@@ -122,6 +122,8 @@ static TRITONSERVER_Error *get_family(const Update *update, Family **family)
             : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family of this name and of another kind is there already");
     if (update->kind >= KIND_COUNT)
         return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "there is no such kind of metric");
+    if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
+        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, TRITONS_METRICS "* are tritonserver's own");
     Family *made = calloc(1, sizeof *made);
     char *name = strdup(update->family);
     TRITONSERVER_Error *error = made && name

@@ -74,6 +74,20 @@ bool start_thread(pthread_t *thread, size_t stack, void *(*run)(void *), void *a
     return started;
 }
 
+EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+{
+    uint32_t major = 0, minor = 0;
+    TRITONSERVER_Error *error = TRITONBACKEND_ApiVersion(&major, &minor);
+    (void)backend;
+    if (error || (major == API_MAJOR && minor >= API_MINOR))
+        return error;
+    char *text = texted("tritonserver's API for backends is %u.%u, and the compiled proxy was made for %d.%d: set "
+        "proxy=\"python\", or use another tritonserver", major, minor, API_MAJOR, API_MINOR);
+    error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text ? text : "out of memory");
+    free(text);
+    return error;
+}
+
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(
     TRITONBACKEND_Backend *backend, TRITONBACKEND_BackendAttribute *attributes)
 {

@@ -10,6 +10,8 @@
 
 enum { PROTOCOL = 6 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
+enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
+#define TRITONS_METRICS "nv_"
 #define CHAIN_PARAMETER "pytriton_calls"
 #define CONTROL_PARAMETER "pytriton_control"
 #define HANDLE_PARAMETER "pytriton_waiting"

@@ -16,6 +16,7 @@ enum { MOST_DIMS = 64 };
 /* What tritonserver sends over gRPC at most: it takes a second copy of that, and refuses what is larger before. */
 static const uint64_t most_by_grpc = INT32_MAX;
 
+static const char other_size[] = "has another size than its shape says";
 static const char no_copy[] = "an output cannot be copied to the device it is wanted on";
 
 /* A tensor of the worker's, checked. */
@@ -25,7 +26,8 @@ typedef struct {
     int64_t shape[MOST_DIMS];
     uint32_t dims;
     int64_t size;
-    const uint8_t *bytes; /* NULL: in the worker's own memory */
+    uint64_t elements;
+    const uint8_t *bytes; /* NULL: in the worker's own memory; it may change them while they are looked at */
     int64_t address;
 } Tensor;
 
@@ -69,10 +71,11 @@ static bool get_tensor(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor
         if (tensor->bytes == NULL)
             return false;
     }
-    int element = datatypes[tensor->datatype].size;
+    int element = datatypes[tensor->datatype].size; /* 0: each has 4 bytes at least, the rest shows in the copy */
+    tensor->elements = elements;
     if (element ? __builtin_mul_overflow(elements, (uint64_t)element, &size) || (int64_t)size != tensor->size
-                : !are_strings(tensor->bytes, (uint64_t)tensor->size, elements))
-        return wrong(lane, tensor->name, "has another size than its shape says");
+                : elements > (uint64_t)tensor->size / 4 || (elements == 0 && tensor->size))
+        return wrong(lane, tensor->name, other_size);
     return true;
 }
 
@@ -206,6 +209,23 @@ static bool read_into(Lane *lane, const Tensor *tensor, const Place *place, TRIT
     return right;
 }
 
+/* Copy strings, and look at the copy: the worker could change what has been looked at. */
+static bool copy_strings(Lane *lane, const Tensor *tensor, const Place *place, TRITONSERVER_Error **error)
+{
+    size_t size = (size_t)tensor->size;
+    void *staged = place->memory_type == MEMORY_GPU ? malloc(size) : NULL, *copy = staged ? staged : place->buffer;
+    if (place->memory_type == MEMORY_GPU && staged == NULL) {
+        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
+        return true;
+    }
+    memcpy(copy, tensor->bytes, size);
+    bool right = are_strings(copy, size, tensor->elements);
+    if (right && staged && !copied(place->buffer, staged, size, MEMORY_GPU))
+        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
+    free(staged);
+    return right || wrong(lane, tensor->name, other_size);
+}
+
 /* The place for an output: that of a worker that was lost, or a new one. */
 static TRITONSERVER_Error *place_for(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response,
     const Tensor *tensor, uint64_t total, Place *place)
@@ -235,6 +255,8 @@ static bool fill(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *res
         return true;
     if (tensor->bytes == NULL)
         return read_into(lane, tensor, &place, error);
+    if (tensor->datatype == TYPE_BYTES)
+        return copy_strings(lane, tensor, &place, error);
     if (!copied(place.buffer, tensor->bytes, (size_t)tensor->size, place.memory_type))
         *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
     return true;
@@ -285,13 +307,18 @@ static void get_details(Reader *reader, Details *details)
 {
     if (get_nil(reader))
         return;
-    uint32_t fields = get_array(reader);
-    details->code = get_text(reader);
-    details->parameters = get_text(reader);
-    details->final = get_bool(reader);
-    details->empty = get_bool(reader);
-    details->reschedule = get_bool(reader);
-    skip_rest(reader, fields, 5);
+    uint32_t fields = get_array(reader); /* all may be missing, from the end on */
+    if (fields > 0)
+        details->code = get_text(reader);
+    if (fields > 1)
+        details->parameters = get_text(reader);
+    if (fields > 2)
+        details->final = get_bool(reader);
+    if (fields > 3)
+        details->empty = get_bool(reader);
+    if (fields > 4)
+        details->reschedule = get_bool(reader);
+    skip_rest(reader, fields, fields < 5 ? fields : 5);
 }
 
 /* Read all of a response but its outputs, which `outputs` is left in front of. */
@@ -300,11 +327,12 @@ static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Det
     uint32_t fields = get_array(answer);
     *outputs = *answer;
     skip(answer, 0);
-    details->has_error = !get_nil(answer);
+    details->has_error = fields > 1 && !get_nil(answer);
     if (details->has_error)
         details->error = get_text(answer);
-    get_details(answer, details);
-    skip_rest(answer, fields, 3);
+    if (fields > 2)
+        get_details(answer, details);
+    skip_rest(answer, fields, fields < 3 ? fields : 3);
     return !answer->malformed || wrong(lane, NULL, "came in a malformed response");
 }
 

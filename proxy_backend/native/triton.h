@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The version of that API which has all of it. Later ones of the same major number have it, too. */
+enum { API_MAJOR = 1, API_MINOR = 19 };
+
 #define EXPORTED __attribute__((visibility("default")))
 
 typedef struct TRITONSERVER_Error TRITONSERVER_Error;

@@ -44,6 +44,9 @@ from pytriton.ipc.parameters import CHAIN_PARAMETER
 
 #: Longer messages are refused: only thousands of tensors or parameters of this size make one.
 _MOST_BYTES = 1 << 16
+#: Memories that a worker may have announced and not given back: each holds a descriptor of the proxy's process.
+#: So many calls can be under way on one connection, since each has a slot.
+MOST_MEMORIES = 1024
 #: A slot that has grown larger is given back after its call.
 _MOST_KEPT = 64 << 20
 MOVED = "MOVED"
@@ -320,6 +323,9 @@ class CallConnection:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
             raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+        if not self._peer_trusted and len(self._memories) >= MOST_MEMORIES:
+            _close_all(fds)
+            raise LaneError(f"more than {MOST_MEMORIES} memories are announced at once")
         try:
             memory = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:
@@ -354,6 +360,7 @@ class Slots:
         self._connection = connection
         self._lock = threading.Lock()
         self._free: list[Slot] = []
+        self._made = 0  #: those in use, too
         self._closed = False
 
     def take(self) -> Slot:
@@ -361,10 +368,16 @@ class Slots:
 
         Raises:
             LaneClosed: the peer is gone.
+            ArenaError: as many are in use as there may be.
         """
         with self._lock:
             if self._free:
                 return self._free.pop()
+            if self._made == MOST_MEMORIES:
+                raise ArenaError(
+                    f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
+                )
+            self._made += 1
         arena = Arena("pytriton-call")
         try:
             return Slot(self._connection.announce(arena.open_readonly()), arena)
@@ -384,6 +397,8 @@ class Slots:
             self._connection.send(Forget(slot.number))
         except LaneClosed:
             return  # then it has forgotten everything
+        with self._lock:  # only now: the peer counts, too
+            self._made -= 1
 
     def close(self) -> None:
         """Give all back; what is in use follows when it is given back."""

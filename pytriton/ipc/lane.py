@@ -77,6 +77,8 @@ from pytriton.ipc.lane_messages import (
 #: about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8
+#: Memories that a peer may announce on one lane: each holds a descriptor of this process.
+MOST_MEMORIES = 16
 #: Seconds in which the descriptor comes that was announced: it is sent in the same breath.
 _ANNOUNCED_S = 20.0
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
@@ -316,6 +318,9 @@ class Lane:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
             raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+        if len(self._memories) == MOST_MEMORIES:
+            _close_all(fds)
+            raise LaneError(f"more than {MOST_MEMORIES} memories were announced")
         os.set_inheritable(fds[0], False)
         try:
             self._memories[number] = MappedMemory(fds[0], writer_trusted=self._peer_trusted)

@@ -174,6 +174,10 @@ MOST_LABELS = 64
 MOST_BUCKETS = 1024
 
 
+#: What the names of tritonserver's own metrics begin with: no custom one may.
+TRITONS_METRICS = "nv_"
+
+
 class MetricUpdate(_Descriptor, frozen=True):
     """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`."""
 

@@ -22,6 +22,7 @@ _PR_SET_PTRACER = 0x59616D61
 # them.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
+_F_SEAL_SEAL = 1
 _F_SEAL_SHRINK = 2
 
 
@@ -48,8 +49,12 @@ def memfd_create(name: str) -> int:
 
 
 def seal_against_shrinking(fd: int) -> None:
-    """Make it impossible for anybody to shrink the memory, so that its readers can never get SIGBUS."""
-    fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK)
+    """Make it impossible for anybody to shrink the memory, so that its readers can never get SIGBUS.
+
+    No other seals can be added later: whoever has a read-only descriptor of the memory can open a writable one below
+    /proc, and could keep its owner from growing or writing it.
+    """
+    fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_SEAL)
 
 
 def is_sealed_against_shrinking(fd: int) -> bool:

@@ -142,6 +142,23 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
         raise ArenaError(f"BYTES tensor: {error}") from error
 
 
+def check_bytes(data: memoryview, shape: Iterable[int]) -> None:
+    """See that `data` hold as many serialized elements as a shape says.
+
+    Raises:
+        ArenaError: they do not.
+    """
+    count, start, end = _count(shape), 0, len(data)
+    if count > end // 4:  # each takes 4 bytes at least
+        raise ArenaError(f"BYTES tensor of {end} bytes cannot hold {count} elements")
+    for _ in range(count):
+        if start + 4 > end:
+            raise ArenaError("BYTES tensor ends in the middle of an element")
+        start += 4 + _LENGTH.unpack_from(data, start)[0]
+    if start != end:
+        raise ArenaError(f"BYTES tensor holds {end} bytes where its elements take {start}")
+
+
 def _empty(ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     if ref.nbytes or ref.offset < 0 or _count(ref.shape):
         raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from pytriton.ipc.lane_messages import MOST_BUCKETS, MOST_LABELS, MetricUpdate
+from pytriton.ipc.lane_messages import MOST_BUCKETS, MOST_LABELS, TRITONS_METRICS, MetricUpdate
 from pytriton.pb_utils import host
 from pytriton.pb_utils.errors import TritonModelException
 
@@ -37,7 +37,8 @@ class MetricFamily:
 
     Raises:
         TypeError: an argument is missing, or of another type.
-        TritonModelException: a name that Prometheus does not allow, or one that is another kind's already.
+        TritonModelException: a name that Prometheus does not allow, one that is another kind's already, or
+            one that only tritonserver's own metrics have (`nv_*`).
 
     Example:
         >>> family = MetricFamily("requests_seen", "Requests", MetricFamily.COUNTER)
@@ -60,6 +61,11 @@ class MetricFamily:
             raise TypeError("kind has to be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
         if not _NAME.fullmatch(name) or name.startswith("__"):
             raise _refused("MetricFamily", f"Invalid metric name {name!r:.80}")
+        if name.startswith(TRITONS_METRICS):
+            raise _refused(
+                "MetricFamily",
+                f"Invalid metric name {name!r:.80}: {TRITONS_METRICS}* are tritonserver's own",
+            )
         if not _can_travel(description):
             raise _refused("MetricFamily", f"Invalid description {description!r:.80}")
         if _kinds.setdefault(name, kind) is not kind:

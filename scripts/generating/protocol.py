@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc import calls, datatypes, lane_messages, messages, parameters
+from pytriton.ipc import calls, datatypes, lane, lane_messages, messages, parameters
 from pytriton.ipc.messages import proxy
 from pytriton.ipc.messages.base import PROTOCOL
 
@@ -73,6 +73,8 @@ def _constants() -> str:
     lines = [f"enum {{ PROTOCOL = {PROTOCOL} }};"]
     lines += [
         f"enum {{ ARENA_MEMORY = {lane_messages.ARENA}, OWN_MEMORY = {lane_messages.OWN} }};",
+        f"enum {{ MOST_LANE_MEMORIES = {lane.MOST_MEMORIES}, MOST_CALL_MEMORIES = {calls.MOST_MEMORIES} }};",
+        f'#define TRITONS_METRICS "{lane_messages.TRITONS_METRICS}"',
     ]
     names = [name for name in vars(parameters) if name.endswith("_PARAMETER")]
     lines += [f'#define {name} "{getattr(parameters, name)}"' for name in sorted(names)]

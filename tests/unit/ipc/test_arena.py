@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("no_collection")
 
 SMALL = 100
 LARGE = 300_000
+#: linux/fcntl.h.
+_ADD_SEALS, _SEAL_GROW, _SEAL_WRITE = 1033, 4, 8
 
 
 @pytest.fixture
@@ -279,3 +282,16 @@ def test_what_is_kept_over_a_reset_is_not_given_back(monkeypatch: pytest.MonkeyP
         assert pages(arena) < LARGE
         arena.reset()
         assert pages(arena) == 1 << 16
+
+
+@pytest.mark.parametrize("seal", [_SEAL_GROW, _SEAL_WRITE])
+def test_a_reader_cannot_seal_the_memory_of_its_owner(arena: Arena, seal: int) -> None:
+    """Its descriptor is read-only, but below /proc it can open another one."""
+    put(arena, b"data")
+    with (
+        os.fdopen(arena.open_readonly(), "rb") as reader,
+        open(f"/proc/self/fd/{reader.fileno()}", "r+b", buffering=0) as writable,
+        pytest.raises(PermissionError),
+    ):
+        fcntl.fcntl(writable, _ADD_SEALS, seal)
+    put(arena, b"late" * LARGE)

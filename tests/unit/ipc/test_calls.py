@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.descriptors import leaves_open
 
-from pytriton.ipc import tensors
-from pytriton.ipc.arena import Arena
+from pytriton.ipc import calls, tensors
+from pytriton.ipc.arena import Arena, ArenaError
 from pytriton.ipc.calls import (
     Answer,
     AnswerRead,
@@ -181,3 +181,26 @@ def test_a_chain_that_a_client_made_up_is_none(value: object) -> None:
 def test_its_socket_has_no_longer_a_path_than_the_lanes() -> None:
     assert len(socket_path("/run/x/w1.sock")) <= len("/run/x/w1.sock")
     assert socket_path("/run/x/w1.sock") != "/run/x/w1.sock"
+
+
+def test_neither_end_has_more_memories_than_there_may_be(
+    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker makes no more, and what is given back makes room; a proxy takes no more."""
+    proxy, worker = ends
+    monkeypatch.setattr(calls, "MOST_MEMORIES", 2)
+    monkeypatch.setattr(calls, "_MOST_KEPT", 0)
+    slots = Slots(worker)
+    taken = [slots.take(), slots.take()]
+    with pytest.raises(ArenaError, match="2 calls are under way on one connection"):
+        slots.take()
+    taken[0].arena.allocate(1)
+    slots.give_back(taken[0])
+    slots.take()
+    worker.send(Retiring())
+    assert isinstance(proxy.receive(), Retiring)
+    arena = Arena("test")
+    worker.announce(arena.open_readonly())
+    arena.close()
+    with pytest.raises(LaneError, match="more than 2 memories are announced at once"):
+        proxy.receive()

@@ -19,7 +19,7 @@ import pytest
 from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lane import MOST_MEMORIES, Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lane_messages import (
     ARENA,
     Announce,
@@ -421,3 +421,17 @@ def test_close_gives_back_every_descriptor() -> None:
             assert receiver.memory(1, 4)[:] == b"more"
         proxy.close()
         worker.close()
+
+
+def test_no_more_memories_are_taken_than_there_may_be(
+    end_and_socket: tuple[Lane, socket.socket],
+) -> None:
+    """Each would hold a descriptor."""
+    lane, peer = end_and_socket
+    with leaves_open(MOST_MEMORIES):
+        fd = sealed_memory(b"data")
+        for number in range(MOST_MEMORIES + 1):
+            announce_raw(peer, number, [fd])
+        os.close(fd)
+        with pytest.raises(LaneError, match=f"more than {MOST_MEMORIES} memories"):
+            lane.receive()

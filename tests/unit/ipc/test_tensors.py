@@ -19,7 +19,7 @@ from pytriton.ipc import datatypes, tensors
 from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.lane import Lane, LaneError
 from pytriton.ipc.lane_messages import ARENA, BatchDone, ResponseRef, TensorRef
-from pytriton.ipc.tensors import Array, decode_bytes, encode_bytes
+from pytriton.ipc.tensors import Array, check_bytes, decode_bytes, encode_bytes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -320,3 +320,22 @@ def test_bytes_in_shared_memory(lanes: tuple[Lane, Lane]) -> None:
     pass_on(lanes, ref)
     assert decode_bytes(tensors.read_raw(lanes[1], ref), ref.shape).tolist() == array.tolist()
     assert decode_bytes(tensors.read_raw(lanes[1], empty), empty.shape).tolist() == []
+
+
+@given(
+    st.lists(ELEMENTS, max_size=6), st.integers(-1, 7), st.integers(0, 40), st.binary(max_size=5)
+)
+def test_bytes_are_checked_without_being_taken_apart(
+    elements: list[bytes], more: int, cut: int, behind: bytes
+) -> None:
+    """In whatever way they are wrong: too many, too few, cut off, followed by something."""
+    data = encode_bytes(np.array(elements, object)) + behind
+    data = data[: len(data) - cut] if cut < 10 else data
+    shape = [max(0, len(elements) + more)]
+    try:
+        decode_bytes(memoryview(data), shape)
+    except ArenaError:
+        with pytest.raises(ArenaError):
+            check_bytes(memoryview(data), shape)
+    else:
+        check_bytes(memoryview(data), shape)

@@ -30,6 +30,21 @@ _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
 
 @pytest.fixture(scope="session")
+def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What asks the dispatcher one question, sanitized."""
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    folder, target = sources(), tmp_path_factory.mktemp("ask") / "ask"
+    files = [Path(__file__).with_name("ask.c"), folder / "control.c", folder / "wire.c"]
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
+    subprocess.run(
+        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"],
+        check=True,
+    )
+    return target
+
+
+@pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fake tritonserver with the proxy in it, sanitized."""
     command = compiler()

@@ -7,12 +7,16 @@
  * decoupled model before it ends the instance.
  *
  * FAKE_GONE_AFTER=n: clients of a decoupled model go when they have n responses. FAKE_HANGS: it never takes one.
+ * FAKE_API=n: the minor version of its API. FAKE_CHANGES: when a BYTES output is to be written, what the worker has at the
+ * beginning of its memory changes.
  * FAKE_WRONG=what: of requests with an odd number, this is not as it should be: a text is no UTF-8, or a string is longer
  * than its input. FAKE_NUMBER=number: the parameter of that name. FAKE_FIRST: the number of the first request.
  */
 #define _GNU_SOURCE
 #include "triton.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +65,7 @@ struct TRITONBACKEND_Response {
     TRITONBACKEND_Output output[8];
 };
 
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *);
 TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *);
@@ -103,12 +108,26 @@ TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int lin
     return NULL;
 }
 
+TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor)
+{
+    *major = API_MAJOR;
+    *minor = getenv("FAKE_API") ? (uint32_t)atoi(getenv("FAKE_API")) : API_MINOR;
+    return NULL;
+}
+
 /* ── the model ──────────────────────────────────────────────────────────────────────────────────── */
 
 TRITONSERVER_Error *TRITONBACKEND_ModelName(TRITONBACKEND_Model *model, const char **name)
 {
     (void)model;
     *name = "model";
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONBACKEND_ModelServer(TRITONBACKEND_Model *model, TRITONSERVER_Server **server)
+{
+    (void)model;
+    *server = NULL; /* calls are none of this program's business */
     return NULL;
 }
 
@@ -433,12 +452,31 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
     return NULL;
 }
 
+/* Do what a worker may do at any moment: write into its memory, of which this process has descriptors. */
+static void change_memories(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[300], target[64] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        if (readlink(path, target, sizeof target - 1) < 0 || strstr(target, "memfd:pytriton-lane") == NULL)
+            continue;
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        if (fd < 0 || pwrite(fd, "\377\377\377\377", 4, 0) != 4)
+            printf("the memory cannot be changed\n");
+        close(fd);
+    }
+    closedir(folder);
+}
+
 TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
     TRITONBACKEND_Output *output, void **buffer, uint64_t size, int *memory, int64_t *id)
 {
     (void)id;
     *memory = MEMORY_CPU;
     output->size = size;
+    if (getenv("FAKE_CHANGES") && output->datatype == TYPE_BYTES)
+        change_memories();
     *buffer = output->data = malloc(size + 1);
     return NULL;
 }
@@ -512,6 +550,7 @@ int main(int count, char **words)
     TRITONBACKEND_Request **batch = calloc((size_t)requests, sizeof *batch);
     for (int i = 0; i < requests; i++)
         request[i].number = i + (getenv("FAKE_FIRST") ? atoi(getenv("FAKE_FIRST")) : 0);
+    demand(TRITONBACKEND_Initialize(NULL));
     demand(TRITONBACKEND_ModelInitialize(&model));
     demand(TRITONBACKEND_ModelInstanceInitialize(&instance));
     for (int i = 0; i < batches; i++) {

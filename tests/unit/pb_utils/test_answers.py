@@ -233,3 +233,8 @@ def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, pb_utils.MODULE_NAME, None)
     pb_utils.install()
     assert sys.modules[pb_utils.MODULE_NAME] is pb_utils
+
+
+def test_a_metric_is_not_named_as_one_of_tritonserver() -> None:
+    with pytest.raises(pb_utils.TritonModelException, match=r"nv_\* are tritonserver's own"):
+        pb_utils.MetricFamily("nv_inference_count", "", pb_utils.MetricFamily.COUNTER)

@@ -1,0 +1,161 @@
+"""What a worker could do to the proxy beyond its answers: seals, changed strings, descriptors, names of metrics."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from support.fake_tritonserver import echo, output, run, serving
+
+from pytriton.ipc import linux, tensors
+from pytriton.ipc.calls import MOST_MEMORIES, Memory
+from pytriton.ipc.lane import Lane, LaneClosed
+from pytriton.ipc.lane_messages import (
+    Batch,
+    BatchDone,
+    Metrics,
+    MetricUpdate,
+    ResponseRef,
+    Room,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+#: linux/fcntl.h.
+_ADD_SEALS = 1033
+_GROW, _WRITE = 4, 8
+
+
+def seal(fd: int) -> list[int]:
+    """Try to seal the memory behind a read-only descriptor; return the seals that were refused."""
+    refused = []
+    with closing(open(f"/proc/self/fd/{fd}", "r+b", buffering=0)) as writable:
+        for wanted in (_GROW, _WRITE):
+            with suppress(PermissionError):
+                fcntl.fcntl(writable, _ADD_SEALS, wanted)
+                continue
+            refused.append(wanted)
+    return refused
+
+
+def test_a_worker_cannot_seal_the_memory_of_the_proxy(program: Path, tmp_path: Path) -> None:
+    """It can open it for writing, below /proc; sealed against that, or against growing, it would be of no use."""
+    refused = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        reply = echo(lane, batch)
+        refused.append(seal(lane._memories[0]._fd))
+        return reply
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=600)
+    assert refused == [[_GROW, _WRITE]] * 2
+    assert sum(" y 11 " in line for line in lines) == 1200
+
+
+def test_strings_are_looked_at_where_the_worker_cannot_change_them(
+    program: Path, tmp_path: Path
+) -> None:
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        ref = tensors.write_raw(lane, "z", "BYTES", [1, 1], b"\3\0\0\0abc")
+        assert ref.offset == 0
+        return BatchDone(batch.id, [ResponseRef([ref])])
+
+    changes = {"FAKE_CHANGES": "1"}
+    lines, _ = run(program, tmp_path, [serving(answer)], environment=changes)
+    assert "the worker's output z has another size than its shape says" in lines[1]
+    lines, _ = run(program, tmp_path / "..", [serving(answer)])
+    assert lines[1].endswith(" z 13 [1,1] 03000000616263")
+
+
+@pytest.mark.parametrize("fields", [1, 2, 3])
+def test_what_comes_last_in_a_response_may_be_missing(
+    program: Path, tmp_path: Path, fields: int
+) -> None:
+    """So does what comes last in its details."""
+
+    def answer(lane: Lane) -> None:
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        response = [[ref], None, ["INTERNAL"]][:fields]
+        lane.announce(0, lane.arena.open_readonly())
+        data = msgspec.msgpack.encode(["BatchDone", batch.id, [response]])
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.send(data)
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [answer])
+    assert lines[1] == "response to 0, flags 1: y 11 [1,2] 0000803f0000803f"
+
+
+def test_custom_metrics_are_not_named_as_those_of_tritonserver(
+    program: Path, tmp_path: Path
+) -> None:
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([MetricUpdate("nv_inference_count", "", "COUNTER", {})]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    (said,) = [line for line in lines if "custom metric" in line]
+    assert "custom metric nv_inference_count: nv_* are tritonserver's own" in said
+
+
+def test_a_worker_announces_no_more_memories_than_there_may_be(
+    program: Path, tmp_path: Path
+) -> None:
+    """On its connection for calls; each would be a descriptor of tritonserver's."""
+    ended: list[bool] = []
+
+    def announce(connection: socket.socket, fd: int) -> None:
+        number = 0
+        try:
+            while number <= 2 * MOST_MEMORIES:
+                number += 1
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                connection.sendmsg([msgspec.msgpack.encode(Memory(number))], rights)
+        except ConnectionError:
+            ended.append(number > MOST_MEMORIES)
+
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as calls:
+        calls.bind(str(tmp_path / "0.call"))
+        calls.listen()
+
+        def answer(lane: Lane, batch: Batch) -> Any:
+            connection, _ = calls.accept()
+            fd = linux.memfd_create("test")
+            os.ftruncate(fd, 4096)
+            linux.seal_against_shrinking(fd)
+            with closing(connection):
+                announce(connection, fd)
+            os.close(fd)
+            return echo(lane, batch)
+
+        lines, _ = run(program, tmp_path, [serving(answer)], descriptors=4 * MOST_MEMORIES)
+    assert ended == [True]
+    assert any(" y 11 " in line for line in lines)
+
+
+@pytest.mark.parametrize(("minor", "fits"), [(18, False), (19, True), (40, True)])
+def test_the_version_of_tritonservers_api_is_looked_at(
+    program: Path, tmp_path: Path, minor: int, fits: bool
+) -> None:
+    works = [serving(echo)] if fits else []
+    lines, _ = run(program, tmp_path, works, environment={"FAKE_API": str(minor)})
+    if fits:
+        assert " y 11 " in lines[1]
+    else:
+        assert lines == [
+            f"refused: tritonserver's API for backends is 1.{minor}, and the compiled proxy was made for 1.19: "
+            'set proxy="python", or use another tritonserver'
+        ]
