@@ -75,6 +75,7 @@ class Pool:
         except BaseException:
             await self._stop_keepers(self._keepers[count:], 0)
             del self._keepers[count:]
+            await self._tell(None)  # who waited for one of these may wait for nobody now
             raise
         self._spec = spec
 

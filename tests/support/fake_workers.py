@@ -1,0 +1,85 @@
+"""Workers without a process: they greet, load, fail, serve and end when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from pytriton.dispatcher.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.gauge import Gauge
+
+
+class FakeWorker(Worker):
+    """A worker as the dispatcher sees it; `gauge_of_worker` is its own end of the gauge.
+
+    Attributes:
+        lanes_withdrawn: how often it was asked to send a proxy elsewhere
+        told_to_end: somebody wants it to end after its batch
+    """
+
+    def __init__(self, name: str, number: int, spec: messages.ModelSpec, slot: int) -> None:
+        gauge, descriptor = Gauge.create()
+        self.gauge_of_worker = Gauge(descriptor)
+        self.slot = slot
+        self.lanes_withdrawn = 0
+        self.told_to_end = False
+        super().__init__(
+            name,
+            number,
+            spec,
+            slot,
+            lane_path=Path("/nonexistent/lane"),
+            gauge=gauge,
+            exited=asyncio.get_running_loop().create_future(),
+        )
+
+    def greet(self) -> None:
+        """Say hello."""
+        self.greeted.set_result(None)
+
+    def begin(self) -> None:
+        """Take a batch."""
+        self.gauge_of_worker.begin(1)
+
+    def answer(self) -> None:
+        """Answer it."""
+        self.gauge_of_worker.end()
+
+    def end(self) -> None:
+        """End by itself, as in a crash."""
+        self.exited.set_result(1)
+
+    def _ended(self, exited: asyncio.Future[int]) -> None:
+        super()._ended(exited)
+        self.gauge_of_worker.close()
+
+    def describe_end(self) -> str:
+        return f"worker {self.name} exited"
+
+    def end_record(self) -> messages.WorkerEnd:
+        assert self._done is not None
+        return messages.WorkerEnd(
+            time.time(),
+            self.name,
+            self.pid,
+            self.describe_end(),
+            batches=self._done.answered,
+            in_batch=self._done.begun > self._done.answered,
+        )
+
+    async def withdraw_lane(self) -> None:
+        self.lanes_withdrawn += 1
+
+    async def end_after_batch(self) -> None:
+        self.told_to_end = True
+        await asyncio.wait([self.exited])
+
+    async def end_hung(self, why: str) -> None:
+        if self.alive:
+            self.end()
+
+    async def stop(self, grace_s: float) -> None:
+        if self.alive:
+            self.exited.set_result(0)
