@@ -124,7 +124,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_payload_size: Annotated[
         int,
         Option(
-            "The most bytes of one pickled callable; whoever sends more is disconnected.",
+            "The most bytes of one pickled callable; a larger one is refused.",
             values.size(),
         ),
     ] = 4 << 30

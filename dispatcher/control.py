@@ -43,10 +43,12 @@ _log = structlog.get_logger(__name__)
 _MOST_UNREAD = 256
 #: Messages that ZeroMQ receives ahead of us from each peer (ZMQ_RCVHWM).
 _MOST_AHEAD = 16
-#: The largest message frame (a model's declaration, its environment and search path), without payloads.
-MOST_MESSAGE_BYTES = 8 << 20
+#: The largest message frame, without payloads.
+MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
 #: Payload frames of one message: one for each instance of a model.
 MOST_PAYLOADS = 1024
+#: Of what a sender says a message is.
+_LONGEST_NAME = 250
 #: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
 _ABANDONABLE = (messages.Register,)
 
@@ -106,7 +108,8 @@ class ControlServer:
         endpoint: where to listen, ipc://...
         handle: is given every message that was admitted
         group: name of the group whose members may connect, too
-        max_payload_size: bytes of one frame; ZeroMQ disconnects a peer that sends a larger one
+        max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without having
+            asked (Offer), unless it is small (`control.ALWAYS_TAKEN_BYTES`): then it is refused
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 
@@ -127,7 +130,7 @@ class ControlServer:
         self._doors: list[_Door] = []
         self._keys = keys
         self._authenticator: AsyncioAuthenticator | None = None
-        self._refusing: set[asyncio.Task[None]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
 
     def bind(self) -> None:
@@ -168,7 +171,7 @@ class ControlServer:
         """Stop answering and close the socket."""
         for door in self._doors:
             await door.requests.end()
-        await asyncio.gather(*self._refusing, return_exceptions=True)
+        await asyncio.gather(*self._telling, return_exceptions=True)
         for door in self._doors:
             door.socket.close()
         if self._authenticator is not None:
@@ -178,7 +181,7 @@ class ControlServer:
     def _router(self) -> zmq.asyncio.Socket:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 1000
-        socket.maxmsgsize = self._max_payload_size
+        socket.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
         socket.sndhwm = _MOST_UNREAD
         socket.rcvhwm = _MOST_AHEAD
         return socket
@@ -204,18 +207,42 @@ class ControlServer:
         peer = Peer(door.socket, identity.bytes, frames[0].bytes, sender)
         try:
             peer = replace(peer, sender=door.guard.admit(identity))
-            _check_sizes(frames)
+            self._check_sizes(_sizes(frames))
             _, message, payloads = control.parse([frame.bytes for frame in frames])
-            if isinstance(message, messages.Cancel):
+            if isinstance(message, messages.Offer):
+                self._check_sizes(message)
+                self._tell(peer, messages.Done())
+            elif isinstance(message, messages.Cancel):
                 door.requests.abandon(peer.identity, message.request_id, "its client gave it up")
             else:
                 self._begin(door, peer, message, payloads)
         except Refused as refusal:
             self._refusals.tell("control message refused", peer.sender.name, str(refusal))
-            failure = messages.Failure(refusal.kind.value, str(refusal))
-            task = asyncio.create_task(peer.reply(failure))
-            self._refusing.add(task)
-            task.add_done_callback(self._refusing.discard)
+            self._tell(peer, messages.Failure(refusal.kind.value, str(refusal)))
+
+    def _check_sizes(self, sizes: messages.Offer) -> None:
+        """Raise Refused unless the frames of a message are as many and as small as ours are."""
+        if sizes.payloads > MOST_PAYLOADS:
+            raise Refused(
+                f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are taken"
+            )
+        if sizes.message_bytes > MOST_MESSAGE_BYTES:
+            raise Refused(
+                f"{sizes.what[:_LONGEST_NAME]}: {sizes.message_bytes} bytes without its payloads: at most "
+                f"{MOST_MESSAGE_BYTES} are taken. Large values belong into the callable, not into its declaration or "
+                "environment"
+            )
+        if sizes.payload_bytes > self._max_payload_size:
+            raise Refused(
+                f"{sizes.what[:_LONGEST_NAME]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
+                f"this daemon takes at most {self._max_payload_size} (setting max_payload_size). Load what is large in "
+                "the worker: register a class or function that does, with factory=True"
+            )
+
+    def _tell(self, peer: Peer, answer: messages.AnyMessage) -> None:
+        task = asyncio.create_task(peer.reply(answer))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     def _begin(
         self, door: _Door, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
@@ -243,13 +270,7 @@ class ControlServer:
             await peer.reply(reply)
 
 
-def _check_sizes(frames: Sequence[zmq.Frame]) -> None:
-    """Raise Refused unless the frames of a message are as many and as small as ours are."""
-    payloads = len(frames) - 2
-    if payloads > MOST_PAYLOADS:
-        raise Refused(f"{payloads} payloads in one message: at most {MOST_PAYLOADS} are taken")
-    if len(frames) > 1 and len(frames[1]) > MOST_MESSAGE_BYTES:
-        raise Refused(
-            f"a message of {len(frames[1])} bytes without its payloads: at most {MOST_MESSAGE_BYTES} are taken. "
-            "Large values belong into the callable, not into its declaration or environment"
-        )
+def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
+    """Return the sizes of what has arrived, as a sender that asks first tells them."""
+    message, *payloads = [len(frame) for frame in frames[1:]] or [0]
+    return messages.Offer("a message", message, max(payloads, default=0), len(payloads))

@@ -27,6 +27,9 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 UNASKED = bytes(8)
 #: A frame larger than this is refused by the dispatcher (ZeroMQ drops the peer).
 MAX_FRAME_BYTES = 4 << 30
+#: A frame up to this size reaches the dispatcher whatever its settings; it may still refuse it. The largest message
+#: without payloads (a model's declaration, its environment and search path).
+ALWAYS_TAKEN_BYTES = 8 << 20
 #: What a Cancel gets to leave this process in.
 _CANCEL_S = 1.0
 
@@ -74,6 +77,18 @@ def frames(
 ) -> list[bytes]:
     """Return the frames of one message, without the ROUTER's identity frame."""
     return [request_id, messages.encode(message), *payloads]
+
+
+def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offer | None:
+    """Return what asks whether the frames of a message may be sent; None if they are small enough not to ask."""
+    _, encoded, *payloads = parts
+    largest = max(map(len, payloads), default=0)
+    if max(len(encoded), largest) <= ALWAYS_TAKEN_BYTES:
+        return None
+    what = type(message).__name__
+    if isinstance(message, messages.Register):
+        what = f"model {message.spec.name}"
+    return messages.Offer(what, len(encoded), largest, len(payloads))
 
 
 def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[bytes]]:
@@ -187,9 +202,12 @@ class ControlClient:
 
     def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> bytes:
         """Send a message and return its request id."""
-        request_id = next(self._ids).to_bytes(8, "little")
-        self._socket.send_multipart(frames(request_id, message, payloads), copy=False)
-        return request_id
+        parts = self._frames(message, payloads)
+        self._socket.send_multipart(parts, copy=False)
+        return parts[0]
+
+    def _frames(self, message: messages.AnyMessage, payloads: Sequence[bytes]) -> list[bytes]:
+        return frames(next(self._ids).to_bytes(8, "little"), message, payloads)
 
     def receive(
         self, timeout_s: float | None = None
@@ -220,13 +238,19 @@ class ControlClient:
         ZeroMQ does not tell that the other end is gone: every `life_sign_s` seconds of silence,
         `is_alive` is asked. Interrupted by an exception (Ctrl-C), it tells the dispatcher that nobody
         waits any more (Cancel). `on_unasked` gets what the dispatcher sends of its own accord meanwhile.
+        A large message is sent only when the dispatcher has said that it takes it.
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
             ControlTimeout: it said nothing for `timeout_s` seconds, or it is gone.
             MalformedMessage: it speaks another protocol, so is of another version.
         """
-        request_id = self.send(message, payloads)
+        parts = self._frames(message, payloads)
+        question = offer(message, parts)
+        if question is not None:
+            self._await(self.send(question), timeout_s, None, life_sign_s, is_alive, on_unasked)
+        request_id = parts[0]
+        self._socket.send_multipart(parts, copy=False)
         try:
             return self._await(
                 request_id, timeout_s, on_progress, life_sign_s, is_alive, on_unasked

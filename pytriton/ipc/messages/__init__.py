@@ -4,7 +4,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 `proxy`, the modules of this package, all of whose names are also here)::
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
-    client ── LoadFromRepository, UnloadFromRepository, GetRepository ──▶ dispatcher
+    client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -55,6 +55,7 @@ from pytriton.ipc.messages.client import (
     GetStatus,
     ListModels,
     LoadFromRepository,
+    Offer,
     Register,
     Reload,
     Rollback,
@@ -138,6 +139,7 @@ __all__ = [
     "ModelInfo",
     "ModelSpec",
     "Models",
+    "Offer",
     "Progress",
     "PythonModel",
     "Readiness",

@@ -20,6 +20,19 @@ class Register(Message, frozen=True):
     protocol: int = PROTOCOL
 
 
+class Offer(Message, frozen=True):
+    """May a message of these sizes be sent? ZeroMQ drops one that is too large without a word to either side.
+
+    `message_bytes` are those without payloads, `payload_bytes` those of the largest of so many `payloads`. Asked before
+    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done, or a Failure.
+    """
+
+    what: str
+    message_bytes: int
+    payload_bytes: int = 0
+    payloads: int = 0
+
+
 class Unregister(Message, frozen=True):
     """Stop serving a model and end its workers."""
 
@@ -90,6 +103,7 @@ class Reload(Message, frozen=True):
 
 #: All that a client sends.
 FromClient = Union[
+    Offer,
     Register,
     Unregister,
     Scale,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import zmq.asyncio
 from pytriton.dispatcher.control import MOST_MESSAGE_BYTES, MOST_PAYLOADS, ControlServer, Peer
 from pytriton.dispatcher.requests import MOST_UNDER_WAY
 from pytriton.ipc import control, messages
+from pytriton.ipc.errors import RemoteFailure
 
 HELD = messages.GetLogs("held")
 QUICK = messages.ListModels()
@@ -116,9 +118,10 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
 
 def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> None:
     async def test() -> None:
+        large = control.ALWAYS_TAKEN_BYTES
         async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
             monitor = client.socket.get_monitor_socket()
-            await client.send(1, messages.encode(QUICK), bytes(100_001))
+            await client.send(1, messages.encode(QUICK), bytes(large + 1))
             while True:
                 parts = await asyncio.wait_for(monitor.recv_multipart(), LONG_S)
                 if int.from_bytes(parts[0][:2], "little") == zmq.EVENT_DISCONNECTED:
@@ -127,6 +130,65 @@ def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> 
             monitor.close()
             await other.send(1, messages.encode(QUICK), bytes(100_000))
             assert await other.answer() == (1, messages.Done())
+            assert service.heard == [QUICK]
+
+    run(test)
+
+
+def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
+    async def test() -> None:
+        async with serving(short_dir, max_payload_size=100_000) as (service, client, _):
+            await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
+            _, failure = await client.answer()
+            assert isinstance(failure, messages.Failure)
+            assert "of 100001 bytes: this daemon takes at most 100000" in failure.text
+            assert service.heard == []
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ((100, 9 << 20, 1), None),
+        ((100, (10 << 20) + 1, 1), "model m: .*of 10485761 bytes.*at most 10485760 .*factory=True"),
+        (((8 << 20) + 1, 0, 1), "8388609 bytes without its payloads"),
+        ((100, 1, MOST_PAYLOADS + 1), "1025 payloads"),
+    ],
+)
+def test_a_large_message_is_asked_for_first(
+    short_dir: Path, sizes: tuple[int, int, int], why: str | None
+) -> None:
+    async def test() -> None:
+        async with serving(short_dir, max_payload_size=10 << 20) as (service, client, _):
+            await client.send(1, messages.encode(messages.Offer("model m", *sizes)))
+            number, answer = await client.answer()
+            assert number == 1
+            if why is None:
+                assert answer == messages.Done()
+            else:
+                assert isinstance(answer, messages.Failure)
+                assert re.search(why, answer.text)
+            assert service.heard == []
+
+    run(test)
+
+
+def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
+    """It would wait for ever for the answer: ZeroMQ tells neither side."""
+
+    def ask(payload: bytes) -> messages.AnyMessage:
+        with control.ControlClient(f"ipc://{short_dir}/c") as client:
+            return client.ask(QUICK, [b"", payload], timeout_s=LONG_S)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(short_dir, max_payload_size=10 << 20) as (service, *_):
+            payload = bytes((10 << 20) + 1)
+            with pytest.raises(RemoteFailure, match=r"ListModels: .*of 10485761 bytes"):
+                await loop.run_in_executor(None, ask, payload)
+            assert service.heard == []
+            assert await loop.run_in_executor(None, ask, payload[:-1]) == messages.Done()
             assert service.heard == [QUICK]
 
     run(test)
