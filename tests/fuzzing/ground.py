@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,39 @@ from support.streaming import Streaming
 from fuzzing.target import Finding
 from pytriton.daemon import Model
 from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
 MODEL = "fuzzed"
 #: Decoupled ones: a generator, and an asynchronous generator, whose worker has several batches under way.
 STREAMS = ("fuzzed-stream", "fuzzed-async-stream")
+#: Models that take a text: a callable, one that streams, a `model.py`. What comes at the same time goes in one batch.
+TEXTS = ("fuzzed-text", "fuzzed-text-stream", "fuzzed-python")
+_TOGETHER = DynamicBatcher(max_queue_delay_microseconds=3_000)
+#: What tritonserver hands on as parameters.
+_HEADERS = {"http-header-forward-pattern": "x-.*", "grpc-header-forward-pattern": "x-.*"}
+_MODEL_PY = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            json.loads(request.parameters() or "{}")
+            request.request_id().encode()
+            str(request.correlation_id()).encode()
+            text = pb_utils.get_input_tensor_by_name(request, "s").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("t", text + b"!")]))
+        return responses
+"""
+_CONFIG_PBTXT = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "s", data_type: TYPE_STRING, dims: [ 1 ] } ]
+output [ { name: "t", data_type: TYPE_STRING, dims: [ 1 ] } ]
+dynamic_batching { max_queue_delay_microseconds: 3000 }
+"""
 #: What the allocators of a process may keep of a run: not a leak, which grows with the cases.
 GROWTH_BYTES = 64 << 20
 _SETTLE_S = 60.0
@@ -43,6 +72,17 @@ def _increments(requests: Any) -> Iterator[list[dict[str, Array]]]:
 async def _later_increments(requests: Any) -> AsyncIterator[list[dict[str, Array]]]:
     for results in _increments(requests):
         yield results
+
+
+def _exclaim(requests: Any) -> list[dict[str, Array]]:
+    for request in requests:
+        json.dumps(request.parameters or {}).encode()
+    return [{"t": request["s"] + np.array(b"!", object)} for request in requests]
+
+
+def _exclaims(requests: Any) -> Iterator[list[dict[str, Array]]]:
+    for _ in range(2):
+        yield _exclaim(requests)
 
 
 class Served:
@@ -69,23 +109,46 @@ class Ground:
             STREAMS[0]: self._serve(STREAMS[0], _increments, decoupled=True),
             STREAMS[1]: self._serve(STREAMS[1], _later_increments, decoupled=True),
         }
+        texts = (
+            [Tensor(name="s", dtype=bytes, shape=(1,))],
+            [Tensor(name="t", dtype=bytes, shape=(1,))],
+        )
+        self.served[TEXTS[0]] = self._serve(TEXTS[0], _exclaim, *texts, batcher=_TOGETHER)
+        self.served[TEXTS[1]] = self._serve(
+            TEXTS[1], _exclaims, *texts, decoupled=True, batcher=_TOGETHER
+        )
+        self.served[TEXTS[2]] = self._serve_python(TEXTS[2])
         self.worker = self.served[MODEL].worker
         self.registration = self.served[MODEL].registration
         self._inference = Inference("grpc", daemon.grpc)
         self._asked = 0
         self._before: dict[str, int] = {}
 
-    def _serve(self, name: str, infer: Any, *, decoupled: bool = False) -> Served:
+    def _serve(
+        self,
+        name: str,
+        infer: Any,
+        inputs: Sequence[Tensor] = (Tensor(name="x", dtype=np.float32, shape=(-1,)),),
+        outputs: Sequence[Tensor] = (Tensor(name="y", dtype=np.float32, shape=(-1,)),),
+        **config: Any,
+    ) -> Served:
+        shape = ModelConfig(max_batch_size=8, **config)
+        register = self.daemon.client.register
+        return self._served(
+            lambda: register(infer, name, inputs, outputs, config=shape, progress=False)
+        )
+
+    def _serve_python(self, name: str) -> Served:
+        folder = Path(self.daemon.config.runtime_dir) / "models" / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / "model.py").write_text(_MODEL_PY)
+        (folder / "config.pbtxt").write_text(_CONFIG_PBTXT)
+        return self._served(lambda: self.daemon.client.register_model(folder, progress=False))
+
+    def _served(self, register: Callable[[], Model]) -> Served:
         sockets = Path(self.daemon.config.runtime_dir) / "l"
         before = set(sockets.iterdir())
-        model = self.daemon.client.register(
-            infer,
-            name,
-            inputs=[Tensor(name="x", dtype=np.float32, shape=(-1,))],
-            outputs=[Tensor(name="y", dtype=np.float32, shape=(-1,))],
-            config=ModelConfig(max_batch_size=8, decoupled=decoupled),
-            progress=False,
-        )
+        model = register()
         (lane,) = set(sockets.glob("*.sock")) - before  # its other one is for calls
         return Served(self.daemon, model, lane.stem)
 
@@ -113,7 +176,20 @@ class Ground:
             (x + k).tolist() for k in (1, 1, 2, 1, 2)
         ]:
             raise Finding(f"the models answered {answers} to {x}")
+        self._check_texts()
         self._check_footprint()
+
+    def _check_texts(self) -> None:
+        given = {"s": np.array([[b"check %d" % self._asked]], object)}
+        answers: list[dict[str, Array]] = []
+        for name in TEXTS:
+            if "stream" in name:
+                with Streaming(self.daemon.grpc, name, given) as streaming:
+                    answers += streaming
+            else:
+                answers.append(self._inference.infer(name, given, client_timeout=60.0))
+        if [answer["t"].tolist() for answer in answers] != [[[b"check %d!" % self._asked]]] * 4:
+            raise Finding(f"the models answered {answers} to {given}")
 
     def close(self) -> None:
         """Close the connection to the model."""
@@ -158,7 +234,7 @@ def standing_ground() -> Iterator[Ground]:
     Raises:
         Finding: a model could not be unregistered, or the daemon did not stop in order.
     """
-    with RunningDaemon.start() as daemon:
+    with RunningDaemon.start(tritonserver_options=_HEADERS) as daemon:
         ground = Ground(daemon)
         try:
             yield ground

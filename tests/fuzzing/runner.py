@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from fuzzing import control, ground, lanes, parsing, workers
+from fuzzing import clients, control, ground, lanes, parsing, workers
 from fuzzing.target import Finding, Tally, Target
 
 _HERE: tuple[Callable[[], Target], ...] = (
     lanes.LaneEnd, parsing.ControlMessages, parsing.Payloads, parsing.Strings, parsing.Settings,
 )  # fmt: skip
 _OUTSIDE: tuple[Callable[[ground.Ground], Target], ...] = (
+    clients.HostileClients,
     control.ControlSocket,
     workers.WorkerLane,
     workers.StreamingWorkerLane,
