@@ -7,7 +7,9 @@ A client that has gone shows when a sender is asked, which costs a message to tr
 asks every `_TICK_S` while a batch is under way, and tells the worker. An idle reader just waits.
 
 What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
-fails; one that had not begun goes to the next worker.
+fails; one that had not begun goes to the next worker. So does one of a Triton Python model that has answered
+nothing yet, whose `execute` has not returned. Requests that have lost a worker together are tried again each by
+itself (trials.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -66,9 +69,35 @@ class _Flight:
         self.reschedule: list[int] = []
         self.overdue_at: float | None = None
         self.losses = 0
+        #: Requests of its batch before it, tried each by itself, that lost a worker one after the other.
+        self.in_row = 0
+        self.whole = False  #: those after it are not tried
+        self.answered = False  #: something has been said to a client of it
         self.failure: str | None = None  #: why it is not tried again when its lane ends
         #: Of requests that other models have made: by what is seen whether they still wait.
         self.waiting: list[str] = []
+
+    def alone(self, index: int, in_row: int) -> _Flight:
+        """Return one of its requests as a batch of its own: a worker was lost with all."""
+        one = _Flight(())
+        one.senders = [self.senders[index]]
+        one.losses = 1
+        one.in_row = in_row
+        return one
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the dispatcher is told when it is asked what becomes of it."""
+        return {
+            "losses": self.losses,
+            "requests": len(self.senders),
+            "in_row": self.in_row + 1 if self.losses else 0,
+        }
+
+    def begin_anew(self) -> None:
+        """It is tried again, as if it had never been sent."""
+        self.begun = False
+        self.overdue_at = None
+        self.cancelled.clear()
 
     def refuse(self, texts: Sequence[str | None]) -> None:
         """Answer the requests that have a text with it, as an error, and take them out."""
@@ -178,7 +207,9 @@ class Streams:
             flight.trace = trace_of(requests)
         try:
             while not self._begun(flight, requests):
-                pass
+                if flight.losses and len(requests) > 1:
+                    self._begin_apart(flight, requests)
+                    return
             for index in flight.reschedule:
                 requests[index].set_release_flags(_RESCHEDULE)
         except RemoteFailure as failure:
@@ -187,6 +218,18 @@ class Streams:
         except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
             text = f"model {self._name}: {error}"
             flight.end(lambda: translate.unavailable(text))
+
+    def _begin_apart(self, flight: _Flight, requests: Sequence[Any]) -> None:
+        """Have a worker begin each request by itself: one was lost with all of them."""
+        in_row = 0
+        for index, request in enumerate(requests):
+            one = flight.alone(index, in_row)
+            self._begin(one, [request])
+            in_row = in_row + 1 if one.failure is not None else 0
+            flight.senders[index] = None  # it has its own now
+            if one.whole:
+                flight.end(partial(translate.unavailable, one.failure or ""))
+                return
 
     def end(self) -> None:
         """Let the lane go; all batches have been answered."""
@@ -321,6 +364,7 @@ class Streams:
             self._changed.notify_all()
 
     def _pass_on(self, lane: Lane, flight: _Flight, part: BatchPart) -> None:
+        flight.answered = True
         if len(part.responses) != len(flight.senders):
             raise LaneError(
                 f"the worker gave {len(part.responses)} responses to {len(flight.senders)} requests"
@@ -384,12 +428,14 @@ class Streams:
 
     def _judge_overdue(self, flight: _Flight, now: float) -> None:
         with self._changed:
-            count = len(flight.senders)
-            verdict = self._attachment.judge_overdue(taken=True, final=True, requests=count)
+            final = self._is_final(flight)
+            verdict = self._attachment.judge_overdue(taken=True, final=final, **flight.facts())
         if verdict.action == "wait":
             flight.overdue_at = now + verdict.wait_s
-        else:
-            flight.overdue_at = None  # the worker is about to be ended, and the lane with it
+            return
+        flight.overdue_at = None  # the worker is about to be ended, and the lane with it
+        if verdict.action == "fail" and not final:
+            flight.failure, flight.whole = verdict.text, verdict.whole
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
         """The lane has ended: answer what had begun, and let what had not be sent again, if it may.
@@ -398,23 +444,19 @@ class Streams:
         """
         with self._changed:
             broken = text
-            failed = [flight for flight in self._flights.values() if flight.begun]
-            waiting = [flight for flight in self._flights.values() if not flight.begun]
+            failed = [flight for flight in self._flights.values() if self._is_final(flight)]
+            waiting = [flight for flight in self._flights.values() if not self._is_final(flight)]
             if failed and text is None:
-                text = (
-                    self._judge(losses=1, final=True) or f"model {self._name}: its worker is lost"
-                )
+                verdict = self._judge(losses=1, final=True)
+                text = verdict.text or f"model {self._name}: its worker is lost"
             for flight in waiting:
-                if not unread:
-                    flight.losses += 1
-                    if flight.failure is not None:
-                        text = flight.failure
-                    again = {"losses": flight.losses, "requests": len(flight.senders)}
-                    why = text if text is not None and not failed else self._judge(**again)
-                    if why is not None:
-                        flight.begun = True  # as far as execute is concerned
-                        failed.append(flight)
-                        text = why
+                if not unread or flight.begun:
+                    self._judge_waiting(flight, None if failed else text)
+                if flight.failure is None:
+                    flight.begin_anew()
+                else:
+                    flight.begun = True  # as far as execute is concerned
+                    failed.append(flight)
             self._attachment.drop()
             self._translator.forget_lane()
             self._lane = None
@@ -422,12 +464,29 @@ class Streams:
             self._flights.clear()
             self._changed.notify_all()
         for flight in failed:
-            flight.end(lambda: translate.unavailable(text or f"model {self._name}: it is unloaded"))
+            why = flight.failure or text or f"model {self._name}: it is unloaded"
+            flight.end(partial(translate.unavailable, why))
 
-    def _judge(self, **loss: Any) -> str | None:
-        """Return what to answer to the batch of a lost worker; None: it is tried again."""
+    def _is_final(self, flight: _Flight) -> bool:
+        """Whether it cannot be tried again: Triton has its requests back, or a part of its answers has been sent."""
+        waits = self._until_returned and not flight.returned and not flight.answered
+        return flight.begun and not waits
+
+    def _judge_waiting(self, flight: _Flight, broken: str | None) -> None:
+        """Find out whether a batch is tried again; `broken`: how the worker broke the protocol with it."""
+        flight.failure = flight.failure or broken
+        if flight.failure is not None:
+            return
+        first = flight.losses == 0
+        flight.losses += 1
+        verdict = self._judge(**{**flight.facts(), **({"in_row": 0} if first else {})})
+        if verdict.action == "fail":
+            flight.failure = verdict.text
+            flight.whole = verdict.whole
+
+    def _judge(self, **loss: Any) -> messages.Verdict:
+        """Return what becomes of the batch of a lost worker."""
         try:
-            verdict = self._attachment.judge_loss(**loss)
+            return self._attachment.judge_loss(**loss)
         except RemoteFailure as failure:
-            return failure.text
-        return verdict.text if verdict.action == "fail" else None
+            return messages.Verdict("fail", failure.text, whole=True)

@@ -21,7 +21,10 @@ typedef struct Flight {
     struct Flight *next;
     int64_t id;
     int holders, losses;
+    int in_row; /* requests of its batch before it, tried each by itself, that lost a worker one after the other */
+    bool whole; /* those after it are not tried */
     bool under_way, begun, returned;
+    bool answered; /* something has been said to a client of it */
     uint64_t sent_ns;    /* 0: not yet */
     uint64_t overdue_ns; /* 0: never */
     char *failure;       /* of a lost lane: what to answer */

@@ -84,15 +84,39 @@ static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint
     return state;
 }
 
+/* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
+static bool is_final(const Streams *streams, const Flight *flight)
+{
+    return flight->begun && (!streams->until_returned || flight->returned || flight->answered);
+}
+
+/* What the dispatcher is told of a batch. */
+static Loss loss_of(const Streams *streams, const Flight *flight)
+{
+    return (Loss){
+        .losses = flight->losses,
+        .requests = flight->count,
+        .in_row = flight->losses ? flight->in_row + 1 : 0,
+        .final = is_final(streams, flight)};
+}
+
 static void judge_flight(Streams *streams, Flight *flight, uint64_t now_ns)
 {
     double wait_s = 0;
     bool retry = false;
-    Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true};
+    Loss loss = loss_of(streams, flight);
     char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
     /* Not to be waited for: the worker is about to be ended, and the lane with it. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
-    free(text);
+    if (text == NULL || loss.final) { /* the end of the lane says more */
+        free(text);
+        return;
+    }
+    pthread_mutex_lock(&streams->lock);
+    free(flight->failure);
+    flight->failure = text;
+    flight->whole = loss.whole;
+    pthread_mutex_unlock(&streams->lock);
 }
 
 /* Tell the worker whose clients have gone, and see whether a batch has taken too long. */
@@ -146,6 +170,7 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             continue;
         if (stream->to.factory == NULL)
             return fault(streams->lane, "the worker answered a request that it had ended", (Text){"", 0});
+        flight->answered = true;
         sending(&streams->sender);
         bool right = pass_response(streams->proxy, &stream->to, message, &outcome);
         if (outcome.failed)
@@ -255,12 +280,27 @@ static LaneState heard(Streams *streams, Reader *message)
 /* What to answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
 static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
 {
-    if (flight->begun)
+    if (is_final(streams, flight))
         return strdup(text);
-    if (unread)
+    if (unread && !flight->begun)
         return NULL;
-    Loss loss = {.losses = ++flight->losses, .requests = flight->count};
-    return text && !others ? strdup(text) : judge_loss(streams->proxy, &loss);
+    if (text && !others)
+        return strdup(text);
+    bool first = flight->losses++ == 0;
+    Loss loss = loss_of(streams, flight);
+    loss.in_row = first ? 0 : loss.in_row;
+    char *failure = judge_loss(streams->proxy, &loss);
+    flight->whole = failure && loss.whole;
+    return failure;
+}
+
+/* It is tried again, as if it had never been sent. */
+static void begin_anew(Flight *flight)
+{
+    flight->begun = false;
+    flight->overdue_ns = 0;
+    for (uint32_t i = 0; i < flight->count; i++)
+        flight->streams[i].cancelled = false;
 }
 
 /* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
@@ -275,7 +315,7 @@ static bool lost(Streams *streams, LaneState state)
     bool some_begun = false;
     Loss final = {.losses = 1, .requests = 1, .final = true};
     for (Flight *flight = streams->flights; flight; flight = flight->next)
-        some_begun |= flight->begun;
+        some_begun |= is_final(streams, flight);
     if (state == LANE_FAULT)
         text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
     else if (streams->ending && !streams->alone)
@@ -288,7 +328,10 @@ static bool lost(Streams *streams, LaneState state)
     for (Flight *flight = all; flight; flight = flight->next) {
         if (flight->failure == NULL)
             flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
-        flight->begun |= flight->failure != NULL; /* as far as execute is concerned */
+        if (flight->failure)
+            flight->begun = true; /* as far as execute is concerned */
+        else
+            begin_anew(flight);
         flight->under_way = false;
     }
     drop_lane(proxy);

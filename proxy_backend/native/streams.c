@@ -5,7 +5,8 @@
  *
  * A client that has gone shows when a response factory is asked, some times a second while a batch is under way. What has
  * been answered in part cannot be tried again, so a batch whose worker is lost after it began fails; one that had not
- * begun goes to the next worker.
+ * begun goes to the next worker. So does one of a Triton Python model that has answered nothing yet, whose `execute` has not
+ * returned: till then tritonserver waits. Requests that have lost a worker together are tried again each by itself (batch.c).
  */
 #define _GNU_SOURCE
 #include "flights.h"
@@ -194,27 +195,62 @@ static void release(
     }
 }
 
-void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count)
+/* How far a batch is whose requests are tried each by itself. */
+typedef struct {
+    bool apart;
+    int in_row; /* that lost a worker one after the other */
+    char *rest; /* what all that are left are answered; NULL: they are tried */
+} Trials;
+
+static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
+{
+    uint64_t begun_ns = steady_ns();
+    for (uint32_t i = 0; i < count; i++)
+        send_error(&(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, text);
+    release(streams, NULL, requests, count, begun_ns);
+}
+
+/* Have a worker begin requests. False: one was lost with several of them, and they are to be tried each by itself. */
+static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, Trials *trials)
 {
     uint64_t begun_ns = steady_ns();
     char *text = NULL;
-    count = refuse_wrong(streams->proxy, requests, count);
-    if (count == 0)
-        return;
     Flight *flight = flight_new(requests, count);
     if (flight == NULL) {
-        for (uint32_t i = 0; i < count; i++)
-            send_error(&(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, "out of memory");
-        release(streams, NULL, requests, count, begun_ns);
-        return;
+        fail_all(streams, requests, count, "out of memory");
+        return true;
     }
+    flight->losses = trials->apart;
+    flight->in_row = trials->in_row;
     while (!begun(streams, flight, requests, &text))
-        ;
+        if (flight->losses && count > 1) {
+            flight_let_go(flight);
+            return false;
+        }
     if (text)
         flight_end(flight, ERROR_UNAVAILABLE, text);
     release(streams, flight, requests, count, begun_ns);
+    trials->in_row = flight->failure ? trials->in_row + 1 : 0;
+    if (flight->whole)
+        trials->rest = strdup(flight->failure);
     flight_let_go(flight);
     free(text);
+    return true;
+}
+
+void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    Trials trials = {0};
+    count = refuse_wrong(streams->proxy, requests, count);
+    if (count == 0 || begin(streams, requests, count, &trials))
+        return;
+    trials.apart = true;
+    uint32_t next = 0;
+    while (next < count && trials.rest == NULL)
+        begin(streams, requests + next++, 1, &trials);
+    if (next < count)
+        fail_all(streams, requests + next, count - next, trials.rest);
+    free(trials.rest);
 }
 
 bool streams_end(Streams *streams)

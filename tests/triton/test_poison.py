@@ -54,6 +54,17 @@ class Fragile:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 2 * array)]) for array in arrays]
 
 
+class Late(Fragile):
+    """One that may answer at any time: it goes by other ways, and its batches are not known to be over."""
+
+    def execute(  # type: ignore[override]
+        self, requests: list[pb_utils.InferenceRequest]
+    ) -> None:
+        for request, response in zip(requests, super().execute(requests)):
+            sender = request.get_response_sender()
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
 def ask_together(daemon: RunningDaemon, model: str, *values: float) -> list[float | str]:
     """Return for each value the answer, or the error."""
 
@@ -93,14 +104,15 @@ def test_only_the_guilty_requests_of_a_batch_fail_and_the_model_stays(
     model.unregister()
 
 
-def test_a_triton_python_model(served: RunningDaemon) -> None:
+@pytest.mark.parametrize("kind", [Fragile, Late])
+def test_a_triton_python_model(served: RunningDaemon, kind: type[Fragile]) -> None:
     config = {
         "max_batch_size": TOGETHER,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
         "dynamic_batching": {"max_queue_delay_microseconds": 60_000_000},
     }
-    model = served.client.register_model(Fragile, "python", config=config)
+    model = served.client.register_model(kind, "python", config=config)
     for values in [(GOOD, POISON, GOOD, GOOD), (GOOD, GOOD, GOOD, GOOD)]:
         answers = ask_together(served, "python", *values)
         assert_guilty_alone(answers, *values, why="SIGSEGV")
