@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +34,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from pytriton.client.streams import Responses
 from pytriton.model_config import TensorSpec, TritonModelConfig
 
 
@@ -67,6 +71,13 @@ def clean(files: Path) -> Iterator[None]:
 
 def count(number: int) -> Array:
     return np.array([number], np.int32)
+
+
+def wait_for_responses(client: DecoupledModelClient, number: int) -> None:
+    """Until so many wait to be read."""
+    assert client._stream is not None
+    buffer = client._stream.buffer
+    eventually(lambda: len(buffer._responses) >= number, "it is answered")
 
 
 THREE = [[0], [1], [2]]
@@ -127,14 +138,104 @@ def test_the_time_out_is_for_each_response(triton: PlainTriton, files: Path) -> 
         assert len(list(client.infer_sample(count(3)))) == 3
 
 
+def test_a_request_is_sent_at_the_call(triton: PlainTriton, files: Path) -> None:
+    """So two that are started run side by side: neither has been read when both are answered."""
+    with (
+        DecoupledModelClient(triton.grpc, "count") as first,
+        DecoupledModelClient(triton.grpc, "count") as second,
+    ):
+        both = [client.infer_sample(count(3)) for client in (first, second)]
+        eventually((files / "sent").exists, "the model was asked")
+        for client in (first, second):
+            wait_for_responses(client, 3)
+        assert [[one["number"].tolist() for one in each] for each in both] == [THREE, THREE]
+
+
 def test_one_request_at_a_time(triton: PlainTriton) -> None:
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(3))
+        with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
+            client.infer_sample(count(3))  # before the first is read
         next(responses)
         with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
-            next(client.infer_sample(count(3)))
+            client.infer_sample(count(3))
         assert len(list(responses)) == 2
+        assert list(responses) == []
         assert len(list(client.infer_sample(count(3)))) == 3
+
+
+def test_a_request_that_nobody_reads_is_done(triton: PlainTriton, files: Path) -> None:
+    """It was sent to be done; the client is free again when it is."""
+    (files / "wait").touch()
+    with DecoupledModelClient(triton.grpc, "count") as client:
+        client.infer_sample(count(100))
+        gc.collect()
+        with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
+            client.infer_sample(count(3))
+        (files / "wait").unlink()
+        assert client._stream is not None
+        buffer = client._stream.buffer
+        eventually(lambda: buffer.last is not None, "it is done")
+        assert (files / "sent").read_text() == "99"
+        assert len(list(client.infer_sample(count(3)))) == 3
+    assert not (files / "cancelled").exists()
+
+
+def test_a_request_that_nobody_reads_may_fail(triton: PlainTriton) -> None:
+    with DecoupledModelClient(triton.grpc, "count") as client:
+        client.infer_sample(count(-2))
+        assert client._stream is not None
+        buffer = client._stream.buffer
+        eventually(lambda: buffer.last is not None, "it has failed")
+        assert len(list(client.infer_sample(count(3)))) == 3
+
+
+def test_closing_what_was_not_read_cancels(triton: PlainTriton, files: Path) -> None:
+    (files / "wait").touch()
+    with DecoupledModelClient(triton.grpc, "count") as client:
+        responses = client.infer_sample(count(3))
+        assert isinstance(responses, Responses)
+        eventually((files / "sent").exists, "the model is at it")
+        responses.close()
+        responses.close()
+        assert list(responses) == []
+        eventually((files / "cancelled").exists, "the model was told")
+        (files / "wait").unlink()
+        assert len(list(client.infer_sample(count(3)))) == 3
+
+
+def test_the_end_of_a_clients_life_cancels_what_nobody_reads(
+    triton: PlainTriton, files: Path
+) -> None:
+    (files / "wait").touch()
+    responses = DecoupledModelClient(triton.grpc, "count").infer_sample(count(3))
+    eventually((files / "sent").exists, "the model is at it")
+    gc.collect()
+    assert not (files / "cancelled").exists()  # who may read, has the client
+    del responses
+    eventually((files / "cancelled").exists, "the model was told")
+
+
+def test_a_program_ends_though_a_request_is_under_way(triton: PlainTriton, files: Path) -> None:
+    """One that was not read, and one that was read in part."""
+    (files / "wait").touch()
+    code = f"""
+        import numpy as np
+        from pytriton.client import DecoupledModelClient
+        one, two = (DecoupledModelClient({triton.grpc!r}, "count") for _ in range(2))
+        unread = one.infer_sample(np.array([3], np.int32))
+        read = two.infer_sample(np.array([3], np.int32))
+        print(next(read)["number"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]\n", "")
+    eventually((files / "cancelled").exists, "the model was told")
 
 
 def test_leaving_early_cancels(triton: PlainTriton, files: Path) -> None:
@@ -170,9 +271,7 @@ def test_a_slow_reader_slows_the_model_down(triton: PlainTriton, files: Path) ->
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(2000))
         next(responses)
-        buffer = client._buffer
-        assert buffer is not None
-        eventually(lambda: len(buffer._responses) >= 16, "as many wait as may")
+        wait_for_responses(client, 16)  # as many as may wait
         assert [one["number"][0] for one in responses] == list(range(1, 2000))
 
 
