@@ -38,7 +38,7 @@ def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exceptio
                 continue
             error = try_to_pickle(part)
             if error is not None:
-                words.append(label)
+                words += [label] if label else []
                 seen.add(id(part))
                 thing, reason = part, error
                 break
@@ -64,7 +64,9 @@ def describe(thing: Any) -> str:
 
 
 def _where(function: Any) -> str:
-    code = getattr(function, "__code__", None)
+    code = getattr(
+        inspect.unwrap(function), "__code__", None
+    )  # its owner knows no decorator's code
     if not isinstance(code, CodeType):
         return ""
     return f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
@@ -110,6 +112,8 @@ def _parts(thing: Any) -> Iterator[_Part]:
 
 
 def _function_parts(function: Any) -> Iterator[_Part]:
+    if hasattr(function, "__wrapped__"):
+        yield "", function.__wrapped__
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # not assigned yet
             yield f"closure variable `{name}`", cell.cell_contents

@@ -8,10 +8,12 @@ whether any travel.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -19,6 +21,7 @@ import cloudpickle
 
 from pytriton.exceptions import PicklingError
 from pytriton.ipc.control import MAX_FRAME_BYTES
+from pytriton.ipc.errors import sendable
 from pytriton.ipc.payload import Header, pack
 from pytriton.offender import describe, find_offender
 from pytriton.worker_imports import WorkerImports
@@ -40,7 +43,7 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
         PicklingError: something that the callable refers to cannot be pickled, or it is too large
     """
     buffer = io.BytesIO()
-    with _one_at_a_time, _registering_by_value(imports) as see:
+    with _one_at_a_time, _registering_by_value(imports) as (see, sent):
         pickler = _Pickler(buffer, see)
         try:
             pickler.dump(target)
@@ -57,12 +60,24 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
             model_name=model_name,
         )
     version = (sys.version_info[0], sys.version_info[1])
-    return pack(Header(version, by_reference=not pickler.code_travels), buffer.getvalue())
+    header = Header(version, not pickler.code_travels, sorted(set(map(_folder, sent)) - {""}))
+    return pack(header, buffer.getvalue())
+
+
+def _folder(module: ModuleType) -> str:
+    """Return the folder that a search path needs for a module to be found; "" where there is none."""
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or file is None:
+        return ""
+    parts = module.__name__.count(".") + (os.path.basename(file) == "__init__.py")
+    return sendable(str(Path(os.path.abspath(file)).parents[parts]))
 
 
 @contextmanager
-def _registering_by_value(imports: WorkerImports) -> Iterator[Callable[[ModuleType], None]]:
-    """Yield what has a module pickled by value from now on, if the worker could not import it."""
+def _registering_by_value(
+    imports: WorkerImports,
+) -> Iterator[tuple[Callable[[ModuleType], None], list[ModuleType]]]:
+    """Yield what has a module pickled by value from now on, if the worker could not import it; and those that are."""
     ours: list[ModuleType] = []
 
     def see(module: ModuleType) -> None:
@@ -74,7 +89,7 @@ def _registering_by_value(imports: WorkerImports) -> Iterator[Callable[[ModuleTy
             ours.append(module)
 
     try:
-        yield see
+        yield see, ours
     finally:
         for module in ours:
             cloudpickle.unregister_pickle_by_value(module)
@@ -97,6 +112,9 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         """Called by pickle for every object but the plainest (documented in `pickle`)."""
         if isinstance(obj, CodeType):
             self.code_travels = True
+        elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send what is in it, as it is now, without its name.
+            raise TypeError("cannot pickle an open file: open it in the worker")
         elif isinstance(obj, ModuleType):
             self._see(obj)
         elif isinstance(obj, (FunctionType, type)):

@@ -81,8 +81,18 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
             f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]} and its worker is Python "
             f"{'.'.join(ours)}: code that travels by value needs the same minor version. Put the callable "
             "into a module that the worker can import, or let python= name an interpreter of that version."
+            + _way_to(header.folders)
         )
     return cloudpickle.loads(pickled)
+
+
+def _way_to(folders: list[str]) -> str:
+    if not folders:
+        return ""
+    return (
+        f" Modules in {', '.join(folders)} travel by value, because that interpreter does not find them: "
+        f"register(..., sys_path={folders}) lets the worker import them."
+    )
 
 
 def synchronous(infer: Infer) -> tuple[Infer, asyncio.AbstractEventLoop | None]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+import cloudpickle
 
 from pytriton.ipc.errors import described, for_client, sendable
 from pytriton.ipc.records import encoded, record_of
@@ -17,6 +21,14 @@ if TYPE_CHECKING:
     from pytriton.ipc.lane_messages import Batch
 
 _here = threading.local()
+#: How a callable comes to be loaded and called; no matter of its owner's.
+_WAY = (
+    *(
+        os.path.dirname(os.path.abspath(path)) + os.sep
+        for path in (os.path.dirname(__file__), asyncio.__file__, cloudpickle.__file__)
+    ),
+    "<frozen importlib",
+)
 #: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
 _LONGEST_LINE = 10_000
 #: Characters of a traceback that is sent.
@@ -75,10 +87,30 @@ def traceback_of(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     """Return an exception's traceback, whatever its own methods do."""
     try:
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        lines = [*_from_users_frame(error).format()]
     except Exception:  # of a property of it, say
         lines = [*traceback.format_tb(error.__traceback__), described(error), "\n"]
     return "".join(lines)
+
+
+def _from_users_frame(error: BaseException) -> traceback.TracebackException:
+    """Return an exception's traceback that begins where the user's code does, not with how we came to call it."""
+    whole = traceback.TracebackException(type(error), error, error.__traceback__)
+    waiting: list[traceback.TracebackException | None] = [whole]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        users = next((at for at, frame in enumerate(one.stack) if not _is_way(frame.filename)), 0)
+        del one.stack[:users]
+        waiting += [one.__cause__, one.__context__]
+    return whole
+
+
+def _is_way(file: str) -> bool:
+    return file.startswith(_WAY)
 
 
 def _print(text: str) -> None:

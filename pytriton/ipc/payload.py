@@ -17,11 +17,13 @@ class Header(msgspec.Struct, frozen=True):
     """What a worker has to know about a pickle.
 
     `by_reference`: no code travels in it, only names of importable modules, so any Python version
-    can try it; else it needs the Python `python_version` (major, minor) that pickled it.
+    can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in
+    these lie modules whose code travels because the worker would not find them.
     """
 
     python_version: tuple[int, int]
     by_reference: bool
+    folders: list[str] = []
 
 
 class MalformedPayload(ValueError):

@@ -10,10 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
+from pytriton.ipc import messages
+from pytriton.ipc.payload import Header, pack, unpack
 from pytriton.pickling import pack_callable
+from pytriton.worker.callables import LoadError, load_callable
 from pytriton.worker_imports import WorkerImports
 from pytriton.world import capture_world
 
@@ -284,9 +289,23 @@ def _class() -> Callable[..., Any]:
     return Predictor
 
 
+def _decorated() -> Callable[..., Any]:
+    lock = threading.Lock()
+
+    @batch
+    def predict(x: Any) -> Any:
+        return lock, x
+
+    return predict
+
+
 OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
     "closure variable": (
         _closure, r"closure variable `lock` of function predict at test_pickling\.py:\d+ \(a _thread\.lock\)",
+    ),
+    "a decorated function's": (
+        _decorated, r"^Cannot pickle function predict at test_pickling\.py:\d+: closure variable `lock` of function "
+        r"predict at test_pickling\.py:\d+ \(a _thread\.lock\)",
     ),
     "default": (_default, r"default of parameter `lock` of function predict at test_pickling"),
     "global": (_with_global, r"global variable `LOCK` of function predict at <string>:1 \(a _thread\.lock\)"),
@@ -315,3 +334,34 @@ def test_what_cannot_be_pickled_is_named_with_the_ways_out(kind: str) -> None:
     assert "factory=True" in str(caught.value)
     assert caught.value.model_name == "m"
     assert "lock" in str(caught.value.__cause__)
+
+
+def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
+    """cloudpickle would send a copy of what is in it."""
+    (tmp_path / "words").write_text("a b")
+    with (
+        open(tmp_path / "words", encoding="utf-8") as words,
+        WorkerImports(capture_world(), own_interpreter=True) as imports,
+    ):
+        with pytest.raises(PicklingError, match=r"`words` .*TextIOWrapper.*open it in the worker"):
+            pack_callable(lambda requests: words.read(), imports, "m")
+        pack_callable(lambda requests: print(requests, file=sys.stderr), imports, "m")
+
+
+def test_the_error_of_another_python_names_what_is_not_found_there(tmp_path: Path) -> None:
+    """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""
+    (tmp_path / "helping").mkdir()
+    (tmp_path / "helping" / "__init__.py").touch()
+    (tmp_path / "helping" / "target.py").write_text("def target(x): return x\n")
+    code = f"{PRELUDE}\nfrom helping.target import target\nsend(target, 'out', python=sys.executable)\n"
+    (tmp_path / "s.py").write_text(code)
+    run_python("s.py", cwd=tmp_path)
+    header, pickled = unpack((tmp_path / "out").read_bytes())
+    other = pack(msgspec.structs.replace(header, python_version=(3, 8)), bytes(pickled))
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    with pytest.raises(LoadError) as caught:
+        load_callable(other, spec)
+    assert f"register(..., sys_path=['{tmp_path}'])" in str(caught.value)
+    without = pack(Header((3, 8), by_reference=False), bytes(pickled))
+    with pytest.raises(LoadError, match=r"of that version\.$"):
+        load_callable(without, spec)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from pytriton.decorators import batch
+from pytriton.ipc import messages
 from pytriton.ipc.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
 from pytriton.ipc.records import LONGEST_LINE, decoded
-from pytriton.worker.reports import report_error, report_threads
+from pytriton.worker.callables import load_callable, synchronous
+from pytriton.worker.reports import report_error, report_threads, traceback_of
 
 TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 
@@ -51,3 +58,43 @@ def test_the_end_of_a_thread_is_reported(
     record = decoded(capfd.readouterr().err.rstrip("\n").encode())
     assert record is not None
     assert record.event == "thread helper of it failed: ValueError: not here"
+
+
+# ── where a traceback begins ─────────────────────────────────────────────────────────────────────
+
+
+def _files(error: BaseException) -> list[str]:
+    return [Path(name).name for name in re.findall(r'^  File "(.*?)"', traceback_of(error), re.M)]
+
+
+def test_a_traceback_begins_at_the_users_frame() -> None:
+    """How the worker comes to call it, decorators too, is not its owner's matter; nor that of what caused it."""
+
+    @batch
+    async def infer(x: Any) -> Any:
+        try:
+            raise KeyError("cause")
+        except KeyError as error:
+            raise ValueError("no") from error
+
+    function, loop = synchronous(infer)
+    with pytest.raises(ValueError, match="no") as caught:
+        function([{"x": np.ones(1)}])
+    assert loop is not None
+    loop.close()
+    own = caught.value
+    assert own.__traceback__ is not None
+    from_worker = own.with_traceback(own.__traceback__.tb_next)  # without this test's own frame
+    assert _files(from_worker) == ["test_reports.py", "test_reports.py"]
+    assert "direct cause" in traceback_of(from_worker)
+
+
+def test_a_fault_of_ours_keeps_its_frames() -> None:
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    with pytest.raises(ValueError, match="payload") as caught:
+        load_callable(b"none", spec)
+    own = caught.value
+    assert own.__traceback__ is not None
+    files = _files(own.with_traceback(own.__traceback__.tb_next))
+    assert files[0] == "callables.py"
+    assert files[-1] == "payload.py"
