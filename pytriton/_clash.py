@@ -11,7 +11,8 @@ The distribution {other} {version} is installed in the same environment as pytri
 Both own the import package `pytriton`, so files of one have overwritten files of the other.
 Keep one of them. To keep pytriton-daemon, run these two commands with the same Python:
     python -m pip uninstall -y {other} pytriton-daemon
-    python -m pip install pytriton-daemon"""
+    python -m pip install WHAT
+where WHAT is what it was installed from: a wheel file of a release, or the folder of a checkout."""
 
 
 def clashing_distribution() -> str | None:

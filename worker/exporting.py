@@ -78,7 +78,7 @@ def _tracer(for_all: bool) -> Any:
     except ImportError as error:
         raise _CannotExport(
             f"{error}. Install it into this environment: "
-            f"{sys.executable} -m pip install {_PACKAGES} (or pytriton-daemon[tracing])"
+            f"{sys.executable} -m pip install {_PACKAGES}"
         ) from error
     present = trace.get_tracer_provider()
     if not isinstance(present, trace.ProxyTracerProvider):

@@ -1,7 +1,7 @@
 """A BentoML service in front of a model repository.
 
 python examples/runner/make_repository.py models          # needs scikit-learn
-pip install bentoml pytriton-daemon
+pip install bentoml .
 MODELS=models bentoml serve --working-dir examples/bentoml service:Digits
 
 curl localhost:3000/classify -H 'Content-Type: application/json' -d '{"model": "digits_mlp", "pixels": [0, 0, 5, ...]}'

@@ -152,7 +152,7 @@ def test_a_clashing_distribution_is_named_with_the_mend(tmp_path: Path) -> None:
     message = run_python("-c", code, cwd=tmp_path).stdout
     assert "nvidia-pytriton 0.7.0 is installed in the same environment" in message
     assert "pip uninstall -y nvidia-pytriton pytriton-daemon" in message
-    assert "pip install pytriton-daemon" in message
+    assert "pip install WHAT\nwhere WHAT is what it was installed from" in message
 
 
 def test_without_a_clash_nothing_is_said(tmp_path: Path) -> None:
