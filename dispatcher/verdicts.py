@@ -16,12 +16,16 @@ import structlog
 
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
+from pytriton.ipc.gauge import Reading
 from pytriton.ipc.messages import Verdict
 
 _log = structlog.get_logger(__name__)
 
 #: How long a broken lane may run ahead of the news that its worker ended.
 _END_NEWS_S = 2.0
+#: How long an answer may take to its proxy; and a worker from taking a batch to saying that it has begun it.
+_ANSWER_S = 2.0
+_BEGINS_S = 0.5
 #: A request that has ended so many workers, the last one by itself, is not given to another one.
 _POISON = 2
 #: So many requests of one batch, each by itself and one after the other, that ended a worker: it is not they. Each
@@ -81,19 +85,40 @@ class Verdicts:
         worker = self._workers.get(name)
         if limit_s is None or worker is None or not worker.alive:
             return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
-        busy_s = worker.gauge.read().busy_s
+        gauge = worker.gauge.read()
+        busy_s = gauge.busy_s
+        if taken and self._has_answered(gauge, overdue.taken_ms / 1000):
+            what = "it took a batch and is done with it, but its answer never came"
+            return self._hangs(worker, overdue, what)
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
-        if busy_s is None and taken:  # it has just answered
-            return Verdict("wait", wait_s=limit_s)
-        begun = worker.gauge.read().begun
-        if busy_s is None and self._idle_at.get(name) != begun:
+        if busy_s is None and taken:  # it has just answered, or believes that it has
+            return Verdict("wait", wait_s=min(limit_s, _ANSWER_S))
+        if busy_s is None and self._idle_at.get(name) != gauge.begun:
             # It may have taken and answered the batch since the proxy looked: is it still as idle next time?
-            self._idle_at[name] = begun
+            self._idle_at[name] = gauge.begun
             return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
+        return self._hangs(worker, overdue, what)
+
+    def _has_answered(self, gauge: Reading, taken_s: float) -> bool:
+        """Whether a worker is done with a batch that it had taken so long ago: no answer is on its way any more."""
+        if taken_s == 0:  # it was not known until now: the answer may be
+            return False
+        if gauge.begun == gauge.answered:
+            return True
+        streams = self._spec.python_model is not None and self._spec.python_model.streams
+        policy = self._spec.config.get("model_transaction_policy", {})
+        if streams or policy.get("decoupled"):  # batches overlap
+            return False
+        return (
+            gauge.busy_s is not None and gauge.busy_s < taken_s - _BEGINS_S
+        )  # it is with a later one
+
+    def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
+        name, taken = overdue.worker, overdue.taken
         _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
         self._do_aside(worker.end_hung(what))
         if not taken:

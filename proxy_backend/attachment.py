@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from pytriton.ipc import messages
@@ -65,9 +66,18 @@ class Attachment:
         """Return what becomes of the batch of a lost worker; `loss` is what LaneLost says of it."""
         return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
-    def judge_overdue(self, **loss: Any) -> messages.Verdict:
-        """Return what to do about a batch that has taken too long; `loss` is what BatchOverdue says of it."""
-        return self._ask(messages.BatchOverdue(self._registration, self.worker, **loss))
+    def judge_overdue(
+        self, *, taken: bool, since: float | None = None, **loss: Any
+    ) -> messages.Verdict:
+        """Return what to do about a batch that has taken too long; `loss` is what BatchOverdue says of it.
+
+        `since`: when this was asked about it the first time that it had been taken (`time.monotonic`).
+        """
+        taken_ms = round((time.monotonic() - since) * 1000) if taken and since is not None else 0
+        question = messages.BatchOverdue(
+            self._registration, self.worker, taken, taken_ms=taken_ms, **loss
+        )
+        return self._ask(question)
 
     def close(self) -> None:
         """Let the worker go, and say so."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,6 +78,7 @@ class TritonPythonModel:
             self._streams = Streams(self._name, attachment, translator, until_returned=waits)
         self._lane: Lane | None = None
         self._waited_on = False
+        self._taken_since: float | None = None
         self._batch_id = 0
         try:
             if self._streams is not None:
@@ -168,6 +170,7 @@ class TritonPythonModel:
             Overdue: the batch has taken too long.
             Circular: the worker waits for this very batch.
         """
+        self._taken_since = None
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
@@ -222,7 +225,11 @@ class TritonPythonModel:
             Overdue: it says that the worker hangs.
         """
         taken = lane.all_read()
-        verdict = self._attachment.judge_overdue(taken=taken, **trial.facts())
+        verdict = self._attachment.judge_overdue(
+            taken=taken, since=self._taken_since, **trial.facts()
+        )
+        if taken and self._taken_since is None:
+            self._taken_since = time.monotonic()
         if verdict.action == "wait":
             lane.set_patience(verdict.wait_s)
             self._waited_on = True

@@ -68,6 +68,7 @@ class _Flight:
         self.returned = False
         self.reschedule: list[int] = []
         self.overdue_at: float | None = None
+        self.overdue_since: float | None = None
         self.losses = 0
         #: Requests of its batch before it, tried each by itself, that lost a worker one after the other.
         self.in_row = 0
@@ -299,8 +300,11 @@ class Streams:
     ) -> None:
         """Wait for the worker to begin; when that is overdue, ask the dispatcher. With the lock held."""
         wait_s = self._attachment.execution_timeout_s
+        since: float | None = None
         while not self._changed.wait_for(condition, wait_s):
-            verdict = self._attachment.judge_overdue(taken=sent and lane.all_read(), final=True)
+            taken = sent and lane.all_read()
+            verdict = self._attachment.judge_overdue(taken=taken, since=since, final=True)
+            since = since or time.monotonic() if taken else None
             wait_s = verdict.wait_s if verdict.action == "wait" else None
             if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
                 flight.failure = verdict.text
@@ -358,6 +362,7 @@ class Streams:
         limit_s = self._attachment.execution_timeout_s
         if limit_s is not None:
             flight.overdue_at = time.monotonic() + limit_s
+        flight.overdue_since = None
         lane.set_patience(_TICK_S)
         with self._changed:
             flight.begun = True
@@ -429,7 +434,10 @@ class Streams:
     def _judge_overdue(self, flight: _Flight, now: float) -> None:
         with self._changed:
             final = self._is_final(flight)
-            verdict = self._attachment.judge_overdue(taken=True, final=final, **flight.facts())
+            verdict = self._attachment.judge_overdue(
+                taken=True, since=flight.overdue_since, final=final, **flight.facts()
+            )
+        flight.overdue_since = flight.overdue_since or now
         if verdict.action == "wait":
             flight.overdue_at = now + verdict.wait_s
             return

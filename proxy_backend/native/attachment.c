@@ -135,8 +135,13 @@ char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *
     Buffer question = {0}, reply = {0};
     char *action;
     Reader value;
-    put_loss(&question, proxy, "BatchOverdue", 1, loss);
+    if (!taken)
+        loss->taken_ns = 0;
+    else if (loss->taken_ns == 0)
+        loss->taken_ns = steady_ns();
+    put_loss(&question, proxy, "BatchOverdue", 2, loss);
     put_bool_field(&question, "taken", taken);
+    put_int_field(&question, "taken_ms", taken ? (int64_t)((steady_ns() - loss->taken_ns) / 1000000) : 0);
     char *text = verdict(proxy, &question, &reply, &action, &loss->whole);
     *retry = text == NULL && strcmp(action, "wait") != 0;
     if (text == NULL && !*retry)

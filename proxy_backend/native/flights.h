@@ -27,6 +27,7 @@ typedef struct Flight {
     bool answered; /* something has been said to a client of it */
     uint64_t sent_ns;    /* 0: not yet */
     uint64_t overdue_ns; /* 0: never */
+    uint64_t taken_ns;   /* since when the dispatcher knows it to be overdue; 0: it does not */
     char *failure;       /* of a lost lane: what to answer */
     uint32_t count;
     Stream streams[];

@@ -94,7 +94,7 @@ enum {
 /* worker → proxy: one response per request, in order. */
 #define BATCH_DONE_NAME "BatchDone"
 enum { BATCH_DONE_SIZE = 3, BATCH_DONE_LEAST = 3, BATCH_DONE_id = 1, BATCH_DONE_responses = 2 };
-/* worker → proxy: as `BatchDone`, with outputs in the worker's own memory. */
+/* worker → proxy: as `BatchDone`, with outputs in the worker's own memory, or much in its arena. */
 #define BATCH_LENT_NAME "BatchLent"
 enum { BATCH_LENT_SIZE = 3, BATCH_LENT_LEAST = 3, BATCH_LENT_id = 1, BATCH_LENT_responses = 2 };
 /* worker → proxy: the whole batch failed with `text`, which is for the client. */
@@ -186,7 +186,7 @@ enum { LANE_LOST_FIELDS = 6 };
 #define LANE_LOST_in_row "in_row"
 /* A batch was not answered in time; `taken`: the worker has read it from the lane. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
-enum { BATCH_OVERDUE_FIELDS = 7 };
+enum { BATCH_OVERDUE_FIELDS = 8 };
 #define BATCH_OVERDUE_registration "registration"
 #define BATCH_OVERDUE_worker "worker"
 #define BATCH_OVERDUE_taken "taken"
@@ -194,6 +194,7 @@ enum { BATCH_OVERDUE_FIELDS = 7 };
 #define BATCH_OVERDUE_final "final"
 #define BATCH_OVERDUE_requests "requests"
 #define BATCH_OVERDUE_in_row "in_row"
+#define BATCH_OVERDUE_taken_ms "taken_ms"
 /* A worker calls a model that waits for this call itself. Answered with a Verdict: "retry" or "fail". */
 #define MAY_CALL_NAME "MayCall"
 enum { MAY_CALL_FIELDS = 3 };

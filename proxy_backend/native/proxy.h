@@ -76,6 +76,7 @@ typedef struct {
     int in_row;        /* of their batch, how many lost a worker each by itself, one after the other */
     bool final;        /* they cannot be tried again */
     bool whole;        /* what it says: the rest of their batch fails with them */
+    uint64_t taken_ns; /* of judge_overdue: when they were first seen to have been taken; 0: they were not */
 } Loss;
 /* What to answer to requests whose worker was lost; NULL: try another one. */
 char *judge_loss(Proxy *proxy, Loss *loss);

@@ -105,7 +105,9 @@ static void judge_flight(Streams *streams, Flight *flight, uint64_t now_ns)
     double wait_s = 0;
     bool retry = false;
     Loss loss = loss_of(streams, flight);
+    loss.taken_ns = flight->taken_ns;
     char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
+    flight->taken_ns = loss.taken_ns;
     /* Not to be waited for: the worker is about to be ended, and the lane with it. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (text == NULL || loss.final) { /* the end of the lane says more */
@@ -146,6 +148,7 @@ static LaneState has_begun(Streams *streams, Flight *flight)
     double limit_s = streams->proxy->execution_timeout_s;
     if (limit_s > 0)
         flight->overdue_ns = steady_ns() + (uint64_t)(limit_s * 1e9);
+    flight->taken_ns = 0;
     if (!streams->ticking) {
         lane_set_patience(streams->lane, (double)tick_ns / 1e9);
         streams->looked_ns = steady_ns();

@@ -103,34 +103,43 @@ static LaneState send_batch(
     return state;
 }
 
-/* When a batch that begins to wait now has waited for too long; 0: never. */
-static uint64_t due_ns(const Streams *streams)
+/* For how long a batch waits. */
+typedef struct {
+    uint64_t overdue_ns; /* when it has been too long; 0: never */
+    uint64_t taken_ns;   /* of Loss */
+} Patience;
+
+/* Of a batch that begins to wait now. */
+static Patience patience_of(const Streams *streams)
 {
     double limit_s = streams->proxy->execution_timeout_s;
-    return limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0;
+    return (Patience){limit_s > 0 ? steady_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
 /* Wait for a change, with the lock held. When it is overdue that the worker begins a batch, the dispatcher is asked. */
-static void wait_on(Streams *streams, Flight *flight, uint64_t *overdue_ns)
+static void wait_on(Streams *streams, Flight *flight, Patience *patience)
 {
     uint64_t now_ns = steady_ns();
     double wait_s = 0;
     bool others = flight->sent_ns == 0 && streams->under_way > 0, retry = false; /* they have limits of their own */
-    if (*overdue_ns == 0 || flight->begun || others) {
+    if (patience->overdue_ns == 0 || flight->begun || others) {
         pthread_cond_wait(&streams->changed, &streams->lock);
         return;
     }
-    if (now_ns < *overdue_ns) {
+    if (now_ns < patience->overdue_ns) {
         struct timespec due = {
-            .tv_sec = (time_t)(*overdue_ns / 1000000000), .tv_nsec = (long)(*overdue_ns % 1000000000)};
+            .tv_sec = (time_t)(patience->overdue_ns / 1000000000),
+            .tv_nsec = (long)(patience->overdue_ns % 1000000000)};
         pthread_cond_timedwait(&streams->changed, &streams->lock, &due);
         return;
     }
     bool taken = flight->sent_ns && lane_all_read(streams->proxy->lane);
-    Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true};
+    Loss loss = {
+        .losses = flight->losses, .requests = flight->count, .final = true, .taken_ns = patience->taken_ns};
     char *text = judge_overdue(streams->proxy, &loss, taken, &wait_s, &retry);
+    patience->taken_ns = loss.taken_ns;
     /* Else the worker is about to be ended, and the lane with it. */
-    *overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    patience->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (flight->under_way)
         flight->failure = text;
     else
@@ -140,10 +149,10 @@ static void wait_on(Streams *streams, Flight *flight, uint64_t *overdue_ns)
 /* Wait until there is room for a batch; `text`: there never will be any. With the lock held. */
 static void await_room(Streams *streams, Flight *flight, char **text)
 {
-    uint64_t overdue_ns = due_ns(streams);
+    Patience patience = patience_of(streams);
     flight->sent_ns = 0;
     while (*text == NULL && streams->proxy->lane && streams->under_way >= streams->room)
-        wait_on(streams, flight, &overdue_ns);
+        wait_on(streams, flight, &patience);
     if (*text == NULL && streams->proxy->lane == NULL && streams->fault)
         *text = strdup(streams->fault); /* the next lane would end as this one did, and so on for ever */
 }
@@ -158,10 +167,10 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     await_room(streams, flight, text);
     if (*text == NULL && proxy->lane) {
         LaneState state = send_batch(streams, flight, requests, text);
-        uint64_t overdue_ns = due_ns(streams);
+        Patience patience = patience_of(streams);
         if (state == LANE_OK)
             while (flight->under_way && !(streams->until_returned ? flight->returned : flight->begun))
-                wait_on(streams, flight, &overdue_ns);
+                wait_on(streams, flight, &patience);
         else if (*text == NULL) { /* the reader sees its end, too, and lets it go */
             lane_hang_up(proxy->lane); /* even if the worker has just closed its half */
             while (proxy->lane)

@@ -60,7 +60,8 @@ class LaneLost(Message, frozen=True):
 class BatchOverdue(Message, frozen=True):
     """A batch was not answered in time; `taken`: the worker has read it from the lane.
 
-    The others are as in LaneLost, but `losses` are those before.
+    `taken_ms`: for how long the dispatcher has known that. The others are as in LaneLost, but `losses` are those
+    before.
     """
 
     registration: str
@@ -70,6 +71,7 @@ class BatchOverdue(Message, frozen=True):
     final: bool = False
     requests: int = 1
     in_row: int = 0
+    taken_ms: int = 0
 
 
 class MayCall(Message, frozen=True):

@@ -27,7 +27,7 @@ class Busy:
         self._busy_s = busy_s
 
     def read(self) -> Reading:
-        return Reading(1, 0, 1, self._busy_s)
+        return Reading(1, int(self._busy_s is None), 1, self._busy_s)
 
     async def end_hung(self, why: str) -> None:
         self.ended.append(why)
@@ -116,3 +116,27 @@ def test_waiting_for_another_lanes_batch_is_not_hanging() -> None:
     verdict, worker = overdue(LIMITED, 0.5, requests=4)
     assert (verdict.action, verdict.wait_s) == ("wait", 1.5)
     assert not worker.ended
+
+
+@pytest.mark.parametrize("busy_s", [None, 0.5], ids=["idle", "with a later batch"])
+def test_a_worker_that_believes_to_have_answered_is_not_waited_for(busy_s: float | None) -> None:
+    """The first time, the answer may be on its way."""
+    verdict, worker = overdue(LIMITED, busy_s)
+    assert (verdict.action, worker.ended) == ("wait", [])
+    verdict, worker = overdue(LIMITED, busy_s, taken_ms=1500)
+    assert verdict.action == "fail"
+    assert "its answer never came" in verdict.text
+    assert worker.ended
+    verdict, worker = overdue(LIMITED, busy_s, taken=False)
+    assert (verdict.action, worker.ended) == ("wait", [])
+
+
+def test_a_batch_of_many_that_overlap_is_waited_for() -> None:
+    config = {"model_transaction_policy": {"decoupled": True}}
+    spec = msgspec.structs.replace(LIMITED, config=config)
+    assert overdue(spec, 0.5, taken_ms=1500)[0].action == "wait"
+    assert overdue(spec, None, taken_ms=1500)[0].action == "fail"
+
+
+def test_a_batch_that_began_when_it_was_taken_is_waited_for() -> None:
+    assert overdue(LIMITED, 1.4, taken_ms=1500)[0].action == "wait"

@@ -197,3 +197,22 @@ def test_a_worker_that_never_is_silent_is_overdue_all_the_same(
     lines, heard = run(program, tmp_path, [chatters], decoupled=True, judge=judge, patience_s=0.2)
     assert any(isinstance(one, messages.BatchOverdue) for one in heard)
     assert answers(lines) == ["error 4 it hangs"]
+
+
+def test_the_dispatcher_hears_for_how_long_a_batch_has_been_taken(
+    program: Path, tmp_path: Path
+) -> None:
+    """Not yet with the first question: the answer may be on its way."""
+    work, end = _ended_from_outside()
+    asked: list[int] = []
+
+    def judge(question: Any) -> messages.Verdict:
+        if isinstance(question, messages.BatchOverdue) and len(asked) < 2:
+            asked.append(question.taken_ms)
+            return messages.Verdict("wait", wait_s=0.1)
+        return condemns(end)(question)
+
+    lines, _ = run(program, tmp_path, [work], judge=judge, patience_s=0.1)
+    assert asked[0] == 0
+    assert asked[1] >= 100
+    assert answers(lines) == ["error 4 it hangs"]
