@@ -87,9 +87,9 @@ class ChildOutput:
 
     def _note(self) -> None:
         left_out, self._left_out = self._left_out, 0
-        self._blocks.append(
-            f"[… {left_out:,} bytes were left out: more was printed than the log takes …]\n".encode()
-        )
+        note = f"[… {left_out:,} bytes were left out: more was printed than the log takes …]\n"
+        self._blocks.append(note.encode())
+        self._waiting += len(note.encode())
         self._hand_on_soon()
 
     def _hand_on_soon(self) -> None:
@@ -103,13 +103,15 @@ class ChildOutput:
         try:
             while self._lines or self._blocks:
                 if not self._lines:
-                    block = self._blocks.popleft()
-                    self._waiting = max(0, self._waiting - len(block))
-                    self._lines.extend(block[:-1].split(b"\n"))
+                    self._lines.extend(self._blocks.popleft()[:-1].split(b"\n"))
                 line = self._lines.popleft()
                 if len(line) > LONGEST_LINE:
                     self._lines.appendleft(line[LONGEST_LINE:])
-                self._on_line(line[:LONGEST_LINE])
+                    line = line[:LONGEST_LINE]
+                else:
+                    self._waiting -= 1  # its end
+                self._waiting -= len(line)
+                self._on_line(line)
                 if time.monotonic() > until:
                     break
         finally:

@@ -30,6 +30,7 @@ from pytriton.dispatcher import advisories, handlers, last_end, logs, slots, tra
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.control import ControlServer, Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
+from pytriton.dispatcher.index_watch import IndexWatch
 from pytriton.dispatcher.keys import KeyStoreError, key_store
 from pytriton.dispatcher.library import lay_out_library
 from pytriton.dispatcher.model_control import ModelControl
@@ -110,6 +111,7 @@ class Daemon:
             registry=self.registry,
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
+        self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
         self._server_watch = ServerWatch(
             self._server, config, lost=self._server_lost, load_again=self._load_again
         )
@@ -181,6 +183,8 @@ class Daemon:
             on_ready(self.status())
         watching = asyncio.create_task(self._watch_server())
         self._vital.append(watching)
+        following = asyncio.create_task(self.index_watch.run())
+        self._vital.append(following)
         restoring = asyncio.create_task(self._restore_when_up())
         loading = asyncio.create_task(self._load_repositories())
         self._notifier.ready(self._service_state().text)
@@ -188,6 +192,7 @@ class Daemon:
         self._state = "stopping"
         self._notifier.stopping(self._service_state().text)
         watching.cancel()
+        following.cancel()
         restoring.cancel()
         loading.cancel()
         await asyncio.wait([loading])

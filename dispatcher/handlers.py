@@ -90,6 +90,7 @@ async def get_repository(
     daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell which models the model repositories have."""
+    await daemon.index_watch.look()
     return messages.Repository(await daemon.repository_models.index())
 
 
@@ -97,6 +98,7 @@ async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell which models are served."""
+    await daemon.index_watch.look()
     return messages.Models(daemon.model_infos())
 
 
@@ -104,6 +106,7 @@ async def get_status(
     daemon: Daemon, peer: Peer, message: messages.GetStatus, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell how everything is."""
+    await daemon.index_watch.look()
     return daemon.status()
 
 

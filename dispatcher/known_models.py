@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.tritonserver import TritonServer
 from pytriton.ipc import messages
+
+_log = structlog.get_logger(__name__)
 
 NATIVE, WORKERS = "tritonserver", "workers"
 
@@ -59,6 +65,14 @@ class KnownModels(dict[str, Known]):
             return None
         return known.versions
 
+    def state_of(self, name: str) -> str:
+        """Return how a model is, as the repository's commands show it."""
+        known = self.of(name)
+        registration = known.registration
+        if known.served_by == WORKERS and registration is not None and registration.unloaded:
+            return registration.state
+        return known.state
+
     def parts(self, name: str) -> list[str]:
         """Return the models that a loaded ensemble consists of; none if it is none, or lies in a cloud."""
         known = self.get(name)
@@ -81,11 +95,37 @@ class KnownModels(dict[str, Known]):
             if known.served_by == NATIVE
         ]
 
+    def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
+        """Return for `IndexWatch` each model that tritonserver serves itself; see `Registration.triton_mark`."""
+        found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
+        for name, known in self.items():
+            mark, tell = partial(self._mark, known), partial(self._seen, name, known)
+            found.append((mark, mark(), tell, name))
+        return found
+
+    def _mark(self, known: Known) -> object:
+        if known.served_by != NATIVE or known.lock.locked() or self.server_lost:
+            return None
+        if not self._ready().issuperset(known.steps):  # an ensemble is out because a step of it is
+            return None
+        return (known.state, known.loaded_at) if known.state in ("ready", "unloaded") else None
+
+    def _seen(self, name: str, known: Known, loaded: bool) -> None:
+        state = "ready" if loaded else "unloaded"
+        if state != known.state:
+            known.state = state
+            _log.warning(
+                f"a client of tritonserver has {'' if loaded else 'un'}loaded a model", model=name
+            )
+
     def _state(self, known: Known) -> str:
         """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
         if known.state != "ready":
             return known.state
-        ready = {one.spec.name for one in self._registry if one.ready}
-        ready |= {name for name, one in self.items() if one.served_by == NATIVE}
-        up = self._server.ready and not self.server_lost and ready.issuperset(known.steps)
+        up = self._server.ready and not self.server_lost and self._ready().issuperset(known.steps)
         return "ready" if up else "unready"
+
+    def _ready(self) -> set[str]:
+        """Return the models that an ensemble may have as its steps."""
+        ready = {one.spec.name for one in self._registry if one.ready}
+        return ready | {name for name, one in self.items() if one.served_by == NATIVE}

@@ -241,7 +241,12 @@ def snapshot(folder: Path) -> Snapshot:
 def _has_backend(model: FoundModel, backends: Path, backend: str) -> bool:
     library = f"libtriton_{backend}.so"
     places = [model.folder, *(model.folder / str(version) for version in model.versions)]
-    return (backends / backend).is_dir() or any((place / library).exists() for place in places)
+    # The python backend is laid out when its first model comes.
+    return (
+        backend == "python"
+        or (backends / backend).is_dir()
+        or any((place / library).exists() for place in places)
+    )
 
 
 def _backend_list(backends: Path) -> str:

@@ -1,6 +1,7 @@
 """One registration: a model's declaration, its payloads, its pool of workers, and its way into and out of Triton.
 
     workers load ──▶ folder ──▶ Triton loads the proxies ──▶ proxies attach ──▶ READY
+    a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
     no worker for a while ──▶ Triton unloads: UNREADY ──▶ a worker is back ──▶ Triton loads: READY
     STOPPING: Triton unloads ──▶ proxies answer what is under way and detach ──▶ workers end ──▶ folder goes
 
@@ -74,6 +75,8 @@ class Registration:
         self._broken = asyncio.Event()
         #: Of the loads that have to start all proxies anew, after a fault or for another number of them.
         self._mended = 0
+        self._loads = 0  #: how often Triton was told to load or unload it
+        self._models: Path | None = None  #: Triton's repository, once it has the model
         self._server_lost = False  #: tritonserver has ended and does not have the model yet
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -119,8 +122,9 @@ class Registration:
             await patience.until_up()
             self._server_lost = False
             repository.make_folder(models, self.spec)
+            self._models = models
             try:
-                await server.load(self.spec.name, self.triton_config)
+                await self._load_into(server)
                 break
             except ServerLost:
                 self.forget_proxies()
@@ -155,7 +159,7 @@ class Registration:
             try:
                 if self.ready:
                     await report(messages.Progress("serving", "tritonserver loads the model"))
-                    await server.load(new.name, self.triton_config)
+                    await self._load_into(server)
             except BaseException:
                 self.spec = old
                 await self.pool.shrink(old, grace_s)
@@ -169,7 +173,7 @@ class Registration:
             RemoteFailure: a worker could not be loaded; it is tried again as before.
         """
         await self.pool.heal(report)
-        await self.pool.until(lambda: self.ready or not self.pool.can_serve)
+        await self.pool.until(lambda: self.ready or self.unloaded or not self.pool.can_serve)
 
     async def load_again(self, server: TritonServer) -> None:
         """tritonserver was started again: load the model, unless no worker could serve it."""
@@ -287,6 +291,9 @@ class Registration:
             )
             if self.pool.can_serve:
                 continue
+            if self.unloaded:  # its clients know; until one loads it
+                await self.pool.until(lambda: self.pool.can_serve or not self.unloaded)
+                continue
             self._machine.change(ModelState.UNREADY)
             why = self.pool.problems()
             _log.error("model is not ready: it has no worker", model=self.spec.name, why=why)
@@ -320,11 +327,22 @@ class Registration:
 
     async def _load(self, server: TritonServer) -> bool:
         """Have Triton load the model as it is by then; whether it did."""
-        return await self._in_triton(lambda: server.load(self.spec.name, self.triton_config))
+        return await self._in_triton(lambda: self._load_into(server))
+
+    async def _load_into(self, server: TritonServer) -> None:
+        """Have Triton load the model as it is by now. Its folder says how, too: for clients that load it again."""
+        config = self.triton_config
+        if self._models is not None:
+            repository.write_config(self._models, self.spec.name, config)
+        try:
+            await server.load(self.spec.name, config)
+        finally:
+            self._loads += 1
 
     async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:
             async with self._triton:
+                self._loads += 1
                 await act()
         except RemoteFailure as failure:
             _log.error("tritonserver refused", model=self.spec.name, why=failure.text)
@@ -347,6 +365,26 @@ class Registration:
             raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: at most {MOST_WORKERS}")
         devices = [spec.devices[i % len(spec.devices)] for i in range(instances) if spec.devices]
         return msgspec.structs.replace(spec, instances=instances, devices=devices)
+
+    def triton_mark(self) -> object:
+        """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
+        if self._server_lost or self._triton.locked() or not (self.ready or self.unloaded):
+            return None
+        return (self._machine.state, self._loads)
+
+    def seen_in_triton(self, loaded: bool) -> None:
+        """Triton's index says whether the model is loaded; if not as the daemon left it, a client has done that."""
+        if loaded == self.ready:
+            return
+        self._machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
+        text = f"a client of tritonserver has {'' if loaded else 'un'}loaded a model"
+        _log.warning(text, model=self.spec.name)
+        self._tasks.append(asyncio.get_running_loop().create_task(self.pool.wake()))
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether a client of tritonserver has unloaded it."""
+        return self._machine.state is ModelState.UNLOADED
 
     @property
     def ready(self) -> bool:

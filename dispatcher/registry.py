@@ -382,6 +382,7 @@ class Registry:
         name = registration.spec.name
         if former is not None:
             repository.make_folder(self._rundir.models, former.spec)
+            repository.write_config(self._rundir.models, name, former.triton_config)
         if registration.pool.proxies and self._server.ready:
             await self._take_out(name, former)  # given up after tritonserver had loaded it
         await self._retire(registration, "its registration failed")

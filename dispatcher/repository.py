@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -22,6 +24,8 @@ from pytriton.ipc.parameters import (
     REGISTRATION_PARAMETER,
     VERSIONS_PARAMETER,
 )
+
+_log = structlog.get_logger(__name__)
 
 BACKEND = "pytriton"
 
@@ -39,6 +43,24 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
             there = Path(spec.python_model.folder) / name
             if name and name == Path(name).name and there.exists():
                 (folder / name).symlink_to(there)
+
+
+def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
+    """Let a model's folder say how it is loaded, which our loads say themselves: for clients of tritonserver.
+
+    One that has unloaded a model, or restarts all of them, loads it by its name alone.
+    """
+    from google.protobuf import json_format, text_format
+    from tritonclient.grpc import model_config_pb2
+
+    path = models / name / "config.pbtxt"
+    try:
+        message = json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
+        written = path.with_suffix(".new")
+        written.write_text(text_format.MessageToString(message))
+        written.replace(path)
+    except (json_format.ParseError, OSError) as error:  # then a client's load is refused
+        _log.warning("a model's configuration was not written", model=name, reason=str(error))
 
 
 def remove_folder(models: Path, name: str) -> None:

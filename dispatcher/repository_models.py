@@ -216,7 +216,7 @@ class RepositoryModels:
                 name=name,
                 repository=names.get(name, ""),
                 versions=self.known.of(name).versions,
-                state="loading" if loading else self.known.of(name).state,
+                state="loading" if loading else self.known.state_of(name),
                 served_by=self.known.of(name).served_by,
                 reason=self.known.of(name).reason,
             )

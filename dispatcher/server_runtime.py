@@ -217,7 +217,7 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
     """Make a daemon's own backend folder below its runtime directory and return it.
 
     ```
-    backends/python      link to the server's Python backend with the stub for the proxy's Python
+    backends/python      link to the server's Python backend with the stub for the proxy's Python, once it is needed
     proxy-python         link to the proxy's Python environment, once it is needed
     backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: what runs inside the stub
     backends/pytriton_native   link to the compiled proxy, if there is one
@@ -237,14 +237,14 @@ def lay_out_backends(runtime: ServerRuntime, target_dir: Path) -> Path:
         backends.mkdir(0o700, parents=True)
         # Whole folders are linked: a link to a library in a real folder is refused by the server.
         python_link(backends).unlink(missing_ok=True)
-        (backends / "python").symlink_to(runtime.tree.python_backends[0][1])  # until one is chosen
         if runtime.python is not None:
             lay_out_python(runtime.python, backends)
         _copy_proxy(backends / BACKEND_NAME)
         if runtime.native is not None:
             (backends / NATIVE_BACKEND).symlink_to(runtime.native, target_is_directory=True)
         for other in runtime.tree.backends.iterdir():
-            if other.is_dir() and not (backends / other.name).exists():
+            # Without the Python of its stub, the python backend would hang in its first model, and all loads with it.
+            if other.is_dir() and other.name != "python" and not (backends / other.name).exists():
                 (backends / other.name).symlink_to(other)
     except (OSError, shutil.Error) as error:
         detail = explain_os_error(error, backends) if error.errno else str(error)

@@ -7,6 +7,7 @@ instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                │         ▲ ▼        ▲        (a registration that fails goes the same way)
                │       UNREADY ─────┤        (no worker can serve: out of Triton until one can)
+               │       UNLOADED ────┤        (a client of tritonserver unloaded it: until one loads it)
                └────────────────────┘
 
 server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
@@ -38,6 +39,7 @@ class ModelState(enum.Enum):
     STARTING = "starting"
     READY = "ready"
     UNREADY = "unready"
+    UNLOADED = "unloaded"
     STOPPING = "stopping"
     STOPPED = "stopped"
 
@@ -61,7 +63,8 @@ CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
     _I.STOPPING: (_I.STOPPED,),
     _I.STOPPED: (),
     _M.STARTING: (_M.READY, _M.STOPPING),
-    _M.READY: (_M.UNREADY, _M.STOPPING),
+    _M.READY: (_M.UNREADY, _M.UNLOADED, _M.STOPPING),
+    _M.UNLOADED: (_M.READY, _M.STOPPING),
     _M.UNREADY: (_M.READY, _M.STOPPING),
     _M.STOPPING: (_M.STOPPED,),
     _M.STOPPED: (),

@@ -153,7 +153,9 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
         read_config(model, (Json){text, text + size}, version);
         if (!model->name || !model->endpoint || !model->registration)
             error = TRITONSERVER_ErrorNew(ERROR_INVALID_ARG,
-                "the backend pytriton_native serves what is registered with pytriton-daemon, and nothing else");
+                "this configuration lacks what pytriton-daemon adds to a model that its workers serve: load the model "
+                "without a configuration and files, or with the configuration that v2/models/NAME/config gives and "
+                "what is to differ; else register it anew");
     }
     if (message)
         failed(TRITONSERVER_MessageDelete(message));

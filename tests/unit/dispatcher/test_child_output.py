@@ -63,6 +63,7 @@ def test_what_is_more_than_the_log_takes_is_left_out_with_a_note_and_nothing_wai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(child_output, "_MOST_WAITING", 1 << 16)
+    monkeypatch.setattr(child_output, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
 
     def slow_log(_: bytes) -> None:

@@ -197,8 +197,8 @@ def test_backend_folder(runtime: ServerRuntime, tmp_path: Path) -> None:
     (tmp_path / "run/backends/left-over").mkdir(parents=True)  # of a former daemon
     backends = lay_out_backends(runtime, tmp_path / "run")
     assert backends == tmp_path / "run/backends"
-    assert {path.name for path in backends.iterdir()} == {"python", "pytriton", "onnxruntime"}
-    assert (backends / "python").resolve() == runtime.tree.python_backends[0][1]
+    # Without the Python of its stub, the python backend hangs in the first model, and all loads with it.
+    assert {path.name for path in backends.iterdir()} == {"pytriton", "onnxruntime"}
     proxy = backends / "pytriton/pytriton"
     assert (proxy / "__init__.py").read_text() == ""
     assert {path.name for path in proxy.iterdir()} == {"__init__.py", "ipc", "proxy_backend"}
