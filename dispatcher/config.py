@@ -279,6 +279,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     server_start_timeout_s: Annotated[
         float, Option("Seconds tritonserver may take to start.", _SECONDS)
     ] = 60.0
+    ready_when: Annotated[
+        str,
+        Option(
+            "When tritonserver says that it is ready (/v2/health/ready), after each of its starts: `served`, when all "
+            "models are served that were registered before or that model_repository is to serve; `tried`, also "
+            "when some of them could not be; `up`, as soon as models can be registered.",
+            values.choice("served", "tried", "up"),
+        ),
+    ] = "served"
     server_probe_interval_s: Annotated[
         float,
         Option(

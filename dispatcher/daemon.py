@@ -37,7 +37,9 @@ from pytriton.dispatcher.model_control import ModelControl
 from pytriton.dispatcher.notify import Notifier, State
 from pytriton.dispatcher.owner import Owner
 from pytriton.dispatcher.ports import PortError
+from pytriton.dispatcher.preloading import GATE
 from pytriton.dispatcher.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.registration import Registration
 from pytriton.dispatcher.registry import Registry
 from pytriton.dispatcher.reload import reread
@@ -113,7 +115,19 @@ class Daemon:
         self.model_control = ModelControl(self.registry, self.repository_models)
         self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
         self._server_watch = ServerWatch(
-            self._server, config, lost=self._server_lost, load_again=self._load_again
+            self._server,
+            config,
+            lost=self._server_lost,
+            preload=self.registry.preload,
+            load_again=self._load_again,
+        )
+        self._readiness = Readiness(
+            config,
+            self._server,
+            self.registry,
+            self.repository_models,
+            self._server_watch,
+            announce=lambda: self._notifier.ready(self._service_state().text),
         )
         self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
@@ -187,19 +201,23 @@ class Daemon:
         self._vital.append(following)
         restoring = asyncio.create_task(self._restore_when_up())
         loading = asyncio.create_task(self._load_repositories())
-        self._notifier.ready(self._service_state().text)
+        telling = asyncio.create_task(self._readiness.run())
+        self._vital.append(telling)
         await self._stop.wait()
         self._state = "stopping"
         self._notifier.stopping(self._service_state().text)
+        telling.cancel()
         watching.cancel()
         following.cancel()
         restoring.cancel()
         loading.cancel()
+        unready = asyncio.create_task(self._server.show_unready())
         await asyncio.wait([loading])
         await self.repository_models.stop()
         forgetting = asyncio.create_task(self._forget_proxies_of_ended_server())
         await self.registry.stop()
         forgetting.cancel()
+        unready.cancel()
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
@@ -257,6 +275,20 @@ class Daemon:
                 ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
             )
         return False
+
+    async def until_vertex(self, name: str) -> None:
+        """Return when Vertex AI's frontend serves a model that has been registered, if it is to."""
+        await self._readiness.until_vertex(name, self._config.busy_timeout_s)
+
+    def refuse_to_hold_up_a_start(self, registration: Registration) -> None:
+        """See that a proxy which tritonserver loads before it opens its ports has not to wait for a worker.
+
+        Raises:
+            RemoteFailure: it would have to; its model is loaded later then.
+        """
+        if not self._server.ready and not registration.pool.can_serve:
+            name = registration.spec.name
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} has no worker at the moment")
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""
@@ -321,7 +353,7 @@ class Daemon:
         return State(
             text,
             healthy=not any(task.done() for task in self._vital),
-            busy=self._state == "starting",
+            busy=self._state == "starting" or not self._readiness.announced,
         )
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────
@@ -361,8 +393,8 @@ class Daemon:
         self.registry.forget_proxies()
         self.repository_models.known.server_lost = True
 
-    async def _load_again(self) -> None:
-        await self.registry.load_again()
+    async def _load_again(self, loaded: set[str]) -> None:
+        await self.registry.load_again(loaded)
         await self.repository_models.load_again()
         self._server_up.set()
 
@@ -374,6 +406,9 @@ class Daemon:
 
     def _log_server_line(self, pid: int, line: bytes) -> None:
         logger = logs.child_logger(source="tritonserver", pid=pid)
+        if GATE.encode() in line:  # a model that fails on purpose
+            logger.debug(line.decode(errors="backslashreplace"))
+            return
         logs.log_child_line(logger, line, of_triton=True)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────

@@ -42,6 +42,7 @@ async def register(
         raise
     if message.temporary and not hosted and peer.sender.pid is not None:
         daemon.tenants.add(registration, peer.sender.pid)
+    await daemon.until_vertex(message.spec.name)
     return messages.Registered(daemon.model_info(registration))
 
 
@@ -221,6 +222,7 @@ async def attach(
     registration = daemon.registry.by_key(message.registration)
     native = daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, None if native else message.pid)
+    daemon.refuse_to_hold_up_a_start(registration)
     attached = await registration.pool.route(
         message.instance, message.lost, message.avoid, message.version
     )

@@ -51,6 +51,11 @@ class KnownModels(dict[str, Known]):
         """Return what is known of a model, from now on."""
         return self.setdefault(name, Known())
 
+    @property
+    def failed(self) -> bool:
+        """Whether a model could not be loaded, and is not served by what was there before."""
+        return any(known.state == "failed" and not known.served_by for known in self.values())
+
     def serves(self, name: str) -> bool:
         """Whether a name is now that of a model loaded from a repository."""
         known = self.get(name)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from pytriton.dispatcher import repository
+from pytriton.dispatcher import preloading, repository
 from pytriton.dispatcher.admission import MOST_WORKERS
 from pytriton.dispatcher.keeper import StartWorker
 from pytriton.dispatcher.patience import Patience
@@ -79,6 +79,7 @@ class Registration:
         self._models: Path | None = None  #: Triton's repository, once it has the model
         self._server_lost = False  #: tritonserver has ended and does not have the model yet
         self._tasks: list[asyncio.Task[None]] = []
+        self.refused = False  #: tritonserver could not load it when it was registered
 
     @property
     def triton_config(self) -> dict[str, Any]:
@@ -130,6 +131,9 @@ class Registration:
                 self.forget_proxies()
                 if not left:
                     raise
+            except RemoteFailure:
+                self.refused = True
+                raise
         self._machine.change(ModelState.READY)
         for duty in (
             self._follow_workers(server, unready_after_s),
@@ -175,12 +179,42 @@ class Registration:
         await self.pool.heal(report)
         await self.pool.until(lambda: self.ready or self.unloaded or not self.pool.can_serve)
 
-    async def load_again(self, server: TritonServer) -> None:
-        """tritonserver was started again: load the model, unless no worker could serve it."""
-        if self.ready:
+    @property
+    def loads_again(self) -> bool:
+        """Whether tritonserver has ended and does not have the model yet, though it could."""
+        return self._server_lost and self.ready
+
+    @property
+    def preloadable(self) -> bool:
+        """Whether a tritonserver that is being started can load the model: a worker is there."""
+        return self.ready and self.pool.can_serve
+
+    async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
+        """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
+        if self.ready and not loaded:
             await self._load(server)
         self._server_lost = False
         await self.pool.wake()
+
+    async def refuse_requests(self, server: TritonServer) -> None:
+        """On the way out: as `unload`, but until tritonserver ends, whoever asks is told why (503).
+
+        After a mere unload a client is told that there is no such model (404), as if it had asked for a wrong one.
+
+        Raises:
+            RemoteFailure: tritonserver refused.
+        """
+        async with self._triton:
+            if server.ready and self._native and self.proxies_attached:
+                text = f"model {self.spec.name}: the server is being stopped"
+                await server.load(self.spec.name, preloading.stand_in(self.triton_config, text))
+                return
+        await self.unload(server)
+
+    @property
+    def proxies_attached(self) -> bool:
+        """Whether tritonserver has the model."""
+        return self.pool.proxies > 0
 
     async def unload(self, server: TritonServer) -> None:
         """On the way out: have Triton begin to end the proxies.

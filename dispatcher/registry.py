@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,7 @@ from pytriton.dispatcher.admission import check
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.kept_models import KeptModels, finish
 from pytriton.dispatcher.logs import close_model_log
+from pytriton.dispatcher.news import News
 from pytriton.dispatcher.orphans import Orphans
 from pytriton.dispatcher.patience import Patience
 from pytriton.dispatcher.pool import ReportProgress
@@ -60,6 +62,8 @@ class Registry:
         self._reservations = Reservations()
         self._registering: set[asyncio.Task[object]] = set()
         self._stopping = False
+        #: A model is served, or not any more.
+        self.news = News()
         self._orphans = Orphans(self._end_orphan)
 
     def __iter__(self) -> Iterator[Registration]:
@@ -231,16 +235,22 @@ class Registry:
             _log.info("model ends with the process that registered it", model=name)
             await self._take_down(name, "the process that registered it has ended")
 
-    async def _take_down(self, name: str, why: str) -> None:
+    async def _take_down(self, name: str, why: str, *, last: bool = False) -> None:
+        """Stop serving a model; `last`: tritonserver ends next, and tells clients so until then."""
         registration = self.by_name(name)
         with self._reservations.reserve(name):
             registration.begin_stop()
             try:
-                await registration.unload(self._server)
+                if last:
+                    await registration.refuse_requests(self._server)
+                else:
+                    await registration.unload(self._server)
             finally:
                 await self._retire(registration, why)
                 del self._by_name[name]
-                repository.remove_folder(self._rundir.models, name)
+                self.news.tell()
+                if not last:  # tritonserver may still look at it
+                    repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
 
     async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
@@ -265,9 +275,21 @@ class Registry:
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
         return registration
 
-    async def load_again(self) -> None:
-        """After tritonserver was started again: load all models; their workers have kept theirs."""
-        await asyncio.gather(*(one.load_again(self._server) for one in self))
+    def preload(self) -> dict[str, dict[str, Any]]:
+        """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
+        return {one.spec.name: one.triton_config for one in self if one.preloadable}
+
+    async def load_again(self, loaded: set[str]) -> None:
+        """After tritonserver was started again: load all models but those; their workers have kept theirs."""
+        await asyncio.gather(
+            *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self)
+        )
+        self.news.tell()
+
+    @property
+    def loads_again(self) -> bool:
+        """Whether models are missing in a tritonserver that was started again."""
+        return any(one.loads_again for one in self)
 
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
@@ -281,7 +303,7 @@ class Registry:
             task.cancel()
         await self._reservations.until_all_free()
         results = await asyncio.gather(
-            *(self._take_down(name, "the daemon stops") for name in list(self._by_name)),
+            *(self._take_down(name, "the daemon stops", last=True) for name in list(self._by_name)),
             return_exceptions=True,
         )
         for result in results:
@@ -316,6 +338,7 @@ class Registry:
                 self._registering.discard(task)
         if not kept:
             self.restoring.forget(name)
+        self.news.tell()
         replaced = former is not None
         _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
         return registration
@@ -385,6 +408,8 @@ class Registry:
             repository.write_config(self._rundir.models, name, former.triton_config)
         if registration.pool.proxies and self._server.ready:
             await self._take_out(name, former)  # given up after tritonserver had loaded it
+        elif registration.refused and former is None and self._server.ready:
+            await self._server.forget_failure(name)
         await self._retire(registration, "its registration failed")
         if former is None:
             repository.remove_folder(self._rundir.models, name)

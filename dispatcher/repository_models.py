@@ -67,6 +67,8 @@ class RepositoryModels:
         self.known = KnownModels(server, registry)
         self._given = GivenFiles(models.parent / "given")
         self._begun = False
+        #: Whether all that are to be served from the start are, or could not be.
+        self.tried = False
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -91,6 +93,8 @@ class RepositoryModels:
         for name in wanted:
             if name in ensembles and not self.known.of(name).served_by:  # as another one's step
                 await self._try_to_load(name)
+        self.tried = True
+        self._registry.news.tell()
         if self._config.model_control_mode == "poll":
             await self._poll()
 
@@ -103,6 +107,7 @@ class RepositoryModels:
                 async with known.lock:
                     await self._try(name, known, self._server.load(name, known.config))
         self.known.server_lost = False
+        self._registry.news.tell()
 
     async def stop(self) -> None:
         """Have tritonserver unload what it serves itself; returns when requests under way are answered.
@@ -177,6 +182,7 @@ class RepositoryModels:
                 self._given.remove(unneeded)
             known_model.state, known_model.reason = "ready", ""
             known_model.loaded_at = time.time()
+        self._registry.news.tell()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
     async def unload(self, name: str) -> None:
@@ -343,8 +349,10 @@ class RepositoryModels:
             override = repository.marked(override or model.config, str(model.folder))
         try:
             await self._server.load(model.name, override)
-        except BaseException:
+        except BaseException as error:
             if former is None:
+                if isinstance(error, RemoteFailure) and self._server.ready:
+                    await self._server.forget_failure(model.name)
                 repository.unlink(self._models, model.name)
             else:
                 repository.link(self._models, model.name, former)

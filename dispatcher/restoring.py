@@ -83,6 +83,16 @@ class Restoring:
         kept = self._kept.get(name)
         return kept is not None and (kept.error is None or kept.task is not None)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a model is being restored, or still to be."""
+        return any(self.waits(name) for name in self._kept)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a model could not be restored."""
+        return any(kept.error is not None for kept in self._kept.values())
+
     def knows(self, name: str) -> bool:
         """Whether a model is kept and not served (yet)."""
         return name in self._kept

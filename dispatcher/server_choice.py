@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton.dispatcher import placeholder
 from pytriton.dispatcher.config import DaemonConfig
 
 
@@ -27,15 +26,13 @@ def choice_of(
     config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
 ) -> ServerChoice:
     """Return what a daemon's settings say, and what is asked for besides."""
-    # The stand-in is a model of tritonserver's python backend, loaded as soon as that starts.
-    stand_in = placeholder.wanted(config.tritonserver_options)
     return ServerChoice(
         tritonserver=_path(config.tritonserver),
         proxy_python=_path(config.proxy_python),
         wheel=wheel,
         cache_dir=_path(config.cache_dir),
         proxy=config.proxy,
-        python_backend=python_backend or stand_in is not None,
+        python_backend=python_backend,
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -31,7 +32,8 @@ class ServerWatch:
         server: that is up now
         config: tells how long the pauses get, and when to give up
         lost: is called when it has ended, with all that it had loaded
-        load_again: loads all that it served, once it is up again
+        preload: tells what it is to load before it opens its ports again: name -> configuration
+        load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class ServerWatch:
         config: DaemonConfig,
         *,
         lost: Callable[[], None],
-        load_again: Callable[[], Awaitable[None]],
+        preload: Callable[[], Mapping[str, Mapping[str, Any]]],
+        load_again: Callable[[set[str]], Awaitable[None]],
     ) -> None:
         self._server = server
         self._limit = config.server_restart_limit
         self._longest_pause_s = config.server_backoff_max_s
         self._lost = lost
+        self._preload = preload
         self._load_again = load_again
+        self._planned = False
         self._failures = 0  #: ends and failed starts in a row
         self._last = ""  #: how the last of them was
         self._up_since: float | None = time.monotonic()
@@ -57,14 +62,23 @@ class ServerWatch:
         while True:
             end = await self._server.ended()
             self._lost()
-            _log.error("tritonserver ended by itself", how=end)
-            self._count(end)
+            if self._planned:
+                self._planned = False
+            else:
+                _log.error("tritonserver ended by itself", how=end)
+                self._count(end)
             while not await self._start():
                 if self._limit is not None and self._failures > self._limit:
                     return (
                         f"tritonserver does not stay up: {self._failures} times in a row, last: {self._last} "
                         f"(server_restart_limit is {self._limit})"
                     )
+
+    async def start_anew(self, why: str, busy: Callable[[], bool]) -> None:
+        """Have tritonserver end in order, to be started again at once."""
+        _log.info("tritonserver is started anew", why=why)
+        self._planned = True
+        await self._server.quit(busy)
 
     def problem(self) -> str | None:
         """Return what status says of a tritonserver that ends again and again; None while all is well."""
@@ -101,9 +115,9 @@ class ServerWatch:
             await asyncio.sleep(pause_s)
             self._next_start = None
         try:
-            await self._server.start()
+            loaded = await self._server.start(self._preload())
             self._up_since = time.monotonic()
-            await self._load_again()
+            await self._load_again(loaded)
         except Exception as error:  # whatever it is, it may be gone the next time
             _log.exception("tritonserver could not be started again")
             self._lost()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, repository
+from pytriton.dispatcher import access, grpc_tls, liveness, placeholder, preloading, repository
 from pytriton.dispatcher.child import Child, OnLine, bound_to_us, describe_exit
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.native_build import NATIVE_BACKEND
@@ -92,6 +93,8 @@ class TritonServer:
         self._silence = ""  #: why it was not reached last
         self._shm_prefix = shm_prefix
         self._undertaker = undertaker
+        #: Of Vertex AI's frontend, when that is up: it insists on a loaded model as soon as it starts.
+        self.vertex_model: str | None = None
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
         self.metrics_port = config.metrics_port
@@ -116,18 +119,26 @@ class TritonServer:
         for name, port in settle_ports(wanted).items():
             setattr(self, name, port)
 
-    async def start(self) -> None:
+    async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
         """Start the process and return when it is ready to load models.
+
+        Args:
+            preload: models that it shall load before it opens its ports: name -> configuration
+
+        Returns:
+            Those of them that it has loaded.
 
         Raises:
             ServerStartError: it ended, or did not become ready in time.
         """
+        preload = preload or {}
+        self.vertex_model = placeholder.wanted(self._config.tritonserver_options)
+        if self.vertex_model not in preload:
+            self.vertex_model = None
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
-        stand_in = placeholder.wanted(self._config.tritonserver_options)
-        if stand_in is not None:
-            placeholder.lay_out(self._models, stand_in)
-        argv = bound_to_us([*_PRIVATELY, str(self._runtime.tree.binary), *self._arguments()])
+        names = preloading.lay_out(self._models, preload, gate=self._gated)
+        argv = bound_to_us([*_PRIVATELY, str(self._runtime.tree.binary), *self._arguments(names)])
         python = python_link(self._backends)
         env = {**_MEMORY, **server_environment(self._runtime, os.environ, python)}
         env[KEY_VARIABLE] = secrets.token_hex(16)
@@ -140,8 +151,8 @@ class TritonServer:
         )
         self._client = self._connect()
         await self._wait_ready(self._child, self._client)
-        if stand_in is not None:
-            placeholder.clear(self._models, stand_in)
+        states = await self._states_at_first(self._child, self._client)
+        preloading.clear(self._models, names)
         access.blank_out(self._child.pid, self._config.access_token)
         self._hung = ""
         self._watch = asyncio.create_task(self._kill_when_hung(self._child, self._client))
@@ -152,6 +163,70 @@ class TritonServer:
             _log.warning(
                 "tritonserver's verbose log is on: it may slow inference", level_of_it=verbose
             )
+        return {name for name in preload if states.get(name) == "READY"}
+
+    async def _states_at_first(self, child: Child, client: AdminClient) -> dict[str, str]:
+        """Return the states of the models that it was to load before it opened its ports.
+
+        Raises:
+            ServerStartError: it has none: something else of it could not be initialized.
+        """
+        try:
+            return await client.repository_states()
+        except Exception as error:  # InferenceServerException, or its transport's own
+            raise ServerStartError(
+                f"tritonserver is up but does not work ({error}). It said:\n{self._last_lines(child)}"
+            ) from error
+
+    async def show_ready(self) -> None:
+        """From now on it says that it is ready (`/v2/health/ready`), if all models that it has are.
+
+        Raises:
+            RemoteFailure: tritonserver refused it or is not up.
+        """
+        if not self._gated:
+            return
+        preloading.make_gate(self._models)
+        await self._load_and_unload(preloading.GATE)
+        preloading.remove_gate(self._models)
+
+    async def forget_failure(self, name: str) -> None:
+        """A model could not be loaded, and is not to be: without this, tritonserver is never ready again."""
+        try:
+            await self._load_and_unload(name)
+        except RemoteFailure as failure:
+            _log.warning("tritonserver remembers a load that failed", model=name, why=failure.text)
+
+    async def _load_and_unload(self, name: str) -> None:
+        backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
+        await self.load(name, preloading.harmless(name, backend))
+        await self.unload(name)
+
+    async def show_unready(self) -> None:
+        """From now on it says that it is not ready; nothing happens when it is not up."""
+        if not self._gated:
+            return
+        preloading.make_gate(self._models)
+        with contextlib.suppress(RemoteFailure):  # which is what a closed gate is
+            await self.load(preloading.GATE, preloading.closed_gate())
+
+    async def quit(self, busy: Callable[[], bool]) -> None:
+        """Have the process end, to be started again: what is under way is answered, at most for the grace period."""
+        child = self._child
+        if child is None or child.exited.done():
+            return
+        os.kill(child.pid, signal.SIGTERM)
+        deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
+        while not child.exited.done():
+            await asyncio.wait([child.exited], timeout=_EXIT_GRACE_S)
+            if not busy() or asyncio.get_running_loop().time() > deadline:
+                child.signal_group(signal.SIGKILL)
+
+    @property
+    def _gated(self) -> bool:
+        """Whether its readiness is the daemon's to tell."""
+        strict = self._config.tritonserver_options.get("strict-readiness", "true")
+        return self._config.ready_when != "up" and strict not in ("false", "0")
 
     async def ended(self) -> str:
         """Wait for the process to end, and say how it did."""
@@ -282,7 +357,7 @@ class TritonServer:
             ),
         }
 
-    def _arguments(self) -> list[str]:
+    def _arguments(self, preload: list[str]) -> list[str]:
         config = self._config
         options: dict[str, str | list[str]] = {
             "model-repository": [str(self._models), *repository.cloud(config.model_repository)],
@@ -293,9 +368,11 @@ class TritonServer:
             "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
             **access.restrictions(config),
         }
-        stand_in = placeholder.wanted(config.tritonserver_options)
-        if stand_in is not None:
-            options["load-model"] = stand_in
+        if preload:
+            options["load-model"] = preload
+            options["exit-on-error"] = (
+                "false"  # else it ends with a model, or the gate, that it cannot load
+            )
         for name in ("http", "grpc", "metrics"):
             allowed = getattr(config, f"allow_{name}")
             options[f"allow-{name}"] = "true" if allowed else "false"
@@ -306,7 +383,12 @@ class TritonServer:
             options["cache-directory"] = str(self._runtime.tree.caches)
         if config.response_cache_size:
             options["cache-config"] = f"local,size={config.response_cache_size}"
+        no_vertex = placeholder.wanted(config.tritonserver_options) and self.vertex_model is None
+        if no_vertex:
+            options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
         for name, value in config.tritonserver_options.items():
+            if name == "exit-on-error" or (no_vertex and "vertex-ai" in name):
+                continue
             former = options.get(name)
             given = value if isinstance(value, list) else [value]
             options[name] = [*former, *given] if isinstance(former, list) else value

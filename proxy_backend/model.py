@@ -26,6 +26,7 @@ from pytriton.ipc.parameters import (
     CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,
     REGISTRATION_PARAMETER,
+    STAND_IN_PARAMETER,
     VERSIONS_PARAMETER,
 )
 from pytriton.proxy_backend import translate
@@ -55,6 +56,10 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         _make_regions_private()
         self._name = args["model_name"]
+        stand_in = config["parameters"].get(STAND_IN_PARAMETER)
+        self._stand_in: str | None = stand_in and stand_in["string_value"]
+        if self._stand_in is not None:
+            return
         # Triton may have two of one name for a moment: when it changes their number, or one replaces another.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
@@ -93,6 +98,8 @@ class TritonPythonModel:
 
         For a decoupled model, when a worker has begun it: answers then go another way.
         """
+        if self._stand_in is not None:
+            return _failures(len(requests), self._stand_in)
         if self._streams is not None:
             self._streams.begin(requests)
             return None
@@ -156,6 +163,8 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Let the worker go."""
+        if self._stand_in is not None:
+            return
         if self._streams is not None:
             self._streams.end()
         self._attachment.close()

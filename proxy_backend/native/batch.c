@@ -254,3 +254,9 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
     if (proxy->lane)
         idle_begin(&proxy->lane->arena);
 }
+
+void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
+{
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns(), .count = count, .end = count};
+    fail_up_to(&batch, count, ERROR_UNAVAILABLE, text);
+}

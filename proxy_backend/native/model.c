@@ -105,6 +105,7 @@ static void free_model(Model *model)
     free(model->endpoint);
     free(model->registration);
     free(model->version);
+    free(model->stand_in);
     free(model);
 }
 
@@ -120,6 +121,7 @@ static void read_config(Model *model, Json config, uint64_t version)
     char *versions = parameter(config, VERSIONS_PARAMETER);
     model->endpoint = parameter(config, CONTROL_PARAMETER);
     model->registration = parameter(config, REGISTRATION_PARAMETER);
+    model->stand_in = parameter(config, STAND_IN_PARAMETER);
     model->batching = rows.start && !json_is(rows, "0");
     model->details = python_model != NULL;
     model->streams = json_is(json_find(json_find(config, "model_transaction_policy"), "decoupled"), "true") ||
@@ -151,7 +153,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
     if (error == NULL) {
         model->name = strdup(name);
         read_config(model, (Json){text, text + size}, version);
-        if (!model->name || !model->endpoint || !model->registration)
+        if (!model->name || !(model->stand_in || (model->endpoint && model->registration)))
             error = TRITONSERVER_ErrorNew(ERROR_INVALID_ARG,
                 "this configuration lacks what pytriton-daemon adds to a model that its workers serve: load the model "
                 "without a configuration and files, or with the configuration that v2/models/NAME/config gives and "
@@ -193,7 +195,8 @@ static void free_proxy(Proxy *proxy)
 
 void end_proxy(Proxy *proxy)
 {
-    detach(proxy);
+    if (proxy->control)
+        detach(proxy);
     free_proxy(proxy);
 }
 
@@ -215,6 +218,8 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
     if (error == NULL) {
         proxy->model = state;
         __atomic_add_fetch(&proxy->model->holders, 1, __ATOMIC_RELAXED);
+    }
+    if (error == NULL && !proxy->model->stand_in) {
         /* Triton may have two of one name for a moment: when it changes their number, or one replaces another. */
         proxy->name = texted("%s:native-%lu", name, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
@@ -252,6 +257,10 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
     if (error) /* then the requests are tritonserver's to answer */
         return error;
     Proxy *proxy = state;
+    if (proxy->model->stand_in) {
+        batch_refuse(proxy, requests, count, proxy->model->stand_in);
+        return NULL;
+    }
     if (proxy->streams) {
         streams_begin(proxy->streams, requests, count);
         return NULL;

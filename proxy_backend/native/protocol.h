@@ -19,6 +19,7 @@ enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define NO_CHAIN_PARAMETER "pytriton_not_calls"
 #define PYTHON_MODEL_PARAMETER "pytriton_python_model"
 #define REGISTRATION_PARAMETER "pytriton_registration"
+#define STAND_IN_PARAMETER "pytriton_stand_in"
 #define VERSIONS_PARAMETER "pytriton_versions"
 #define VERSION_PARAMETER "pytriton_version"
 

@@ -33,6 +33,7 @@ typedef struct {
     char *registration; /* which registration this is */
     uint64_t number;    /* of this version */
     char *version;      /* what requests tell the worker, of a model with several; else NULL */
+    char *stand_in;     /* what each request is told, where nobody is to be asked; else NULL */
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */
     bool details;       /* a Triton Python model: requests carry what only such a one asks for */
@@ -140,6 +141,9 @@ uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
 
 /* Have requests answered, and give them back to tritonserver. */
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
+
+/* Answer requests with an error: nobody serves the model at the moment. */
+void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text);
 
 /* ── calls.c ──────────────────────────────────────────────────────────────────────────────────────── */
 

@@ -15,6 +15,8 @@ REGISTRATION_PARAMETER = "pytriton_registration"
 PYTHON_MODEL_PARAMETER = "pytriton_python_model"
 #: Of a model with several versions: its requests tell the worker which one they are for.
 VERSIONS_PARAMETER = "pytriton_versions"
+#: What each request is told, of a model that stands where nobody is to be asked.
+STAND_IN_PARAMETER = "pytriton_stand_in"
 #: Read by nobody: it makes one configuration differ from another.
 MENDED_PARAMETER = "pytriton_mended"
 

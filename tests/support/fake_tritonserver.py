@@ -144,6 +144,7 @@ def run(
     ends: int = 0,
     judge: Judge | None = None,
     patience_s: float | None = None,
+    attaches: bool = True,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
     """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
@@ -152,6 +153,7 @@ def run(
         environment: variables for the program
         ends: the exit code that it is to have
         judge, patience_s: of the dispatcher
+        attaches: whether the proxy asks for a worker at all
     """
     workers = Workers(folder, works)
     with closing(Dispatcher(folder, list(workers.paths), judge, patience_s)) as dispatcher:
@@ -184,7 +186,7 @@ def run(
         )
         workers.join()
         if (
-            done.returncode == 0 and descriptors is None
+            done.returncode == 0 and descriptors is None and attaches
         ):  # what it said last may still be on its way
             eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
     assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"

@@ -91,22 +91,25 @@ def test_wrong_settings_are_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
+    ("options", "python_backend", "status"),
     [
-        ({}, "ok"),
-        ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, "problem"),
+        ({}, False, "ok"),
+        ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, False, "ok"),
+        ({}, True, "problem"),
     ],
 )
 def test_a_python_for_the_proxy_is_missed_only_by_who_needs_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, str | list[str]],
+    python_backend: bool,
     status: str,
 ) -> None:
-    """A start needs one for the stand-in of Vertex AI's model, as doctor and install-server know."""
+    """Vertex AI's frontend does not."""
     monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
     config = DaemonConfig(cache_dir=str(tmp_path / "cache"), tritonserver_options=options)
-    check = by_name(run_checks(choice_of(config), runtime_dir=tmp_path / "run"))["proxy Python"]
+    choice = choice_of(config, python_backend=python_backend)
+    check = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))["proxy Python"]
     assert check.status == status
     assert check.detail.startswith(
         "none was found, and none is needed" if status == "ok" else "no Python for the proxy"

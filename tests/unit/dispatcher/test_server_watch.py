@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -32,10 +33,12 @@ class Unstable:
     async def clean_up(self) -> None:
         """There is nothing to clean up."""
 
-    async def start(self) -> None:
+    async def start(self, preload: object) -> set[str]:
+        assert preload == {"m": {}}
         self.starts += 1
         if self.starts in self._fails:
             raise ServerStartError("the port is taken. It said:\nnothing")
+        return {"m"}
 
 
 class Pauses:
@@ -50,12 +53,20 @@ class Pauses:
 
 
 def _watch(server: Any, loads: list[int] | None = None, **settings: Any) -> ServerWatch:
-    async def load_again() -> None:
+    async def load_again(loaded: set[str]) -> None:
+        assert loaded == {"m"}
         if loads is not None:
             loads.append(server.starts)
 
-    config = DaemonConfig(**settings)
-    return ServerWatch(server, config, lost=lambda: None, load_again=load_again)
+    return _watching(server, DaemonConfig(**settings), load_again)
+
+
+def _watching(
+    server: Any, config: DaemonConfig, load_again: Callable[[set[str]], Awaitable[None]]
+) -> ServerWatch:
+    return ServerWatch(
+        server, config, lost=lambda: None, preload=lambda: {"m": {}}, load_again=load_again
+    )
 
 
 async def _until_done(watch: ServerWatch, server: Unstable) -> None:
@@ -125,11 +136,11 @@ def test_a_fault_while_models_are_loaded_again_is_no_end(monkeypatch: pytest.Mon
     async def main() -> int:
         server = Unstable(1)
 
-        async def load_again() -> None:
+        async def load_again(loaded: set[str]) -> None:
             if server.starts < 3:
                 raise LookupError("a fault of ours")
 
-        watch = ServerWatch(server, DaemonConfig(), lost=lambda: None, load_again=load_again)  # type: ignore[arg-type]
+        watch = _watching(server, DaemonConfig(), load_again)
         await _until_done(watch, server)
         return server.starts
 

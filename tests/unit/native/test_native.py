@@ -435,3 +435,15 @@ def test_whatever_a_worker_sends_is_survived(
     messages_of_memory = BatchDone(1, [ResponseRef([TensorRef("y", "FP32", [0], 0, 0, 0)])])
     lines, _ = run(program, empty(), [send, serving(echo)], batches=2)
     assert lines[-1] == "released 2, statistics of 2"
+
+
+def test_where_nobody_is_to_be_asked_each_request_is_told_why(
+    program: Path, tmp_path: Path
+) -> None:
+    """Of a server that is being stopped; no dispatcher hears of it."""
+    text = "é is being stopped"
+    lines, heard = run(program, tmp_path, [], requests=2, attaches=False, pytriton_stand_in=text)
+    assert heard == []
+    assert [line.partition(", ")[2] for line in lines] == [
+        "flags 1: error 4 é is being stopped"
+    ] * 2

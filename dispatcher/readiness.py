@@ -1,0 +1,145 @@
+"""When tritonserver says that it is ready: after each of its starts, once what is to be served is served.
+
+    tritonserver is up, its gate closed ──▶ models are restored, repositories loaded ──▶ the gate is opened
+                 ▲                                                                            │
+                 └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
+
+What "served" takes, the setting `ready_when` says. Vertex AI's frontend needs another start, see placeholder.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from pytriton.dispatcher import placeholder
+from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.registry import Registry
+from pytriton.dispatcher.repository_models import RepositoryModels
+from pytriton.dispatcher.server_watch import ServerWatch
+from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+
+class Readiness:
+    """Follows the models, and tells tritonserver when it may say that it is ready.
+
+    Attributes:
+        announced: whether all models were tried once, so that the service manager was told.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        server: TritonServer,
+        registry: Registry,
+        repository: RepositoryModels,
+        watch: ServerWatch,
+        announce: Callable[[], None],
+    ) -> None:
+        self._when = config.ready_when
+        self._vertex = placeholder.wanted(config.tritonserver_options)
+        self._server = server
+        self._registry = registry
+        self._repository = repository
+        self._watch = watch
+        self._announce = announce
+        self.announced = False
+
+    async def run(self) -> None:
+        """Do so until cancelled."""
+        try:
+            await self._follow()
+        except Exception:
+            _log.exception("a fault of the daemon: tritonserver is not told that it is ready")
+            raise
+
+    async def _follow(self) -> None:
+        while True:
+            await self._until(lambda: self._server.ready)
+            await self._until(lambda: self._tried or self._when == "up" or not self._server.ready)
+            if not self.announced and self._server.ready:
+                self.announced = True
+                self._announce()
+            await self._until(
+                lambda: self._there or self._may_start_vertex or not self._server.ready
+            )
+            if self._may_start_vertex:
+                await self._watch.start_anew(
+                    "Vertex AI's model is there", lambda: self._registry.busy
+                )
+            elif self._server.ready:
+                await self._show()
+
+    async def _show(self) -> None:
+        """Open the gate of this tritonserver; return when that has ended, or has to."""
+        try:
+            await self._server.show_ready()
+            _log.info("tritonserver says that it is ready")
+        except RemoteFailure as failure:
+            _log.error("tritonserver cannot be made to say that it is ready", reason=failure.text)
+        await self._until(lambda: self._may_start_vertex or not self._server.ready)
+        if self._may_start_vertex:  # with ready_when "up"
+            await self._watch.start_anew("Vertex AI's model is there", lambda: self._registry.busy)
+
+    async def until_vertex(self, name: str, timeout_s: float) -> None:
+        """Return when Vertex AI's frontend is up, if its model is this one; at most `timeout_s` later."""
+        if self._vertex != name:
+            return
+
+        def is_up() -> bool:
+            return self._server.ready and self._server.vertex_model == name and self._tried
+
+        try:
+            await asyncio.wait_for(self._until(is_up), timeout_s)
+        except asyncio.TimeoutError:
+            _log.error("Vertex AI's frontend is not up", model=name, waited_s=timeout_s)
+
+    @property
+    def _tried(self) -> bool:
+        """Whether everything that is to be served is served, or could not be."""
+        return not (
+            self._registry.restoring.pending
+            or self._registry.loads_again
+            or not self._repository.tried
+            or self._repository.known.server_lost
+        )
+
+    @property
+    def _there(self) -> bool:
+        """Whether everything is there that the settings ask for."""
+        if self._when == "up":
+            return True
+        if not self._tried or (self._vertex is not None and self._server.vertex_model is None):
+            return False
+        return self._when == "tried" or not (
+            self._registry.restoring.failed or self._repository.known.failed
+        )
+
+    @property
+    def _may_start_vertex(self) -> bool:
+        """Whether Vertex AI's frontend is wanted, not there, and could be."""
+        return (
+            self._vertex is not None
+            and self._server.vertex_model is None
+            and self._server.ready
+            and self._tried
+            and self._vertex in self._registry.preload()
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition about tritonserver and the models holds."""
+        while True:
+            news = (self._server.news, self._registry.news, self._registry.restoring.news)
+            changes = [asyncio.ensure_future(one.next.wait()) for one in news]
+            try:
+                if condition():
+                    return
+                await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for change in changes:
+                    change.cancel()
