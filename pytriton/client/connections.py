@@ -63,7 +63,7 @@ class _Grpc:
     def __init__(self, url: TritonUrl, tls: TlsOptions | None, module: str) -> None:
         self.url = url
         self._tls = tls
-        self._module = module
+        self._factory = importlib.import_module(module).InferenceServerClient
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -75,9 +75,8 @@ class _Grpc:
         """Return tritonclient's client, made on first use."""
         with self._lock:
             if self._client is None:
-                factory = importlib.import_module(self._module).InferenceServerClient
                 options = (self._tls or TlsOptions()).grpc_options() if self.url.is_secure else {}
-                self._client = factory(
+                self._client = self._factory(
                     self.url.without_scheme,
                     ssl=self.url.is_secure,
                     channel_args=[*_CHANNEL, *self.url.channel_options],
@@ -132,16 +131,13 @@ class _Http:
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None) -> None:
         self.url = url
+        self.module: Any = importlib.import_module("tritonclient.http")
         self._context = None
         if url.is_secure:  # gevent's own: the other would block its loop, and with it the timer
             self._context = (tls or TlsOptions()).context(importlib.import_module("gevent.ssl"))
         self._mine = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
-
-    @property
-    def module(self) -> Any:
-        return importlib.import_module("tritonclient.http")
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
@@ -197,12 +193,9 @@ class _Http:
 class _AioHttp:
     def __init__(self, url: TritonUrl, tls: TlsOptions | None) -> None:
         self.url = url
+        self.module: Any = importlib.import_module("tritonclient.http.aio")
         self._context = (tls or TlsOptions()).context() if url.is_secure else None
         self._client: Any = None
-
-    @property
-    def module(self) -> Any:
-        return importlib.import_module("tritonclient.http.aio")
 
     async def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]

@@ -100,11 +100,46 @@ def test_submodules_are_attributes_after_a_plain_import(tmp_path: Path) -> None:
     assert done.stdout.split() == ["pytriton.exceptions", "pytriton.model_config"]
 
 
-def test_the_clients_load_no_protocol_before_its_first_connection(tmp_path: Path) -> None:
-    """A program that uses asyncio has no use for gevent, one that uses HTTP none for grpc."""
-    names = imported_by("import pytriton; pytriton.client.ModelClient('localhost', 'm')", tmp_path)
+PROTOCOLS = {
+    "tritonclient.grpc",
+    "tritonclient.grpc.aio",
+    "tritonclient.http",
+    "tritonclient.http.aio",
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "url", "module"),
+    [
+        ("ModelClient", "localhost", "tritonclient.http"),
+        ("FuturesModelClient", "localhost", "tritonclient.http"),
+        ("ModelClient", "grpc://localhost", "tritonclient.grpc"),
+        ("DecoupledModelClient", "grpc://localhost", "tritonclient.grpc"),
+        ("AsyncioModelClient", "localhost", "tritonclient.http.aio"),
+        ("AsyncioModelClient", "grpc://localhost", "tritonclient.grpc.aio"),
+    ],
+)
+def test_the_construction_of_a_client_imports_its_protocol(
+    client: str, url: str, module: str, tmp_path: Path
+) -> None:
+    """So the first request does not. A program that uses HTTP has no use for gRPC, nor the other way."""
+    names = modules_after(f"import pytriton; pytriton.client.{client}({url!r}, 'm')", tmp_path)
+    assert module in names
+    assert names & PROTOCOLS <= {module, module.removesuffix(".aio")}
+    foreign = {"aiohttp", "gevent", "geventhttpclient"} if "grpc" in url else {"grpc"}
+    assert sorted(names & foreign) == []
+
+
+def test_the_clients_themselves_import_no_protocol(tmp_path: Path) -> None:
+    names = modules_after("import pytriton; pytriton.client.ModelClient", tmp_path)
     assert "pytriton.client.model_client" in names
-    assert sorted(names & {"aiohttp", "gevent", "grpc", "tritonclient.http"}) == []
+    assert sorted(names & {"aiohttp", "gevent", "grpc", *PROTOCOLS}) == []
+
+
+def modules_after(code: str, cwd: Path) -> set[str]:
+    """Return the names of the modules that are there after `code`, however it imports them."""
+    done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=cwd)
+    return set(done.stdout.split())
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:
