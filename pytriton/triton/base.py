@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
+from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
 from pytriton.triton.models import BoundModel, known_option, refuse_twin
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class TritonBase(ABC):
         trace_config: list[str] | None = None,
         *,
         isolation: str | None = None,
+        replace: bool = False,
         **options: Any,
     ) -> None:
         """Serve a callable as a model: at once when connected, else as soon as the server runs.
@@ -80,12 +81,14 @@ class TritonBase(ABC):
             trace_config: settings of tracing for this model; those of TritonConfig by default
             isolation: "process" (default): the callable is copied (cloudpickle) into a worker process; "thread": it
                 runs here, for callables that cannot be pickled or share live objects with this script
-            options: any further argument of `DaemonClient.register`, such as `instances`, `devices`, `factory`,
-                `limits`, `python`
+            replace: take the place of the model that is bound with that name, if there is one: it serves until the new
+                one is ready, and goes on serving if that fails. So the cell of a notebook can be run again
+            options: any further argument of `DaemonClient.register` but `temporary`, such as `instances`, `devices`,
+                `factory`, `limits`, `python`
 
         Raises:
             PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
-            PyTritonInvalidOperationError: a model of that name is bound already
+            PyTritonInvalidOperationError: a model of that name is bound already, and `replace` was not given
             PicklingError: the callable cannot be sent to another process; says what in it, and the ways out
             RegistrationError: it failed in its worker or in tritonserver; carries the remote traceback
 
@@ -102,18 +105,32 @@ class TritonBase(ABC):
         )
         model.check()
         with self._loading:
-            refuse_twin(model, self._models)
-            self._models.append(model)
+            others = [other for other in self._models if not (replace and other.name == model.name)]
+            refuse_twin(model, others)
             client = self._client
             if client is not None:
-                try:
-                    self._load(client, model)
-                except BaseException:
-                    self._models.remove(model)
-                    raise
+                self._load(client, model, replace=replace)
+            self._models = [*others, model]
 
-    def _load(self, client: DaemonClient, model: BoundModel) -> None:
-        model.load(client, replace=self._replaces)
+    def unbind(self, model_name: str) -> None:
+        """Serve a model no longer: requests under way are answered. Its name can be bound again.
+
+        Raises:
+            ModelNotFoundError: no model of that name is bound
+            PyTritonDaemonError: it could not be taken out of the server; it is bound still
+        """
+        with self._loading:
+            found = [model for model in self._models if model.name == model_name]
+            if not found:
+                bound = ", ".join(model.name for model in self._models) or "none"
+                raise ModelNotFoundError(f"No model {model_name!r} is bound here. Bound: {bound}.")
+            client = self._client
+            if client is not None and found[0].served is not None:
+                found[0].unload(client)
+            self._models = [model for model in self._models if model is not found[0]]
+
+    def _load(self, client: DaemonClient, model: BoundModel, *, replace: bool = False) -> None:
+        model.load(client, replace=replace or self._replaces)
         _announce(model, client.status().server)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────

@@ -175,8 +175,8 @@ class Triton(TritonBase):
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
         return ServerProcess(settings, self._server_ended, workspace=workspace)
 
-    def _load(self, client: DaemonClient, model: BoundModel) -> None:
-        super()._load(client, model)
+    def _load(self, client: DaemonClient, model: BoundModel, *, replace: bool = False) -> None:
+        super()._load(client, model, replace=replace)
         # At exit the server is stopped first, while the threads that serve models here still do.
         atexit.unregister(self.stop)
         atexit.register(self.stop)

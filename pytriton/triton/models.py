@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient, Model
     from pytriton.model_config import ModelConfig, Tensor
 
-#: Arguments of `DaemonClient.register` that `bind` decides itself.
-_DECIDED = ("temporary", "replace", "progress")
+#: Arguments of `DaemonClient.register` that are not for `bind`: what is bound goes with its object.
+_DECIDED = ("temporary",)
 
 
 @dataclass
@@ -72,6 +72,11 @@ class BoundModel:
             )
         known = [name for name in _register_options() if name not in _DECIDED]
         for name in self.options:
+            if name in _DECIDED:
+                raise PyTritonBadParameterError(
+                    f"bind() takes no {name}=: what is bound is served until this object is stopped. For a model "
+                    "that stays, use pytriton.daemon.connect().register(...)."
+                )
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
@@ -103,8 +108,7 @@ class BoundModel:
             model_version=self.version,
             replace=replace,
             temporary=True,
-            progress=False,
-            **options,
+            **{"progress": False, **options},
         )
         self.registered_at = served.info().registered_at
         self.served = served
@@ -138,7 +142,8 @@ def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:
         if other.name.lower() == model.name.lower():
             raise PyTritonInvalidOperationError(
                 f"Cannot add model with the same name twice. {other.name!r} (version "
-                f"{other.version}) is bound already; give {model.name!r} another name."
+                f"{other.version}) is bound already: bind it with replace=True, which serves on until the new one "
+                f"is ready, call unbind({other.name!r}) first, or give {model.name!r} another name."
             )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,8 +19,11 @@ from support.running import eventually
 from support.scripts import local_config
 
 from pytriton.client import ModelClient
+from pytriton.client.exceptions import PyTritonClientModelUnavailableError
+from pytriton.daemon import DaemonClient
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonInvalidOperationError, RegistrationError
+from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import TRITON_ACCESS_HEADER, RemoteTriton, Triton, TritonSecurityConfig
 
@@ -58,8 +63,8 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     assert not triton.is_alive()
 
 
-def ask(url: str, model: str, value: Array = ONES) -> Array:
-    with ModelClient(url, model, inference_timeout_s=60) as client:
+def ask(url: str, model: str, value: Array = ONES, patience_s: float | None = None) -> Array:
+    with ModelClient(url, model, inference_timeout_s=60, init_timeout_s=patience_s) as client:
         result: Array = client.infer_sample(value)["OUTPUT_1"]
         return result
 
@@ -178,6 +183,63 @@ def test_the_response_cache_answers(triton: Triton) -> None:
     first = ask(triton.http_url, "count").tolist()
     assert ask(triton.http_url, "count").tolist() == first
     assert ask(triton.http_url, "count", ONES * 5).tolist() == [7, 7, 7]  # the second call
+
+
+def test_a_model_is_bound_anew_and_unbound(triton: Triton) -> None:
+    """As in a notebook: the cell that binds is run again, also after a change, also after a mistake in it."""
+
+    @batch
+    def triple(**inputs: Array) -> list[Array]:
+        (x,) = inputs.values()
+        return [x * 3]
+
+    def broken() -> Any:
+        raise RuntimeError("a mistake in the cell")
+
+    for isolation in ("process", "thread", "process"):
+        for infer, factor in ((double, 2), (triple, 3)):
+            triton.bind("cell", infer, X, X, config=BATCHING, isolation=isolation, replace=True)
+            assert ask(triton.http_url, "cell").tolist() == [factor] * 3
+    with pytest.raises(RegistrationError, match="a mistake in the cell"):
+        triton.bind("cell", broken, X, X, config=BATCHING, factory=True, replace=True)
+    with pytest.raises(PyTritonInvalidOperationError, match="Cannot add model with the same name"):
+        triton.bind("cell", double, X, X, config=BATCHING)
+    assert ask(triton.http_url, "cell").tolist() == [3, 3, 3]
+    assert triton.is_alive()
+    triton.unbind("cell")
+    with pytest.raises(PyTritonClientModelUnavailableError):
+        ask(triton.http_url, "cell", patience_s=1)
+    assert triton.is_alive()
+    triton.bind("cell", double, X, X, config=BATCHING, isolation="thread")
+    triton.unbind("cell")
+
+
+def test_every_argument_of_register_works(triton: Triton) -> None:
+    """But `temporary`: docs/pytriton.md says so."""
+    seen: list[Any] = []
+    given: dict[str, Any] = {
+        "instances": 2, "devices": ["cpu", "cpu"], "factory": True, "python": sys.executable, "cwd": "/",
+        "env": {"OF_THE_MODEL": "5"}, "sys_path": ["/nowhere"], "load_timeout_s": 60, "on_crash": "fail", "spares": 1,
+        "execution_timeout_s": 60, "max_batches": 1000, "limits": Limits(open_files=1000), "lanes": 1,
+        "zero_copy_inputs": True, "requirements": None, "trace_config": [], "check": lambda infer: infer([]),
+        "isolation": "process", "replace": True, "progress": seen.append,
+    }  # fmt: skip
+    parameters = inspect.signature(DaemonClient.register).parameters.values()
+    known = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    assert known - {"strict", "model_version", "temporary"} == set(given)
+
+    def make() -> Any:
+        import os
+        import sys
+
+        facts = (os.getcwd(), os.environ["OF_THE_MODEL"], "/nowhere" in sys.path)
+        assert facts == ("/", "5", True)
+        return lambda requests: [{"OUTPUT_1": one["INPUT_1"] * 1} for one in requests]
+
+    triton.bind("all", make, X, X, config=BATCHING, **given)
+    assert ask(triton.http_url, "all").tolist() == [1, 1, 1]
+    assert seen
+    triton.unbind("all")
 
 
 def test_a_remote_object_binds_into_it(triton: Triton) -> None:

@@ -66,7 +66,7 @@ def test_what_differs_from_pytriton_is_as_the_document_says(tmp_path: Path) -> N
     document = (ROOT / "docs" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
     code = "\n".join(blocks(document, ""))
     told = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
-    assert len(told) == 4
+    assert len(told) == 5
     with Script(_WHOLE_LINES + code, tmp_path) as script:
         assert script.wait_gone() == 0, script.said()
         said = script.said().splitlines()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.exceptions import (
+    ModelNotFoundError,
     PyTritonBadParameterError,
     PyTritonInvalidOperationError,
     PyTritonValidationError,
@@ -65,6 +66,33 @@ def test_a_name_can_be_bound_once() -> None:
         PyTritonInvalidOperationError, match="Cannot add model with the same name twice"
     ):
         bind(triton, "linear")
+
+
+def test_a_name_can_be_bound_anew() -> None:
+    """As the cell of a notebook that is run twice does."""
+    triton = Triton()
+    bind(triton, "linear")
+    bind(triton, "other")
+    bind(triton, "linear", infer=len, replace=True)
+    assert [(model.name, model.infer_func) for model in triton._models][1:] == [("linear", len)]
+    with pytest.raises(PyTritonInvalidOperationError, match=r"replace=True.*unbind\('linear'\)"):
+        bind(triton, "LINEAR", replace=True)
+    bind(triton, "new", replace=True)
+
+
+def test_what_was_bound_can_be_unbound() -> None:
+    triton = Triton()
+    bind(triton, "linear")
+    bind(triton, "other")
+    triton.unbind("linear")
+    bind(triton, "linear")
+    with pytest.raises(ModelNotFoundError, match=r"'none' is bound here\. Bound: other, linear"):
+        triton.unbind("none")
+
+
+def test_what_is_bound_goes_with_its_object() -> None:
+    with pytest.raises(PyTritonBadParameterError, match=r"connect\(\)\.register"):
+        bind(Triton(), temporary=False)
 
 
 def test_outputs_are_not_optional() -> None:
