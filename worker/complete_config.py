@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import sys
-import traceback
 from typing import Any
 
 
@@ -25,12 +24,17 @@ def main() -> None:
     try:
         answer: dict[str, Any] = {"config": _completed(library, question)}
     except BaseException as error:  # a model may well raise SystemExit
-        answer = {
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": traceback.format_exc(),
-        }
+        answer = _failure(library, error)
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
+
+
+def _failure(library: str, error: BaseException) -> dict[str, Any]:
+    if "pytriton" not in sys.modules:
+        _become_importable(library)
+    from pytriton.worker.reports import told, traceback_of
+
+    return {"error": told(error), "traceback": traceback_of(error)}
 
 
 def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
