@@ -7,17 +7,31 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from pytriton.cli.errors import command
+from pytriton.cli.errors import CliError, command
+from pytriton.cli.flags import PlainFlags, print_version_and_exit
 from pytriton.cli.repository import repository
 from pytriton.cli.service import service
 from pytriton.cli.settings import Given, kept, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
 
 app = typer.Typer(
-    help="Serve Python callables through NVIDIA Triton Inference Server.",
+    cls=PlainFlags,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=print_version_and_exit, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Serve Python callables through NVIDIA Triton Inference Server."""
+
 
 app.add_typer(service, name="service")
 app.add_typer(repository, name="repository")
@@ -33,7 +47,20 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TimeoutFlag = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
 ]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+def _served(incomplete: str) -> list[str]:
+    """Return the models that a shell may complete to: those of the daemon that is found without a flag."""
+    from pytriton.cli import link
+
+    try:
+        models = link.ask_models(link.runtime_dir(None))
+    except CliError:  # no daemon runs: nothing to complete
+        return []
+    return [one.name for one in models if one.name.startswith(incomplete)]
+
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=_served)]
 
 
 @app.command()
@@ -260,7 +287,9 @@ def rollback(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
 @app.command()
 @command
 def logs(
-    model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
+    model: Annotated[
+        Optional[str], typer.Argument(metavar="[MODEL]", autocompletion=_served)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
     as_json: JsonFlag = False,

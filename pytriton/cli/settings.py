@@ -86,6 +86,15 @@ def private(config: DaemonConfig) -> RuntimeDir:
     return config.rundir
 
 
+#: What the help shows first, in this order.
+FIRST = (
+    "runtime_dir", "http_port", "grpc_port", "metrics_port", "http_address", "grpc_address",
+    "metrics_address", "model_repository", "model_control_mode", "load_model", "model_python",
+    "state_dir", "ephemeral", "cache_dir", "tritonserver", "tritonserver_options",
+    "response_cache_size", "grace_period_s", "log_level", "log_format",
+)  # fmt: skip
+
+
 def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command a flag for each setting; it gets those given as `flags: dict[str, Any]`."""
 
@@ -100,7 +109,7 @@ def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name)
         )
-        for name in options()
+        for name in [*FIRST, *(name for name in options() if name not in FIRST)]
     ]
     show_parameters(run, [*own, *given])
     run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -113,11 +122,17 @@ def _annotation(name: str) -> Any:
     flag, text = flag_name(name), option.help
     if option.kind.is_switch:
         off = f"--no-{flag[2:]}"
-        return Annotated[Optional[bool], typer.Option(f"{flag}/{off}", help=text)]
+        return Annotated[
+            Optional[bool], typer.Option(f"{flag}/{off}", help=text, rich_help_panel=_panel(name))
+        ]
     if name == "tritonserver_options":
-        several = typer.Option(flag, help=text, metavar="NAME=VALUE")
+        several = typer.Option(flag, help=text, metavar="NAME=VALUE", rich_help_panel=_panel(name))
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
-    if option.kind.is_list:
-        return Annotated[Optional[list[str]], typer.Option(flag, help=text, metavar=metavar)]
-    return Annotated[Optional[str], typer.Option(flag, help=text, metavar=metavar)]
+    told = typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_panel(name))
+    return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], told]
+
+
+def _panel(name: str) -> str:
+    """Return the group of the help that a setting stands in."""
+    return "Settings that people change first" if name in FIRST else "All other settings"

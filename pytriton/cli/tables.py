@@ -19,6 +19,8 @@ _GOOD = {"ready", "spare", "ok", "serving", "running"}
 _BAD = {"failed", "problem", "given up", "lost"}
 #: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
 _PIPE_WIDTH = 200
+#: Where columns are sentences, which may be broken.
+_PIPE_WIDTH_OF_TEXT = 100
 #: Of a model without workers of ours.
 _NATIVE = "served by tritonserver"
 
@@ -112,13 +114,13 @@ def print_checks(checks: Sequence[Check]) -> None:
         mend = Text(check.mend, overflow="fold")
         seen = Text(check.detail, overflow="fold")
         table.add_row(Text(check.name), _state(check.status), seen, mend)
-    _console().print(table)
+    _console(_PIPE_WIDTH_OF_TEXT).print(table)
 
 
-def _console() -> Console:
+def _console(pipe_width: int = _PIPE_WIDTH) -> Console:
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = pipe_width
     return console
 
 

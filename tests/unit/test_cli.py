@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -373,3 +374,26 @@ def test_the_console_script_and_the_module_are_the_same(cli: Cli) -> None:
     done = subprocess.run([str(script), "version"], check=False, capture_output=True, text=True)
     # The script may name its interpreter by another link: python3.11 for python.
     assert done.stdout.split(",")[0] == cli("version").stdout.split(",")[0]
+
+
+def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_none(cli: Cli) -> None:
+    top, start = cli("--help").stdout, cli("start", "--help").stdout
+    assert "--version" in top
+    assert "<bool>" not in top + start
+    first, others = start.index("people change first"), start.index("All other settings")
+    assert first < start.index("--http-port") < others < start.index("--unready-after-s")
+    assert cli("--version").stdout == cli("version").stdout
+
+
+def test_doctors_table_fits_a_page(cli: Cli) -> None:
+    table = cli("doctor").stdout.splitlines()
+    assert len(table) > 10
+    assert max(map(len, table)) <= 100
+
+
+def test_the_readmes_module_can_be_imported(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    module = tmp_path / "linear.py"
+    module.write_text(text.partition("say `linear.py`:\n\n```python\n")[2].partition("```")[0])
+    # It connects to no daemon.
+    assert callable(runpy.run_path(str(module))["infer_fn"])
