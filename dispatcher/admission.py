@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pytriton.dispatcher import slots
+from pytriton.dispatcher.config import DaemonConfig
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -27,6 +28,26 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
     _check_name(spec.name)
     _check_instances(spec)
     _check_payloads(spec, payloads)
+
+
+def check_cache(spec: messages.ModelSpec, config: DaemonConfig) -> None:
+    """Refuse what a client wants cached where there is no cache: tritonserver would only log that it is not.
+
+    Raises:
+        RemoteFailure: the model has the response cache switched on, and the daemon has none.
+    """
+    cached = spec.config.get("response_cache", {}).get("enable", False)
+    if (
+        cached
+        and not config.response_cache_size
+        and "cache-config" not in config.tritonserver_options
+    ):
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"model {spec.name} has response_cache=True, and this daemon has no response cache: start it with "
+            "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
+            "it out",
+        )
 
 
 def _check_name(name: str) -> None:

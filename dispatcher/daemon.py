@@ -221,6 +221,11 @@ class Daemon:
 
     # ── what handlers use ────────────────────────────────────────────────────────────────────────
 
+    @property
+    def config(self) -> DaemonConfig:
+        """The settings as they are now."""
+        return self._config
+
     def request_stop(self, why: str) -> None:
         """Begin to stop in order."""
         _log.info("daemon stops", why=why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pytriton.declaration import declaration_of
+from pytriton.decorators.checking import misfit
 from pytriton.environments import with_requirements
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
@@ -141,6 +143,14 @@ def plan(
     document = to_triton_config(name, inputs, outputs, config, options.model_version)
     hosted = options.isolation == "thread"
     python = _interpreter(options)
+    for target in [] if options.factory else targets:
+        why = (
+            None
+            if inspect.isclass(target)
+            else misfit(target, [one["name"] for one in document["input"]])
+        )
+        if why is not None:
+            raise PyTritonValidationError(f"Model {name!r}: {why}")
     world = (
         messages.World(sys.executable or "", cwd=os.getcwd())
         if hosted

@@ -10,6 +10,7 @@ from typing import Any
 
 import cloudpickle
 
+from pytriton.decorators.checking import misfit
 from pytriton.ipc import messages
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
@@ -47,6 +48,9 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
             f"model {spec.name}: what was registered gave {with_article(type(loaded).__name__)}, which is not "
             "callable"
         )
+    why = misfit(loaded, [one["name"] for one in spec.config.get("input", ())])
+    if why is not None:
+        raise LoadError(f"model {spec.name}: {why}")
     return loaded  # type: ignore[no-any-return]
 
 

@@ -120,9 +120,15 @@ def get_inference_request_batch_size(inference_request: Mapping[str, Any]) -> in
 
 
 class _Batch(Adapter):
+    names_inputs = True
+
     def __init__(self, parameters: bool, requests: bool) -> None:
         self.parameters = parameters
         self.requests = requests
+
+    def handed_over(self) -> set[str]:
+        said = {"parameters": self.parameters, "requests": self.requests}
+        return {name for name, wanted in said.items() if wanted}
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         requests, owner = args[-1], args[:-1]
@@ -139,9 +145,15 @@ class _Batch(Adapter):
 
 
 class _Sample(Adapter):
+    names_inputs = True
+
     def __init__(self, parameters: bool, request: bool) -> None:
         self.parameters = parameters
         self.request = request
+
+    def handed_over(self) -> set[str]:
+        said = {"parameters": self.parameters, "request": self.request}
+        return {name for name, wanted in said.items() if wanted}
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         request, owner = args[-1][0], args[:-1]

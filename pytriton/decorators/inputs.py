@@ -216,6 +216,9 @@ class _FirstValue(Adapter):
 
 
 class _HandOverContext(Adapter):
+    def handed_over(self) -> set[str]:
+        return {"triton_context"}
+
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         context = get_triton_context(wrapped, args[0] if args else None)
         return [(args, {**kwargs, TRITON_CONTEXT_FIELD_NAME: context})], only

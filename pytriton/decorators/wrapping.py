@@ -75,6 +75,13 @@ class Adapter:
         """
         raise NotImplementedError
 
+    #: Whether it hands over inputs by name instead of requests.
+    names_inputs = False
+
+    def handed_over(self) -> set[str]:
+        """Return the names of keyword arguments that it adds."""
+        return set()
+
 
 class Decorator:
     """A decorator with its settings made; an object, so that one kept in a variable pickles."""
@@ -84,6 +91,13 @@ class Decorator:
 
     def __call__(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         return decorate(wrapped, self._adapter)
+
+
+def adapter_of(wrapper: Any) -> Adapter:
+    """Return the adapter of one of the wrappers below."""
+    cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__))
+    adapter: Adapter = cells["adapter"].cell_contents
+    return adapter
 
 
 def only(results: list[Any]) -> Any:

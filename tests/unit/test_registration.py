@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from pytriton.declaration import declare
+from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.registration import count_instances, default_model_name, device_list, prepare
+from pytriton.worker.callables import LoadError, made
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(-1,))
@@ -112,6 +115,76 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         r"cannot be given devices=\[0\]",
     ),
 }
+
+
+def _load() -> Any:
+    return double
+
+
+def _plain(x: Any, y: Any) -> Any:
+    return x, y
+
+
+@batch
+def _named(a: Any, b: Any) -> Any:
+    return a, b
+
+
+@batch(parameters=True)
+@triton_context
+def _more(x: Any, parameters: Any, triton_context: Any) -> Any:
+    return x, parameters, triton_context
+
+
+class _Named:
+    @batch
+    def __call__(self, x: Any) -> Any:
+        return x
+
+    @sample
+    def other(self, z: Any) -> Any:
+        return z
+
+
+MISTAKES.update(
+    {
+        "a forgotten factory": (
+            {"infer_fn": _load},
+            r"_load\(\).*makes the callable.*factory=True",
+        ),
+        "no decorator": (
+            {"infer_fn": _plain},
+            r"_plain\(x.*list of requests.*decorate it with @batch",
+        ),
+        "names of no input": (
+            {"infer_fn": _named},
+            r"_named\(a.*inputs by name \(x\).*named as inputs",
+        ),
+        "of a method": ({"infer_fn": _Named().other}, r"other\(self, z.*inputs by name \(x\)"),
+        "one of several": ({"infer_fn": [double, _named]}, "inputs by name"),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        _more, _Named(), _Named().__call__, batch(lambda **inputs: inputs), batch(lambda x, y=1: x), print,
+        functools.partial(_plain, 1), lambda *requests: requests,
+    ],
+)  # fmt: skip
+def test_what_can_be_called_is_taken(fine: Any) -> None:
+    ready(fine, model_name="m", isolation="thread")
+
+
+def test_a_factory_is_not_called_with_requests() -> None:
+    ready(_load, factory=True)
+
+
+def test_what_a_factory_makes_is_checked_in_the_worker() -> None:
+    message, _ = ready(lambda: _named, model_name="m", factory=True)
+    with pytest.raises(LoadError, match=r"model m: _named.*inputs by name"):
+        made(lambda: _named, message.spec)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -1,0 +1,72 @@
+"""Whether a callable can be called with what a model gives it, as far as its signature tells."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytriton.decorators import wrapping
+
+__all__ = ["misfit"]
+
+
+def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
+    """Return what is wrong with a callable for a model with these inputs, and what to do; None: nothing is seen.
+
+    Only our own decorators are looked through: another one may call what it decorates as it likes.
+    """
+    function, owner = _function_of(infer)
+    by_name, given = False, set(inputs)
+    while _is_ours(function):
+        adapter = wrapping.adapter_of(function)
+        by_name = by_name or adapter.names_inputs
+        given |= adapter.handed_over()
+        function = function.__wrapped__
+        if not inspect.isroutine(function):
+            return None
+    name = getattr(infer, "__name__", type(infer).__name__)
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of a builtin, say
+        return None
+    if by_name:
+        why = _cannot(signature, (None,) * owner, given)
+        if why is None:
+            return None
+        return (
+            f"{name}{signature} cannot be called with the model's inputs by name ({', '.join(sorted(given))}): {why}. "
+            "Parameters have to be named as inputs are, or be **inputs."
+        )
+    why = _cannot(signature, (None,) * (owner + 1), ())
+    if why is None:
+        return None
+    way = "decorate it with @batch, which hands over inputs by name"
+    if _cannot(signature, (None,) * owner, ()) is None:
+        way = "if it makes the callable, register it with factory=True"
+    return f"{name}{signature} cannot be called with a list of requests: {why}; {way}."
+
+
+def _function_of(infer: Any) -> tuple[Any, int]:
+    """Return what is called, and how many arguments come before the first: the object of a method."""
+    if inspect.ismethod(infer):
+        return infer.__func__, 1
+    if isinstance(infer, functools.partial) or inspect.isroutine(infer) or inspect.isclass(infer):
+        return infer, 0
+    call = inspect.getattr_static(type(infer), "__call__", None)
+    return (call, 1) if inspect.isfunction(call) else (infer, 0)
+
+
+def _is_ours(function: Any) -> bool:
+    return inspect.isfunction(function) and function.__globals__ is vars(wrapping)
+
+
+def _cannot(
+    signature: inspect.Signature, args: tuple[Any, ...], names: Iterable[str]
+) -> str | None:
+    try:
+        signature.bind(*args, **dict.fromkeys(names))
+    except TypeError as error:
+        return str(error)
+    return None
