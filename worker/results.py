@@ -119,7 +119,12 @@ class ResultWriter:
             if requested and output.name not in requested:
                 continue
             whole = results.whole(output.name)
-            if whole is None or whole.dtype is not output.dtype or output.datatype == "BYTES":
+            if (
+                whole is None
+                or whole.ndim != len(output.dims) + 1
+                or whole.dtype is not output.dtype
+                or output.datatype == "BYTES"
+            ):
                 return None
             if [len(result[output.name]) for result in results] != rows:
                 return None
@@ -168,6 +173,8 @@ class ResultWriter:
             value = self._array(output, value)
         if self._batching:
             self._check_batch_axis(output, value, request)
+        if value.ndim != len(output.dims) + self._batching:
+            self._refuse_rank(output, value)
         if self._strict:
             self._check_shape(output, value)
         if output.datatype == "BYTES":
@@ -239,6 +246,17 @@ class ResultWriter:
                 f"has {array.shape[0]} rows along the batch axis (shape {array.shape}) "
                 f"for a request of {request.inputs[0].shape[0]}",
             )
+
+    def _refuse_rank(self, output: Output, array: Array) -> None:
+        """Its metadata would tell clients of another number of axes than answers have."""
+        if self._strict:
+            self._check_shape(output, array)
+        shape = array.shape[1:] if self._batching else array.shape
+        batch = " without the batch axis" if self._batching else ""
+        raise self._error(
+            output,
+            f"has {len(shape)} axes{batch} (shape {shape}), and {len(output.dims)} are declared: {output.dims}",
+        )
 
     def _check_shape(self, output: Output, array: Array) -> None:
         shape = array.shape[1:] if self._batching else array.shape

@@ -409,9 +409,9 @@ def test_strict_checks_the_shape(lanes: Lanes, datatype: str, shape: tuple[int, 
     assert f"{shape[1:]}. Expected: (-1, 3)" in text
 
 
-def test_without_strict_the_shape_is_not_checked(lanes: Lanes) -> None:
-    got = respond(lanes, np.ones((1, 2, 2), np.float32), writer(output("y", "FP32", (3,))))
-    assert got.shape == (1, 2, 2)
+def test_without_strict_the_sizes_of_a_shape_are_not_checked(lanes: Lanes) -> None:
+    got = respond(lanes, np.ones((1, 2), np.float32), writer(output("y", "FP32", (3,))))
+    assert got.shape == (1, 2)
 
 
 # ── slices of one array ──────────────────────────────────────────────────────────────────────────
@@ -435,3 +435,18 @@ def test_slices_are_written_as_each_by_itself(
         assert {name: array.tolist() for name, array in one.items()} == {
             name: array.tolist() for name, array in other.items()
         }
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("batching", "dims", "shape"),
+    [(True, (-1,), (2,)), (True, (-1,), (2, 3, 4)), (False, (-1, -1), (2,)), (False, (1,), ())],
+)
+def test_an_output_of_another_rank_than_declared_is_refused(
+    lanes: Lanes, strict: bool, batching: bool, dims: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """Its metadata would tell clients something else."""
+    request = RequestRef([TensorRef("x", "FP32", [2, 1], 0, 0, 8)], "", [])
+    checks = writer(output("y", dims=dims), batching=batching, strict=strict)
+    with pytest.raises(ResultError, match=r"`y` of model `digits` has "):
+        checks.write([{"y": np.ones(shape, np.float32)}], [request], lanes[0])
