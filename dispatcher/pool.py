@@ -264,10 +264,11 @@ class Pool:
             for _ in range(self._routes.lanes_of(worker.name)):
                 await worker.withdraw_lane()
 
-    async def changed(self) -> None:
-        """Wait until a worker came or went, or `wake` was called."""
-        async with self._changed:
-            await self._changed.wait()
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until a worker came or went, or `wake` was called, at most `timeout_s` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Wait until a condition about the workers holds, at most `timeout_s` seconds."""

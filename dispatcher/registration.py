@@ -40,6 +40,8 @@ _log = structlog.get_logger(__name__)
 _LOAD_ATTEMPTS = 3
 #: What a worker gets to end in, even when the grace period is over.
 _WORKER_END_S = 1.0
+#: What tritonserver did not take is loaded again after so long, or when a worker came or went.
+_LOAD_AGAIN_S = 5.0
 #: A request that waits in Triton, with nothing in front of it, is with a worker within this time.
 _REST_S = 1.0
 
@@ -78,6 +80,7 @@ class Registration:
         self._loads = 0  #: how often Triton was told to load or unload it
         self._models: Path | None = None  #: Triton's repository, once it has the model
         self._server_lost = False  #: tritonserver has ended and does not have the model yet
+        self._unserved = False  #: tritonserver did not take a model that workers can serve
         self._tasks: list[asyncio.Task[None]] = []
         self.refused = False  #: tritonserver could not load it when it was registered
 
@@ -192,7 +195,7 @@ class Registration:
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
         """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
         if self.ready and not loaded:
-            await self._load(server)
+            self._unserved = not await self._load(server)
         self._server_lost = False
         await self.pool.wake()
 
@@ -319,25 +322,30 @@ class Registration:
     async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
         """Keep the model in Triton while workers can serve it, and out of it while none can."""
         while True:
-            await self.pool.until(lambda: not self.pool.can_serve)
-            await self.pool.until(
-                lambda: self.pool.can_serve or self.pool.is_hopeless, timeout_s=unready_after_s
-            )
-            if self.pool.can_serve:
-                continue
+            await self.pool.until(lambda: self._unserved or not self.pool.can_serve)
+            if not self._unserved:
+                await self.pool.until(
+                    lambda: self.pool.can_serve or self.pool.is_hopeless, timeout_s=unready_after_s
+                )
+                if self.pool.can_serve:
+                    continue
             if self.unloaded:  # its clients know; until one loads it
+                self._unserved = False
                 await self.pool.until(lambda: self.pool.can_serve or not self.unloaded)
                 continue
             self._machine.change(ModelState.UNREADY)
-            why = self.pool.problems()
-            _log.error("model is not ready: it has no worker", model=self.spec.name, why=why)
-            await self._in_triton(lambda: server.unload(self.spec.name))
-            loaded = False
-            while not loaded:
+            if self._unserved:
+                await self.pool.changed(_LOAD_AGAIN_S)
+            else:
+                why = self.pool.problems()
+                _log.error("model is not ready: it has no worker", model=self.spec.name, why=why)
+                await self._in_triton(lambda: server.unload(self.spec.name))
+            self._unserved = True
+            while self._unserved:
                 await self.pool.until(lambda: server.ready and self.pool.can_serve)
-                loaded = await self._load(server)
-                if not loaded:
-                    await self.pool.changed()
+                self._unserved = not await self._load(server)
+                if self._unserved:
+                    await self.pool.changed(_LOAD_AGAIN_S)
             self._machine.change(ModelState.READY)
             _log.info("model is ready again", model=self.spec.name)
             await self.pool.wake()
@@ -349,7 +357,8 @@ class Registration:
             self._mended += 1
             former = self.proxies.names()
             if self.ready and server.ready:  # else it is loaded anew in any case
-                await self._load(server)
+                self._unserved = not await self._load(server)
+                await self.pool.wake()
                 # Of the former ones, those that live on end when they have answered their batches;
                 # but next to a dead one, tritonserver (2.51) never gets so far as to tell them.
                 await self._until_gone(former, grace_s)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_worker import SPEC, FakeWorker
 
 from pytriton.dispatcher.keeper import Keeper
 from pytriton.dispatcher.pool import Pool
@@ -16,43 +16,9 @@ from pytriton.dispatcher.restarts import CRASH_LOOP, RestartPolicy
 from pytriton.dispatcher.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.gauge import Gauge
 
-SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
 #: Longer than any test: a pause that nobody sits out.
 NEVER_S = 1000.0
-
-
-class FakeWorker(Worker):
-    """A worker without a process: it ends when told to."""
-
-    def __init__(self, number: int) -> None:
-        gauge, fd = Gauge.create()
-        self.own = Gauge(fd)
-        super().__init__(
-            f"w{number}", number, SPEC, 0, lane_path=Path("/nonexistent/lane"), gauge=gauge,
-            exited=asyncio.get_running_loop().create_future(),
-        )  # fmt: skip
-        self.greeted.set_result(None)
-
-    def end(self, *, in_batch: bool = False) -> None:
-        if in_batch:
-            self.own.begin(1)
-        self.exited.set_result(1)
-
-    def describe_end(self) -> str:
-        return f"worker {self.name} exited"
-
-    def end_record(self) -> messages.WorkerEnd:
-        assert self._done is not None
-        return messages.WorkerEnd(
-            time.time(), self.name, self.pid, self.describe_end(), batches=self._done.answered,
-            in_batch=self._done.begun > self._done.answered,
-        )  # fmt: skip
-
-    async def stop(self, grace_s: float) -> None:
-        if self.alive:
-            self.exited.set_result(0)
 
 
 class Instance:
