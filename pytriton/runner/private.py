@@ -21,6 +21,8 @@ _SETTINGS = {
     "metrics_port": 0,
     "log_format": "json",
     "grace_period_s": 30.0,
+    # Whoever starts it waits until its models are loaded, and asks each that could not be.
+    "ready_when": "up",
 }
 #: A daemon tells of its repository only who asks.
 _LOOK_S = 0.05
