@@ -67,10 +67,10 @@ class _Poll:
         self._real = real
         self.waits = threading.Event()
 
-    def poll(self) -> Any:
+    def poll(self, *limits: float) -> Any:
         self.waits.set()
         try:
-            return self._real.poll()
+            return self._real.poll(*limits)
         finally:
             self.waits.clear()
 
