@@ -46,6 +46,9 @@ class Callable:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
+    def holds_much(self, lane: Lane) -> bool:
+        return False
+
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         if not self.merges:
             return []
