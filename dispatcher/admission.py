@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytriton import gpus
 from pytriton.dispatcher import slots
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.ipc import messages
@@ -48,6 +49,21 @@ def check_cache(spec: messages.ModelSpec, config: DaemonConfig) -> None:
             "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
             "it out",
         )
+
+
+def check_devices(spec: messages.ModelSpec) -> None:
+    """Refuse GPUs that are not there: CUDA in a worker would only find none, and serve from the CPU or fail late.
+
+    Raises:
+        RemoteFailure: a device is no GPU of this machine, as far as its files tell.
+    """
+    for device in filter(None, spec.devices):
+        why = gpus.missing(device)
+        if why is not None:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f'model {spec.name}: devices names GPU {why}; leave devices out, or say "cpu"',
+            )
 
 
 def _check_name(name: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from pytriton.dispatcher.admission import check_cache
+from pytriton.dispatcher.admission import check_cache, check_devices
 from pytriton.dispatcher.control import Peer
 from pytriton.dispatcher.hosted_worker import HostedWorker
 from pytriton.dispatcher.logs import tail
@@ -34,6 +34,7 @@ async def register(
     """Serve a model, reporting progress."""
     _check_protocol(message.protocol, "the client")
     check_cache(message.spec, daemon.config)
+    check_devices(message.spec)
     hosted = message.spec.isolation == "thread"
     registrant = Registrant(peer, message.spec.name) if hosted else None
     try:

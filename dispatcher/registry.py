@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher import repository
-from pytriton.dispatcher.admission import check
+from pytriton.dispatcher.admission import check, check_devices
 from pytriton.dispatcher.config import DaemonConfig
 from pytriton.dispatcher.kept_models import KeptModels, finish
 from pytriton.dispatcher.logs import close_model_log
@@ -197,12 +197,14 @@ class Registry:
                 ErrorKind.INVALID,
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
             )
+        check_devices(previous.spec)
         return await self._register(previous, former, report)
 
     async def restore(self) -> None:
         """Register again what is kept, in order."""
 
         async def register(entry: Entry) -> None:
+            check_devices(entry.spec)
             await self._register(entry, None, _report_to_nobody, kept=True)
 
         await self.restoring.run(register)

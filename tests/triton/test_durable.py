@@ -12,12 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from support.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.under_load import under_load
 
+from pytriton import gpus
+from pytriton.dispatcher import store
 from pytriton.exceptions import ModelExistsError, RegistrationError
 from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, Tensor
@@ -210,6 +213,33 @@ def test_what_cannot_be_restored_is_told_and_harms_nothing(tmp_path: Path) -> No
         register(daemon, 7, "homeless")  # needs no replace=True: nothing is served
         assert answer(daemon, "homeless") == 8
         assert states(daemon) == {"sound": "ready", "homeless": "ready"}
+
+
+@pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
+def test_a_model_whose_gpu_has_gone(tmp_path: Path) -> None:
+    """It is told, waits for the next start, and the daemon serves the others."""
+    state = tmp_path / "state"
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        register(daemon, 1, "pinned", devices=["cpu"])
+        register(daemon, 2, "sound")
+
+    def move(device: str) -> None:
+        file = state / "models" / "pinned.registration"
+        entry = store.decode(file.read_bytes())
+        spec = msgspec.structs.replace(entry.spec, devices=[device])
+        file.write_bytes(store.encode(msgspec.structs.replace(entry, spec=spec)))
+
+    move("999")  # as on a machine that had so many
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        _settled(daemon)
+        assert states(daemon) == {"pinned": "failed", "sound": "ready"}
+        error = daemon.client.model("pinned").info().error
+        assert error is not None
+        assert "model pinned: devices names GPU 999: this machine has" in error
+    move("")
+    with RunningDaemon.start(state_dir=str(state)) as daemon:
+        _settled(daemon)
+        assert answer(daemon, "pinned") == 2
 
 
 def test_a_daemon_that_keeps_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from support.environments import find_interpreter, make_environment
 from support.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
 
+from pytriton import gpus
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
@@ -129,7 +131,7 @@ def _surroundings(requests: object) -> list[dict[str, Array]]:
 
 
 def test_a_worker_lives_in_the_world_it_is_given(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """env=, cwd=, sys_path= and devices= reach the worker, each instance its own device."""
+    """env=, cwd=, sys_path= and devices= reach the worker; devices= is stronger than a variable."""
     code, folder = tmp_path / "code", tmp_path / "folder"
     code.mkdir()
     folder.mkdir()
@@ -140,26 +142,41 @@ def test_a_worker_lives_in_the_world_it_is_given(daemon: RunningDaemon, tmp_path
         X,
         TEXT,
         ModelConfig(batching=False),
-        env={"CHOSEN": "yes"},
+        env={"CHOSEN": "yes", "CUDA_VISIBLE_DEVICES": "5"},
         cwd=folder,
         sys_path=[code],
-        devices=[3],
+        devices=["cpu"],
         progress=False,
     )
     connection = Inference("http", daemon.http)
     text = connection.infer("world", {"x": np.ones(1, np.float32)})["text"][0]
     connection.close()
-    assert json.loads(text) == [str(folder), "yes", "3", "found"]
-    assert [instance.device for instance in model.instances] == ["3"]
+    assert json.loads(text) == [str(folder), "yes", "", "found"]
+    assert [instance.device for instance in model.instances] == [""]
     model.unregister()
 
 
 def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
-    """A GPU's number, several numbers, and none at all."""
+    """No GPU, and whatever the worker finds; tests/unit/dispatcher/test_devices.py has GPUs."""
     model = daemon.client.register(
-        json.dumps, "pinned", X, X, devices=[0, (1, 2), "cpu"], progress=False
+        json.dumps, "pinned", X, X, devices=["cpu", None, "cpu"], progress=False
     )
-    assert [instance.device for instance in model.instances] == ["0", "1,2", ""]
+    assert [instance.device for instance in model.instances] == ["", None, ""]
+    model.unregister()
+
+
+@pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
+def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
+    """No worker is started for it, and the model that was to be replaced serves on."""
+    model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
+    said = "model pinned: devices names GPU 999: this machine has .* leave devices out, or say"
+    wrong: list[list[Any]] = [[999], ["cpu", (999, 1000)]]
+    for devices in wrong:
+        with pytest.raises(RegistrationError, match=said):
+            daemon.client.register(
+                json.dumps, "pinned", X, X, devices=devices, replace=True, progress=False
+            )
+    assert model.info().state == "ready"
     model.unregister()
 
 

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {
         "pytriton._clash",
         "pytriton.formats",
+        "pytriton.gpus",
         "pytriton.ipc",
         "pytriton.model_config",
     },

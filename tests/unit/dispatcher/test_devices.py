@@ -1,0 +1,41 @@
+"""What becomes of `devices`: refused when a GPU is not there, else each instance's own variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.fake_worker import SPEC
+
+from pytriton import gpus
+from pytriton.dispatcher import worker_process
+from pytriton.dispatcher.admission import check_devices
+from pytriton.ipc.errors import RemoteFailure
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("_DRIVER", "_SLICES"):
+        monkeypatch.setattr(gpus, variable, tmp_path / "none")
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
+    (tmp_path / "nvidia0").touch()
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_registration_is_refused_for_a_gpu_that_is_not_there() -> None:
+    check_devices(msgspec.structs.replace(SPEC, instances=4, devices=["0", "", None, "0"]))
+    with pytest.raises(RemoteFailure) as caught:
+        check_devices(msgspec.structs.replace(SPEC, instances=2, devices=["", "0,3"]))
+    assert caught.value.text == (
+        'model m: devices names GPU 3: this machine has GPU 0 alone; leave devices out, or say "cpu"'
+    )
+
+
+def test_each_instance_has_its_own_and_spares_go_round() -> None:
+    world = msgspec.structs.replace(SPEC.world, env={"CUDA_VISIBLE_DEVICES": "7"})
+    devices = ["0", "1,2", "", None]
+    spec = msgspec.structs.replace(SPEC, world=world, instances=4, spares=1, devices=devices)
+    environments = [worker_process._environment(spec, instance, None) for instance in range(5)]
+    seen = [env["CUDA_VISIBLE_DEVICES"] for env in environments]
+    assert seen == ["0", "1,2", "", "7", "0"]
