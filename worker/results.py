@@ -31,6 +31,8 @@ _KINDS = (
     ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
     "(dtype.kind: biufOSU)"
 )
+#: A factory whose parameters all have defaults can be called with requests, and so is found out late.
+_FACTORY = " If it makes the callable, register it with factory=True."
 
 
 class ResultError(Exception):
@@ -78,7 +80,7 @@ class ResultWriter:
         if type(results) is not list and not _is_list(results):
             raise ResultError(
                 f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
-                f"numpy arrays. Got {shown(results)}."
+                f"numpy arrays. Got {shown(results)}.{_FACTORY if callable(results) else ''}"
             )
         if len(results) != count:
             raise ResultError(

@@ -6,7 +6,7 @@ them, and about `_BYTES`. Then a generator is not asked for the next one: it wai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytriton.ipc.lane import Lane, LaneError, LaneSilent
@@ -168,5 +168,11 @@ class Stream:
 
 
 def parts_of(produced: Any) -> Any:
-    """Return what to iterate over for what a synchronous callable returned: a list is one part."""
-    return iter([produced]) if isinstance(produced, Sequence) else produced
+    """Return what to iterate over for what a synchronous callable returned: a list is one part.
+
+    So is a callable, which a forgotten factory makes: the part's check says so.
+    """
+    is_part = isinstance(produced, Sequence) or (
+        callable(produced) and not isinstance(produced, Iterable)
+    )
+    return iter([produced]) if is_part else produced

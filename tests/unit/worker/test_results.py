@@ -137,6 +137,15 @@ def test_result_that_is_no_list(lanes: Lanes, results: Any) -> None:
     text = refusal(lanes, results, writer())
     assert "must be list of response dicts with numpy arrays" in text
     assert f"Got {type(results).__name__}" in text
+    assert "factory" not in text
+
+
+def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lanes) -> None:
+    def make(scale: float = 2.0) -> Any:
+        return lambda requests: [{"y": request["x"] * scale} for request in requests]
+
+    text = refusal(lanes, make([request()]), writer())  # type: ignore[arg-type]
+    assert text.endswith("If it makes the callable, register it with factory=True.")
 
 
 @pytest.mark.parametrize(

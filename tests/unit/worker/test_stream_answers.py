@@ -143,3 +143,5 @@ def test_a_batch_that_comes_where_credit_is_waited_for_has_no_room(
 def test_what_a_callable_returned_is_one_part_or_many() -> None:
     assert list(parts_of([{"y": 1}])) == [[{"y": 1}]]
     assert list(parts_of(iter([[1], [2]]))) == [[1], [2]]
+    forgotten = print  # what a factory makes, instead of parts
+    assert list(parts_of(forgotten)) == [forgotten]
