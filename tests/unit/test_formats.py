@@ -110,7 +110,7 @@ def test_scikit_learn_has_outputs_by_its_methods(tmp_path: Path) -> None:
     scores = load("scikit-learn", path, named).infer({"a": images[:, :30], "b": images[:, 30:]})
     assert np.array_equal(scores["scores"], answer["predict_proba"])
     named["parameters"] = {"method": {"string_value": "transform"}}
-    with pytest.raises(FormatError, match=r"what transform\(\) returns, but a MLPClassifier"):
+    with pytest.raises(FormatError, match=r"what transform\(\) returns, but an MLPClassifier"):
         load("scikit-learn", path, named)
 
 
