@@ -14,12 +14,12 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location(
-    "native_build", HERE / "dispatcher" / "native_build.py"
+    "proxy_compiler", HERE / "dispatcher" / "install" / "proxy_compiler.py"
 )
 assert _spec is not None
 assert _spec.loader is not None
-native_build = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(native_build)
+proxy_compiler = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(proxy_compiler)
 
 
 class BuildWithNativeProxy(build_py):
@@ -31,8 +31,8 @@ class BuildWithNativeProxy(build_py):
             return
         folder = Path(self.build_lib, "pytriton", "proxy_backend", "native")
         try:
-            native_build.compile_library(folder, folder / native_build.LIBRARY)
-        except native_build.BuildError as error:
+            proxy_compiler.compile_library(folder, folder / proxy_compiler.LIBRARY)
+        except proxy_compiler.BuildError as error:
             self.warn(f"the wheel goes without the compiled proxy: {error}")
 
 
@@ -48,7 +48,7 @@ class PlatformDistribution(Distribution):
     """Packages with a library among them."""
 
     def has_ext_modules(self) -> bool:
-        return native_build.compiler() is not None
+        return proxy_compiler.compiler() is not None
 
 
 setup(

@@ -15,10 +15,10 @@ import signal
 import sys
 from pathlib import Path
 
-from pytriton.dispatcher import last_end
-from pytriton.dispatcher.config import ConfigError, DaemonConfig
-from pytriton.dispatcher.owner import Owner, OwnerError, owner_of
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.owner import Owner, OwnerError, owner_of
 from pytriton.dispatcher.run import run
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 
 
@@ -51,7 +51,7 @@ def _run(config: DaemonConfig, owner: Owner, report: int | None) -> int:
     """Run a daemon that lives for somebody."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner)
-        end = last_end.read(config.rundir)
+        end = last_exit.read(config.rundir)
     except KeyboardInterrupt:  # before there was a loop to stop
         owner.end_all()
     finally:

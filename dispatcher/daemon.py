@@ -26,34 +26,42 @@ import psutil
 import structlog
 import zmq
 
-from pytriton.dispatcher import advisories, handlers, last_end, logs, slots, tracing
-from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.control import ControlServer, Peer
-from pytriton.dispatcher.hosted_worker import HostedWorker
-from pytriton.dispatcher.index_watch import IndexWatch
-from pytriton.dispatcher.keys import KeyStoreError, key_store
-from pytriton.dispatcher.library import lay_out_library
-from pytriton.dispatcher.model_control import ModelControl
-from pytriton.dispatcher.notify import Notifier, State
-from pytriton.dispatcher.owner import Owner
-from pytriton.dispatcher.ports import PortError
-from pytriton.dispatcher.preloading import GATE
-from pytriton.dispatcher.python_on_demand import PythonOnDemand
+from pytriton.dispatcher import handlers
+from pytriton.dispatcher.base import last_exit, logs
+from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.owner import Owner
+from pytriton.dispatcher.base.ports import PortError
+from pytriton.dispatcher.base.systemd import Notifier, State
+from pytriton.dispatcher.base.worker_library import lay_out_library
+from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
+from pytriton.dispatcher.control.control_socket import ControlServer, Peer
+from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.state_dir import Store
+from pytriton.dispatcher.models.temporary_models import Tenants
 from pytriton.dispatcher.readiness import Readiness
-from pytriton.dispatcher.registration import Registration
-from pytriton.dispatcher.registry import Registry
-from pytriton.dispatcher.reload import reread
-from pytriton.dispatcher.repository_models import RepositoryModels
-from pytriton.dispatcher.server_runtime import ServerRuntime, lay_out_backends
-from pytriton.dispatcher.server_start import start_server
-from pytriton.dispatcher.server_watch import ServerWatch
-from pytriton.dispatcher.store import Store
-from pytriton.dispatcher.tenants import Tenants
-from pytriton.dispatcher.tritonserver import SHM, ServerStartError, TritonServer, new_shm_prefix
-from pytriton.dispatcher.undertaker import Undertaker
-from pytriton.dispatcher.waiting import Waiting
-from pytriton.dispatcher.worker import Worker
-from pytriton.dispatcher.worker_process import WorkerPlace, WorkerProcess
+from pytriton.dispatcher.repositories.index_watch import IndexWatch
+from pytriton.dispatcher.repositories.model_control import ModelControl
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.settings import advisories, trace_settings
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.reload import reread
+from pytriton.dispatcher.triton.first_start import start_server
+from pytriton.dispatcher.triton.preloading import GATE
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.tritonserver import (
+    SHM,
+    ServerStartError,
+    TritonServer,
+    new_shm_prefix,
+)
+from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.call_deadlocks import Waiting
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
@@ -91,7 +99,7 @@ class Daemon:
             on_line=self._log_server_line,
         )
         #: Whether tritonserver traces requests with OpenTelemetry.
-        self.tracing = tracing.uses_opentelemetry(config)
+        self.tracing = trace_settings.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self.waiting = Waiting()
         self.tenants = Tenants(self.registry.end)
@@ -171,7 +179,7 @@ class Daemon:
         await self._control.close()
         telling.cancel()
         self._undertaker.close()
-        last_end.write(self.rundir, self._exit_code, self._why_stopped)
+        last_exit.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -246,7 +254,7 @@ class Daemon:
             return
         self._server.kill()
         self.rundir.access_token_file.unlink(missing_ok=True)
-        last_end.write(
+        last_exit.write(
             self.rundir, ExitCode.INTERRUPTED, f"its owner, process {owner.pid}, has ended"
         )
         owner.end_all()
@@ -373,7 +381,7 @@ class Daemon:
             _log.warning("told to stop again: ending at once", signal=name)
             self._server.kill()
             self.rundir.access_token_file.unlink(missing_ok=True)
-            last_end.write(self.rundir, ExitCode.INTERRUPTED, "told to stop twice")
+            last_exit.write(self.rundir, ExitCode.INTERRUPTED, "told to stop twice")
             os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
         self.request_stop(name)
 
@@ -430,7 +438,7 @@ class Daemon:
                 registrant=registration.registrant,
                 lane_path=lane_path,
             )
-        spec, instance = slots.taken_by(registration.spec, instance)
+        spec, instance = numbering.taken_by(registration.spec, instance)
         logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
 
         def on_line(pid: int, line: bytes) -> None:
@@ -444,7 +452,9 @@ class Daemon:
                 self.rundir.control_endpoint,
                 self._library,
                 self._undertaker,
-                tracing.worker_environment(self._config, os.environ) if self.tracing else None,
+                trace_settings.worker_environment(self._config, os.environ)
+                if self.tracing
+                else None,
             ),
             lane_path=lane_path,
             on_line=on_line,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from pytriton.dispatcher.admission import check_cache, check_devices
-from pytriton.dispatcher.control import Peer
-from pytriton.dispatcher.hosted_worker import HostedWorker
-from pytriton.dispatcher.logs import tail
-from pytriton.dispatcher.registrant import Registrant
+from pytriton.dispatcher.base.logs import tail
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.models.admission import check_cache, check_devices
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

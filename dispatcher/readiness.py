@@ -4,7 +4,7 @@
                  ▲                                                                            │
                  └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
 
-What "served" takes, the setting `ready_when` says. Vertex AI's frontend needs another start, see placeholder.py.
+What "served" takes, the setting `ready_when` says. Vertex AI's frontend needs another start, see vertex_stand_in.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import structlog
 
-from pytriton.dispatcher import placeholder
-from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.registry import Registry
-from pytriton.dispatcher.repository_models import RepositoryModels
-from pytriton.dispatcher.server_watch import ServerWatch
-from pytriton.dispatcher.tritonserver import TritonServer
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import vertex_stand_in
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class Readiness:
         announce: Callable[[], None],
     ) -> None:
         self._when = config.ready_when
-        self._vertex = placeholder.wanted(config.tritonserver_options)
+        self._vertex = vertex_stand_in.wanted(config.tritonserver_options)
         self._server = server
         self._registry = registry
         self._repository = repository

@@ -16,18 +16,19 @@ from typing import IO
 
 import structlog
 
-from pytriton.dispatcher import access, last_end, logs
-from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.base import last_exit, logs
+from pytriton.dispatcher.base.owner import Owner
+from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.daemon import Daemon, OnReady
-from pytriton.dispatcher.notify import Notifier
-from pytriton.dispatcher.owner import Owner
-from pytriton.dispatcher.server_choice import choice_of
-from pytriton.dispatcher.server_runtime import (
+from pytriton.dispatcher.install.server_choice import choice_of
+from pytriton.dispatcher.install.server_runtime import (
     ServerRuntime,
     ServerRuntimeError,
     find_or_install_server,
 )
-from pytriton.dispatcher.store import Store, StoreError
+from pytriton.dispatcher.models.state_dir import Store, StoreError
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.private_files import open_private
 from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError, share
@@ -44,11 +45,11 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
     `on_ready` is called with the status once models can be registered. The daemon stops when its owner ends.
     """
     rundir = RuntimeDir(Path(config.runtime_dir))
-    config = access.with_token(config)
+    config = admin_token.with_token(config)
     notifier = Notifier.from_environment(os.environ)
     try:
         rundir.create(config.control_group)
-        with _locked(rundir, config.control_group), access.published(config, rundir):
+        with _locked(rundir, config.control_group), admin_token.published(config, rundir):
             logs.configure(config, rundir.logs)
             with notifier.slow_start():
                 runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
@@ -62,10 +63,10 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
         _log.error("no tritonserver to run", reason=str(error))
-        last_end.write(rundir, ExitCode.NO_SERVER, str(error))
+        last_exit.write(rundir, ExitCode.NO_SERVER, str(error))
         return ExitCode.NO_SERVER
     except Exception as error:
-        last_end.write(rundir, ExitCode.FAULT, repr(error))
+        last_exit.write(rundir, ExitCode.FAULT, repr(error))
         raise
 
 

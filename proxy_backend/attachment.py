@@ -8,7 +8,7 @@ from typing import Any
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.proxy_backend.calls import Calls
 
 

@@ -24,7 +24,6 @@ from functools import partial
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import messages
-from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.calls import (
     MOVED,
     Answer,
@@ -38,7 +37,8 @@ from pytriton.ipc.calls import (
     socket_path,
 )
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
 from pytriton.proxy_backend import chains
 from pytriton.proxy_backend.exec import Executor
 from pytriton.proxy_backend.translate import Translator

@@ -31,7 +31,7 @@ from pytriton.ipc.calls import (
 )
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane_messages import RequestRef
+from pytriton.ipc.lanes.lane_messages import RequestRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
 #: So many models may wait for each other.

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes, tensors
+from pytriton.ipc import datatypes
 from pytriton.ipc.calls import (
     Answer,
     Call,
@@ -26,7 +26,8 @@ from pytriton.ipc.calls import (
     Slots,
 )
 from pytriton.ipc.errors import sendable
-from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane_messages import TensorRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused, sealed

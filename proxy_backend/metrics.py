@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc.lane_messages import TRITONS_METRICS, Metrics, MetricUpdate
+from pytriton.ipc.lanes.lane_messages import TRITONS_METRICS, Metrics, MetricUpdate
 
 _KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _CHANGES = ("increment", "set", "observe")

@@ -17,11 +17,11 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes, messages
-from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchTrace, ResponseRef
 from pytriton.ipc.parameters import (
     CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,

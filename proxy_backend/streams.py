@@ -23,10 +23,10 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import messages
-from pytriton.ipc.arena import ArenaError
 from pytriton.ipc.errors import RemoteFailure
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

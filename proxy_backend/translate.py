@@ -15,15 +15,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
-from pytriton.ipc.lane import Lane, LaneError
-from pytriton.ipc.lane_messages import (
-    RequestDetails,
-    RequestRef,
-    ResponseRef,
-    TensorRef,
-)
+from pytriton.ipc import datatypes
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
+from pytriton.ipc.lanes.lane import Lane, LaneError
+from pytriton.ipc.lanes.lane_messages import RequestDetails, RequestRef, ResponseRef, TensorRef
 from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend import stub
 from pytriton.proxy_backend.regions import Regions

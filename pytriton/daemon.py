@@ -27,7 +27,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton._clash import clashing_distribution
-from pytriton.connection import Connection
+from pytriton._control.connection import Connection
+from pytriton._control.encrypted import RemoteConnection
+from pytriton._control.registration_progress import Report, reporter
+from pytriton._model_py.python_registering import PythonRegistering
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
@@ -35,17 +38,14 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
-from pytriton.progress import Report, reporter
-from pytriton.python_registering import PythonRegistering
-from pytriton.remote import RemoteConnection
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:
-    from pytriton.hosting import Host
+    from pytriton._registering.hosting import Host
+    from pytriton._registering.registering import Device, Target
+    from pytriton._registering.surroundings import Env, StrPath
     from pytriton.limits import Limits
     from pytriton.model_config import ModelConfig, Tensor
-    from pytriton.registration import Device, Target
-    from pytriton.world import Env, StrPath
 
 __all__ = ["DaemonClient", "Model", "connect"]
 
@@ -188,7 +188,7 @@ class DaemonClient(PythonRegistering):
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
         """
-        from pytriton.registration import plan
+        from pytriton._registering.registering import plan
 
         given = {
             "instances": instances, "devices": devices, "factory": factory, "python": python,
@@ -202,7 +202,7 @@ class DaemonClient(PythonRegistering):
         planned = plan(infer_fn, model_name, inputs, outputs, config, given)
         name = planned.message.spec.name
         if planned.message.spec.isolation == "thread":
-            from pytriton import hosting
+            from pytriton._registering import hosting
 
             return Model(self, hosting.register(self._connection, planned, progress))
         payloads = planned.payloads()
@@ -319,7 +319,7 @@ class DaemonClient(PythonRegistering):
 
     def _hosts(self) -> list[Host]:
         """Return what runs in threads of this process by this client."""
-        hosting = sys.modules.get("pytriton.hosting")  # not there: nothing does
+        hosting = sys.modules.get("pytriton._registering.hosting")  # not there: nothing does
         hosts = [] if hosting is None else hosting.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.running import RunningDaemon
 
-from pytriton.dispatcher.config import ENV_OWNER
+from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(

@@ -22,11 +22,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import Batch, RequestRef, TensorRef
+from pytriton.ipc import datatypes
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Batch, RequestRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array
 from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
-from pytriton.ipc.tensors import Array
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 

@@ -22,14 +22,14 @@ import weakref
 from collections.abc import Callable
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.arena import KEPT_S, ArenaError
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
-from pytriton.worker.limits import Allowance
+from pytriton.ipc.lanes.arena import KEPT_S, ArenaError
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
+from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Model, Part, Unrecoverable
-from pytriton.worker.reports import report
+from pytriton.worker.worker_limits import Allowance
 
 
 class Loop:

@@ -11,18 +11,18 @@ from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
+from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs import read_requests
-from pytriton.worker.outputs import OutputBuffers
-from pytriton.worker.reports import report_error, told
-from pytriton.worker.required import RequiredInputs, complete, with_faults
-from pytriton.worker.results import Output, ResultWriter
-from pytriton.worker.streams import parts_of
-from pytriton.worker.tracing import spans_of
+from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
+from pytriton.worker.outputs.output_memory import OutputBuffers
+from pytriton.worker.outputs.results import Output, ResultWriter
+from pytriton.worker.streams.stream_answers import parts_of
+from pytriton.worker.tracing.batch_spans import spans_of
 
 
 class Model:

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.gauge import Gauge
-from pytriton.worker import environment, limits, tracing
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
-from pytriton.worker.calls import Caller
+from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.fault_reports import report_error, report_threads, told, traceback_of
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
-from pytriton.worker.reports import report_error, report_threads, told, traceback_of
-from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.streams.stream_loops import loop_of
+from pytriton.worker.tracing import batch_spans
 from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
@@ -58,7 +59,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
-        allowance = limits.Allowance(load.spec)
+        allowance = worker_limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker))
@@ -67,7 +68,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
                 loop.run(signal_pipe(signal.SIGTERM))
                 model.close()
             finally:
-                tracing.finish()
+                batch_spans.finish()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
@@ -75,11 +76,11 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 def _load(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
 ) -> Model:
-    limits.apply(load.spec.limits)
+    worker_limits.apply(load.spec.limits)
     _enter(load.spec.world)
     model = _load_model(load, payloads, endpoint, worker, begun)
     if load.tracing:
-        tracing.prepare()
+        batch_spans.prepare()
     warm_up(model, load.spec.warmups)
     # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
     # layers, vocabularies: tens of ms) in the middle of somebody's request.
@@ -94,7 +95,7 @@ def _load_model(
 ) -> Model:
     if load.spec.python_model is not None:
         # Here, so that other workers do without it.
-        from pytriton.worker.python_loading import load_python_model
+        from pytriton.worker.python_model.loading import load_python_model
 
         return load_python_model(
             payloads[0], load.spec, load.instance, endpoint=endpoint, worker=worker, begun=begun

@@ -16,15 +16,15 @@ from collections.abc import Callable
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.gauge import Gauge
-from pytriton.worker import tracing
+from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker.callables import Infer
-from pytriton.worker.calls import Caller
-from pytriton.worker.limits import Allowance
+from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.fault_reports import report_error, report_to, told, traceback_of
 from pytriton.worker.model import Model
-from pytriton.worker.reports import report_error, report_to, told, traceback_of
-from pytriton.worker.stream_loop import loop_of
+from pytriton.worker.streams.stream_loops import loop_of
+from pytriton.worker.tracing import batch_spans
 from pytriton.worker.warmup import warm_up
+from pytriton.worker.worker_limits import Allowance
 
 #: What the last words to the dispatcher get to leave this process in.
 _FLUSH_S = 1.0
@@ -122,7 +122,7 @@ class WorkerThread:
     def _loaded(self) -> Model:
         model = Model(self._spec, self._load(), own_process=False)
         try:
-            tracing.offer(self._spec.world.env)
+            batch_spans.offer(self._spec.world.env)
             warm_up(model, self._spec.warmups)
         except BaseException:
             model.close()

@@ -14,13 +14,13 @@ import time
 from collections.abc import Sequence
 
 from pytriton.ipc import messages
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import RequestRef, TensorRef
-from pytriton.ipc.tensors import Array
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import RequestRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.proxy.types import Request
+from pytriton.worker.fault_reports import note, told
 from pytriton.worker.model import Model
-from pytriton.worker.reports import note, told
 
 
 class WarmupError(Exception):

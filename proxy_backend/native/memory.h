@@ -1,4 +1,4 @@
-/* Shared memory: what this end writes (Arena) and what the other end has announced (Mapped). See pytriton/ipc/arena.py. */
+/* Shared memory: what this end writes (Arena) and what the other end has announced (Mapped). See pytriton/ipc/lanes/arena.py. */
 #ifndef PYTRITON_MEMORY_H
 #define PYTRITON_MEMORY_H
 

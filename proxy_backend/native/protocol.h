@@ -81,7 +81,7 @@ enum {
 /* A model that waits for a call, and the worker that can do nothing else meanwhile. */
 enum { LINK_SIZE = 2, LINK_LEAST = 2, LINK_model = 0, LINK_worker = 1 };
 
-/* ── Messages on a lane: pytriton/ipc/lane_messages.py ─────────────────────────────────────────────────── */
+/* ── Messages on a lane: pytriton/ipc/lanes/lane_messages.py ───────────────────────────────────────────── */
 
 /* The descriptor in the packet behind this message is memory number `memory` from now on. */
 #define ANNOUNCE_NAME "Announce"

@@ -81,7 +81,7 @@ def start(
     given = Given(flags, config)
     loaded = given.load()
     if print_config:
-        from pytriton.dispatcher.config_text import config_as_toml
+        from pytriton.dispatcher.settings.rendering import config_as_toml
 
         typer.echo(config_as_toml(loaded), nl=False)
         return

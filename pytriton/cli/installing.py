@@ -9,15 +9,15 @@ from pytriton.cli.errors import CliError, say
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.config import DaemonConfig
-    from pytriton.dispatcher.doctor_check import Check
+    from pytriton.dispatcher.doctor.check_result import Check
+    from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 
 def check(config: DaemonConfig) -> list[Check]:
     """Run doctor's checks for a daemon with these settings."""
-    from pytriton.dispatcher.advisories import exposed
-    from pytriton.dispatcher.doctor import run_checks
-    from pytriton.dispatcher.server_choice import choice_of
+    from pytriton.dispatcher.doctor.diagnosis import run_checks
+    from pytriton.dispatcher.install.server_choice import choice_of
+    from pytriton.dispatcher.settings.advisories import exposed
 
     ports = {
         f"{name}_port": getattr(config, f"{name}_port")
@@ -42,9 +42,9 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
     Raises:
         CliError: it cannot be had; says why and what mends it.
     """
-    from pytriton.dispatcher.cache import ServerRuntimeError
-    from pytriton.dispatcher.server_choice import choice_of
-    from pytriton.dispatcher.server_runtime import find_or_install_server
+    from pytriton.dispatcher.install.cache import ServerRuntimeError
+    from pytriton.dispatcher.install.server_choice import choice_of
+    from pytriton.dispatcher.install.server_runtime import find_or_install_server
 
     if wheel is not None and not wheel.expanduser().is_file():
         raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, and there is no such file")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.settings import Given
-from pytriton.dispatcher.keys import KeyStore, KeyStoreError, key_store
+from pytriton.dispatcher.control.client_keys import KeyStore, KeyStoreError, key_store
 from pytriton.ipc.exit_codes import ExitCode
 
 

@@ -20,11 +20,11 @@ from pytriton.cli.link import ask_status, former_end
 from pytriton.cli.log_lines import own_event
 from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
-from pytriton.dispatcher import last_end
-from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.first_process import run_with_init
-from pytriton.dispatcher.log_files import rotated
-from pytriton.dispatcher.notify import VARIABLES
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.init_process import run_with_init
+from pytriton.dispatcher.base.log_files import rotated
+from pytriton.dispatcher.base.systemd import VARIABLES
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.private_files import open_private
@@ -43,7 +43,7 @@ def run_here(config: DaemonConfig, given: Given) -> int:
     _tell_former_fault(rundir)
 
     def be_daemon() -> int:
-        from pytriton.dispatcher.owner import OwnerError, owner_of
+        from pytriton.dispatcher.base.owner import OwnerError, owner_of
         from pytriton.dispatcher.run import run
 
         try:  # in this very process: it has a thread
@@ -75,8 +75,8 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
 
 def _tell_former_fault(rundir: RuntimeDir) -> None:
     """Say how the last daemon here ended, if it was not asked to."""
-    end = last_end.read(rundir)
-    if last_end.killed_pid(rundir) is not None or (end is not None and end.exit_code):
+    end = last_exit.read(rundir)
+    if last_exit.killed_pid(rundir) is not None or (end is not None and end.exit_code):
         say(f"the last daemon in {rundir.path} ended: {former_end(rundir)}")
 
 

@@ -26,8 +26,8 @@ _CODES = {
 
 def runtime_dir(flag: Path | None) -> RuntimeDir:
     """Return the runtime directory that `start` would use with the same flag and environment."""
-    from pytriton.dispatcher.config import ConfigError
-    from pytriton.dispatcher.config_sources import find_runtime_dir
+    from pytriton.dispatcher.settings.declarations import ConfigError
+    from pytriton.dispatcher.settings.sources import find_runtime_dir
 
     try:
         return RuntimeDir(find_runtime_dir(flag, os.environ, Path.cwd()))
@@ -47,12 +47,12 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
 
 def former_end(rundir: RuntimeDir) -> str:
     """Return how the last daemon in this directory ended; empty when nothing is known of one."""
-    from pytriton.dispatcher import last_end
+    from pytriton.dispatcher.base import last_exit
 
-    killed = last_end.killed_pid(rundir)
+    killed = last_exit.killed_pid(rundir)
     if killed is not None:
         return f"pid {killed} was killed before it could say why"
-    end = last_end.read(rundir)
+    end = last_exit.read(rundir)
     return "" if end is None else end.describe()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytriton.cli.settings import Given
-from pytriton.dispatcher.config import DaemonConfig, flag_name, options
+from pytriton.dispatcher.settings.declarations import DaemonConfig, flag_name, options
 from pytriton.ipc.exit_codes import FINAL, ExitCode
 
 NAME = "pytriton-daemon"

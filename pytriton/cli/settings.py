@@ -13,10 +13,10 @@ import typer
 
 from pytriton.cli.annotations import resolved_parameters, show_parameters
 from pytriton.cli.errors import CliError, say
-from pytriton.dispatcher import start_flags
-from pytriton.dispatcher.config import ConfigError, DaemonConfig, flag_name, options
-from pytriton.dispatcher.config_sources import Loaded, load
-from pytriton.dispatcher.start_flags import StartFlags
+from pytriton.dispatcher.settings import start_flags
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig, flag_name, options
+from pytriton.dispatcher.settings.sources import Loaded, load
+from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
 
@@ -76,7 +76,7 @@ def private(config: DaemonConfig) -> RuntimeDir:
 
     An access token among the flags is removed from this process's command line.
     """
-    from pytriton.dispatcher.access import blank_out
+    from pytriton.dispatcher.triton.admin_token import blank_out
 
     blank_out(os.getpid(), config.access_token)
     try:

@@ -11,8 +11,8 @@ import typer
 from pytriton.cli.errors import CliError
 from pytriton.cli.link import no_daemon
 from pytriton.cli.log_lines import pretty
-from pytriton.dispatcher.log_files import follow as followed
-from pytriton.dispatcher.log_files import rotated, tail
+from pytriton.dispatcher.base.log_files import follow as followed
+from pytriton.dispatcher.base.log_files import rotated, tail
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 

@@ -37,9 +37,9 @@ from typing import Optional, Union
 
 import msgspec
 
-from pytriton.ipc.arena import Arena, ArenaError, MappedMemory
-from pytriton.ipc.lane import LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.lanes.arena import Arena, ArenaError, MappedMemory
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import TensorRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER
 
 #: Longer messages are refused: only thousands of tensors or parameters of this size make one.

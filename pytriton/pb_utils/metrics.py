@@ -13,7 +13,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from pytriton.ipc.lane_messages import MOST_BUCKETS, MOST_LABELS, TRITONS_METRICS, MetricUpdate
+from pytriton.ipc.lanes.lane_messages import (
+    MOST_BUCKETS,
+    MOST_LABELS,
+    TRITONS_METRICS,
+    MetricUpdate,
+)
 from pytriton.pb_utils import host
 from pytriton.pb_utils.errors import TritonModelException
 

@@ -92,7 +92,7 @@ class BoundModel:
         options = {name: value for name, value in self.options.items() if value is not None}
         said = {**self._declared(), **options}
         if said.get("isolation") != "thread":  # which has them anyway
-            from pytriton.world import wanted_variables
+            from pytriton._registering.surroundings import wanted_variables
 
             # Nothing of it is kept when the script ends, so its secrets go, too.
             own = said.get("python") is None and said.get("requirements") is None

@@ -1,6 +1,6 @@
 """The private daemon of a `Triton` object or a runner: a child process that ends when this one ends, however it ends.
 
-The daemon watches this process (dispatcher/owner.py) and reports about itself over a pipe.
+The daemon watches this process (dispatcher/base/owner.py) and reports about itself over a pipe.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class ServerProcess:
         return reports
 
     def _popen(self, writing: int) -> subprocess.Popen[bytes]:
-        from pytriton.world import own_interpreter
+        from pytriton._registering.surroundings import own_interpreter
 
         command = [own_interpreter(), "-m", "pytriton.dispatcher", "--owner", str(os.getpid())]
         command += ["--report", str(writing)]

@@ -1,4 +1,4 @@
-"""From TritonConfig and TritonSecurityConfig to the settings of a private daemon (dispatcher/config.py)."""
+"""From TritonConfig and TritonSecurityConfig to the settings of a private daemon (dispatcher/settings)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from benchmarks.client import Connection
 from benchmarks.systems.base import SERVERS, Ports, System
 from benchmarks.wire import Request, WrongAnswer
 from benchmarks.workloads import Workload
-from pytriton.dispatcher.ports import free_ports
+from pytriton.dispatcher.base.ports import free_ports
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _START_S = 120.0

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc import calls, datatypes, lane, lane_messages, messages, parameters
+from pytriton.ipc import calls, datatypes, messages, parameters
+from pytriton.ipc.lanes import lane, lane_messages
 from pytriton.ipc.messages import proxy
 from pytriton.ipc.messages.base import PROTOCOL
 
@@ -53,7 +54,7 @@ def header() -> str:
         _datatypes(),
         _section("What messages are made of", [_array(one) for one in _PARTS]),
         _section(
-            "Messages on a lane: pytriton/ipc/lane_messages.py", [_array(one) for one in lane]
+            "Messages on a lane: pytriton/ipc/lanes/lane_messages.py", [_array(one) for one in lane]
         ),
         _section("Messages about calls: pytriton/ipc/calls.py", [_array(one) for one in call]),
         _section(

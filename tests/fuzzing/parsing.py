@@ -8,10 +8,17 @@ import msgspec
 
 from fuzzing.target import Function
 from fuzzing.values import Maker, packed
-from pytriton.dispatcher import config_sources
-from pytriton.dispatcher.config import ENV_PREFIX, ConfigError, DaemonConfig, flag_name, options
-from pytriton.ipc import control, messages, payload, tensors
-from pytriton.ipc.arena import ArenaError
+from pytriton.dispatcher.settings import sources
+from pytriton.dispatcher.settings.declarations import (
+    ENV_PREFIX,
+    ConfigError,
+    DaemonConfig,
+    flag_name,
+    options,
+)
+from pytriton.ipc import control, messages, payload
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import ArenaError
 
 
 def control_bytes(maker: Maker) -> bytes:
@@ -113,4 +120,4 @@ class Settings(Function):
         flag, variable = (maker.random.choice(self._names) for _ in range(2))
         environment = {ENV_PREFIX + variable.upper(): maker.text().replace("\0", "")}
         assert flag_name(flag)
-        config_sources.load({flag: maker.text()}, environment, Path("/"))
+        sources.load({flag: maker.text()}, environment, Path("/"))

@@ -6,9 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from pytriton.dispatcher.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
-from pytriton.ipc.gauge import Gauge
+from pytriton.ipc.lanes.gauge import Gauge
 
 SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
 

@@ -12,10 +12,18 @@ import pytest
 
 import pytriton
 from pytriton import buffers
-from pytriton.ipc import datatypes, messages, tensors
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import ARENA, Batch, BatchDone, BatchFailed, RequestRef, TensorRef
-from pytriton.ipc.tensors import Array
+from pytriton.ipc import datatypes, messages
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import (
+    ARENA,
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    TensorRef,
+)
+from pytriton.ipc.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.worker.model import Model, Part
 

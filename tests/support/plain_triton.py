@@ -13,8 +13,8 @@ from pathlib import Path
 import tritonclient.http
 from geventhttpclient.response import HTTPConnectionClosed
 
-from pytriton.dispatcher.ports import free_ports
-from pytriton.dispatcher.server_runtime import (
+from pytriton.dispatcher.base.ports import free_ports
+from pytriton.dispatcher.install.server_runtime import (
     PythonBackend,
     ServerChoice,
     ServerRuntime,

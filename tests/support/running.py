@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from pytriton.daemon import DaemonClient, connect
-from pytriton.dispatcher.config import ENV_OWNER, DaemonConfig
+from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.

@@ -12,7 +12,7 @@ from support.running import RunningDaemon
 from support.users import NOBODY, needs_root, run_as, some_group
 
 from pytriton.dispatcher import run as dispatcher
-from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 
 STATUS = "print(connect(folder).status().pid)\n"

@@ -16,7 +16,7 @@ from support.running import RunningDaemon, eventually
 
 from pytriton.daemon import DaemonClient, connect
 from pytriton.decorators import batch
-from pytriton.dispatcher.keys import KeyStore
+from pytriton.dispatcher.control.client_keys import KeyStore
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient, ControlTimeout

@@ -19,8 +19,8 @@ from support.inference import Inference
 from support.running import RunningDaemon, eventually
 from support.under_load import under_load
 
-from pytriton import gpus
-from pytriton.dispatcher import store
+from pytriton._registering import gpus
+from pytriton.dispatcher.models import state_dir
 from pytriton.exceptions import ModelExistsError, RegistrationError
 from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, Tensor
@@ -225,9 +225,9 @@ def test_a_model_whose_gpu_has_gone(tmp_path: Path) -> None:
 
     def move(device: str) -> None:
         file = state / "models" / "pinned.registration"
-        entry = store.decode(file.read_bytes())
+        entry = state_dir.decode(file.read_bytes())
         spec = msgspec.structs.replace(entry.spec, devices=[device])
-        file.write_bytes(store.encode(msgspec.structs.replace(entry, spec=spec)))
+        file.write_bytes(state_dir.encode(msgspec.structs.replace(entry, spec=spec)))
 
     move("999")  # as on a machine that had so many
     with RunningDaemon.start(state_dir=str(state)) as daemon:

@@ -16,7 +16,7 @@ from support.environments import find_interpreter, make_environment
 from support.inference import PROTOCOLS, Array, Inference
 from support.running import RunningDaemon
 
-from pytriton import gpus
+from pytriton._registering import gpus
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor

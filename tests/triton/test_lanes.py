@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import Model
 from pytriton.exceptions import RegistrationError
-from pytriton.ipc.lane_messages import Batch, RequestRef
+from pytriton.ipc.lanes.lane_messages import Batch, RequestRef
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,), optional=True)]

@@ -14,8 +14,8 @@ from support.running import RunningDaemon
 from support.streaming import Streaming
 from tritonclient.utils import InferenceServerException
 
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import BatchDone, LaneMessage
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import BatchDone, LaneMessage
 
 _LIMIT_S = 1.0
 _RIGHT = {"x": np.zeros(1, np.float32)}

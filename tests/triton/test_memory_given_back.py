@@ -15,7 +15,7 @@ from support.calling import UNBATCHED
 from support.inference import Inference
 from support.running import RunningDaemon, eventually
 
-from pytriton.ipc.arena import KEPT
+from pytriton.ipc.lanes.arena import KEPT
 from pytriton.model_config import Tensor
 
 _LARGE = 96 << 20

@@ -17,8 +17,8 @@ import pytest
 from support.running import RunningDaemon
 from support.scripts import local_environment
 
-from pytriton.dispatcher import last_end
-from pytriton.dispatcher.config import ENV_OWNER
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.settings.declarations import ENV_OWNER
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
 
@@ -133,7 +133,7 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
         assert left == []
     finally:
         _end(family)
-    end = last_end.read(RuntimeDir(runtime_dir))
+    end = last_exit.read(RuntimeDir(runtime_dir))
     assert end is not None
     assert end.exit_code == ExitCode.INTERRUPTED
     assert end.reason == f"its owner, process {shell.pid}, has ended"

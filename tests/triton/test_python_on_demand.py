@@ -13,9 +13,9 @@ from support.inference import Inference
 from support.running import RunningDaemon
 
 from pytriton.decorators import batch
-from pytriton.dispatcher.cache import cache_dir
-from pytriton.dispatcher.native_build import LIBRARY
-from pytriton.dispatcher.server_runtime import ServerChoice, find_or_install_server
+from pytriton.dispatcher.install.cache import cache_dir
+from pytriton.dispatcher.install.proxy_compiler import LIBRARY
+from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import Tensor
 

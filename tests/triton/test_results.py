@@ -15,7 +15,7 @@ from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
-from pytriton.dispatcher.log_files import tail
+from pytriton.dispatcher.base.log_files import tail
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

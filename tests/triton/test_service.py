@@ -24,9 +24,9 @@ from support.running import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
-from pytriton.dispatcher import last_end
-from pytriton.dispatcher.notify import VARIABLES
-from pytriton.dispatcher.start_flags import StartFlags
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.systemd import VARIABLES
+from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -182,7 +182,7 @@ def test_an_unrecoverable_error_is_told_with_its_model(manager: Manager) -> None
         assert stopping["STATUS"].startswith("stopping: unrecoverable error in model broken: ")
         assert "the GPU has fallen off the bus" in stopping["STATUS"]
         assert daemon.process.wait(60) == ExitCode.UNRECOVERABLE
-        end = last_end.read(daemon.config.rundir)
+        end = last_exit.read(daemon.config.rundir)
         assert end is not None
         assert (end.pid, end.exit_code) == (daemon.process.pid, ExitCode.UNRECOVERABLE)
         kept = Path(daemon.config.runtime_dir, "last_end.json")
@@ -200,7 +200,7 @@ def test_a_killed_daemon_is_told_from_one_that_ended() -> None:
     with RunningDaemon.start() as daemon:
         daemon.process.kill()
         daemon.process.wait()
-        assert last_end.killed_pid(daemon.config.rundir) == daemon.process.pid
+        assert last_exit.killed_pid(daemon.config.rundir) == daemon.process.pid
         status = subprocess.run(
             [BIN / "pytriton-daemon", "status", "--runtime-dir", daemon.config.runtime_dir],
             capture_output=True, text=True, check=False,
@@ -296,7 +296,7 @@ def test_supervisord_starts_it_again_and_stops_it() -> None:
         with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:
             _break(client, client.status().server.grpc_url.rpartition("/")[2])
         second = eventually(lambda: _ready(rundir, first), "another daemon is ready", 200)
-        end = last_end.read(RuntimeDir(rundir))
+        end = last_exit.read(RuntimeDir(rundir))
         assert end is not None
         assert (end.pid, end.exit_code) == (first, ExitCode.UNRECOVERABLE)
         family = [psutil.Process(second), *psutil.Process(second).children(recursive=True)]

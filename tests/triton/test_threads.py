@@ -419,7 +419,7 @@ def test_nothing_is_kept_and_the_end_of_the_daemon_is_told(
         assert not list((tmp_path / "state" / "models").iterdir())
         running.stop(signal.SIGKILL)
         eventually(lambda: not pytriton_threads(), "the threads have ended")
-    [record] = [one for one in caplog.records if one.name == "pytriton.hosting"]
+    [record] = [one for one in caplog.records if one.name == "pytriton._registering.hosting"]
     assert record.levelno == logging.WARNING
     assert f"the daemon in {running.config.runtime_dir} has ended" in record.getMessage()
 

@@ -17,9 +17,9 @@ from support.running import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
 from pytriton.decorators import batch
-from pytriton.dispatcher import grpc_tls
-from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.tritonserver_options import Options
+from pytriton.dispatcher.settings import grpc_tls
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

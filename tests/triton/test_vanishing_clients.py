@@ -19,12 +19,12 @@ from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton._registering.registering import prepare
 from pytriton.decorators import batch
 from pytriton.exceptions import ModelNotFoundError
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.registration import prepare
 
 #: A module whose factory says that it runs, and then waits for a file that never comes.
 MODULE = """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytriton.decorators.context import TritonContext
-from pytriton.ipc.lane import Lane
+from pytriton.ipc.lanes.lane import Lane
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ def test_print_config_shows_values_and_sources_and_starts_nothing(cli: Cli, tmp_
 
 
 def test_every_setting_is_a_flag_of_start(cli: Cli) -> None:
-    from pytriton.dispatcher.config import flag_name, options
+    from pytriton.dispatcher.settings.declarations import flag_name, options
 
     shown = cli("start", "--help").stdout
     for name in options():

@@ -17,7 +17,7 @@ import pytest
 import zmq
 from support.descriptors import leaves_open
 
-from pytriton.connection import Connection
+from pytriton._control.connection import Connection
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import (
     DaemonNotRunningError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton import gpus
+from pytriton._registering import gpus
 
 UUIDS = ("GPU-8f2a0000-1111-2222-3333-444455556666", "GPU-9b0c0000-1111-2222-3333-444455556666")
 

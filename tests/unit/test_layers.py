@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {
         "pytriton._clash",
         "pytriton.formats",
-        "pytriton.gpus",
+        "pytriton._registering.gpus",
         "pytriton.ipc",
         "pytriton.model_config",
     },
@@ -43,7 +43,7 @@ MAY_IMPORT = {
     },
 }
 #: Public, and a process part's user: isolation="thread" is a worker in the caller's own process.
-HOSTS = {"pytriton.hosting": "pytriton.worker"}
+HOSTS = {"pytriton._registering.hosting": "pytriton.worker"}
 PROCESSES = {"pytriton.dispatcher", "pytriton.proxy_backend", "pytriton.worker"}
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytriton import gpus, model_dir
+from pytriton._model_py import model_dir
+from pytriton._registering import gpus
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 TEXT = """

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.native_build import LIBRARY
+from pytriton.dispatcher.install.proxy_compiler import LIBRARY
 
 if sys.version_info >= (3, 11):
     import tomllib

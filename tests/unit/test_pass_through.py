@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton.dispatcher import repository
+from pytriton.dispatcher.triton import own_repository
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc import datatypes, messages
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
@@ -96,7 +96,7 @@ def test_triton_gets_the_rate_limiter_with_our_instances() -> None:
     config = ModelConfig(extra={"instance_group": [{"rate_limiter": limiter}]})
     document = to_triton_config("m", [X], [Y], config)
     spec = messages.ModelSpec("m", 1, document, messages.World("python"), instances=2, lanes=2)
-    loaded = repository.triton_config(spec, "endpoint", "key")
+    loaded = own_repository.triton_config(spec, "endpoint", "key")
     assert loaded["instance_group"] == [{"rate_limiter": limiter, "kind": "KIND_CPU", "count": 4}]
 
 

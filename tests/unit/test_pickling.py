@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from pytriton._registering.pickling import pack_callable
+from pytriton._registering.surroundings import capture_world
+from pytriton._registering.worker_imports import WorkerImports
 from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
 from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack, unpack
-from pytriton.pickling import pack_callable
 from pytriton.worker.callables import LoadError, load_callable
-from pytriton.worker_imports import WorkerImports
-from pytriton.world import capture_world
 
 #: A registrant: makes `target`, registers nothing, writes what would be sent.
 PRELUDE = """
 import asyncio, functools, importlib.util, json, sys, threading, types
 from pathlib import Path
 from pytriton.ipc import messages
-from pytriton.registration import prepare
+from pytriton._registering.registering import prepare
 
 def send(target, out, **options):
     message, payloads = prepare(target, "m", [], [OUT], None, options)

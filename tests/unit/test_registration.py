@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytriton._registering.registering import (
+    count_instances,
+    default_model_name,
+    device_list,
+    prepare,
+)
 from pytriton.declaration import declare
 from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.registration import count_instances, default_model_name, device_list, prepare
 from pytriton.worker.callables import LoadError, made
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))

@@ -16,8 +16,8 @@ import pytest
 
 from pytriton.cli.service_files import TEXTS, Service
 from pytriton.cli.settings import Given
-from pytriton.dispatcher.config import DaemonConfig, options
-from pytriton.dispatcher.reload import LIVE
+from pytriton.dispatcher.settings.declarations import DaemonConfig, options
+from pytriton.dispatcher.settings.reload import LIVE
 from pytriton.ipc.exit_codes import FINAL, ExitCode
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytriton._registering.variables_read import variables_read, warn_of_missing
 from pytriton.decorators import batch
-from pytriton.variables_read import variables_read, warn_of_missing
 
 NAMES = {"A_TOKEN", "B_TOKEN", "C_TOKEN"}
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytriton._registering.registering import prepare
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
-from pytriton.registration import prepare
 
 X = Tensor((-1,), np.float32, "x")
 Y = Tensor((1,), np.float32, "y")

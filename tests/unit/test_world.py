@@ -11,13 +11,13 @@ from types import ModuleType
 
 import pytest
 
+from pytriton._registering.surroundings import capture_world, find_interpreter
+from pytriton._registering.worker_imports import Probe, WorkerImports
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
-from pytriton.worker_imports import Probe, WorkerImports
-from pytriton.world import capture_world, find_interpreter
 
 SHOW = (
-    "import json\nfrom pytriton.world import capture_world\nw = capture_world()\n"
+    "import json\nfrom pytriton._registering.surroundings import capture_world\nw = capture_world()\n"
     "print(json.dumps([w.python, w.sys_path, w.cwd]))\n"
 )
 
@@ -174,14 +174,14 @@ def test_what_is_installed_is_found(tmp_path: Path) -> None:
     import msgspec
     import rich.console
 
-    import pytriton.ipc.lane
+    import pytriton.ipc.lanes.lane
 
     modules = (
         email.mime.text,
         json.decoder,
         cloudpickle,
         msgspec,
-        pytriton.ipc.lane,
+        pytriton.ipc.lanes.lane,
         rich.console,
         sys,
         os,

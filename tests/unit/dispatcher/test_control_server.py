@@ -14,8 +14,13 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pytriton.dispatcher.control import MOST_MESSAGE_BYTES, MOST_PAYLOADS, ControlServer, Peer
-from pytriton.dispatcher.requests import MOST_UNDER_WAY
+from pytriton.dispatcher.control.control_socket import (
+    MOST_MESSAGE_BYTES,
+    MOST_PAYLOADS,
+    ControlServer,
+    Peer,
+)
+from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import RemoteFailure
 

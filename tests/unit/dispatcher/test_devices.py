@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from support.fake_worker import SPEC
 
-from pytriton import gpus
-from pytriton.dispatcher import worker_process
-from pytriton.dispatcher.admission import check_devices
+from pytriton._registering import gpus
+from pytriton.dispatcher.models.admission import check_devices
+from pytriton.dispatcher.workers import worker_process
 from pytriton.ipc.errors import RemoteFailure
 
 

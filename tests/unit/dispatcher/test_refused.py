@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.fake_worker import SPEC, FakeWorker
 
-from pytriton.dispatcher import registration
-from pytriton.dispatcher.registration import Registration
-from pytriton.dispatcher.restarts import RestartPolicy
-from pytriton.dispatcher.store import Entry
-from pytriton.dispatcher.worker import Worker
+from pytriton.dispatcher.models import registration
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.state_dir import Entry
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.ipc.lane import Lane
+from pytriton.ipc.lanes.lane import Lane
 
 
 @pytest.fixture

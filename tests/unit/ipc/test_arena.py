@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
-from pytriton.ipc.arena import ALIGNMENT, Arena, ArenaError, MappedMemory
+from pytriton.ipc.lanes.arena import ALIGNMENT, Arena, ArenaError, MappedMemory
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
@@ -247,7 +247,7 @@ def test_what_has_not_been_needed_for_a_while_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reader's mapping stays, and what is written there anew is read."""
-    monkeypatch.setattr("pytriton.ipc.arena.KEPT", 1 << 16)
+    monkeypatch.setattr("pytriton.ipc.lanes.arena.KEPT", 1 << 16)
     with closing(Arena("test")) as arena:
         arena.allocate(LARGE)
         held = pages(arena)
@@ -256,7 +256,7 @@ def test_what_has_not_been_needed_for_a_while_is_given_back(
             arena.reset()
             assert arena.large
             assert pages(arena) == held  # it may be needed again
-            monkeypatch.setattr("pytriton.ipc.arena.KEPT_S", 0.0)
+            monkeypatch.setattr("pytriton.ipc.lanes.arena.KEPT_S", 0.0)
             arena.allocate(SMALL)
             arena.give_back()
             assert pages(arena) == held  # the reader may not be done
@@ -270,8 +270,8 @@ def test_what_has_not_been_needed_for_a_while_is_given_back(
 
 
 def test_what_is_kept_over_a_reset_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytriton.ipc.arena.KEPT", 1 << 16)
-    monkeypatch.setattr("pytriton.ipc.arena.KEPT_S", 0.0)
+    monkeypatch.setattr("pytriton.ipc.lanes.arena.KEPT", 1 << 16)
+    monkeypatch.setattr("pytriton.ipc.lanes.arena.KEPT_S", 0.0)
     with closing(Arena("test")) as arena:
         arena.allocate(1 << 17)
         offset = put(arena, b"x" * SMALL)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from support.descriptors import leaves_open
 
-from pytriton.ipc import calls, tensors
-from pytriton.ipc.arena import Arena, ArenaError
+from pytriton.ipc import calls
 from pytriton.ipc.calls import (
     Answer,
     AnswerRead,
@@ -28,8 +27,10 @@ from pytriton.ipc.calls import (
     encode_chain,
     socket_path,
 )
-from pytriton.ipc.lane import LaneClosed, LaneError
-from pytriton.ipc.lane_messages import TensorRef
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import Arena, ArenaError
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError
+from pytriton.ipc.lanes.lane_messages import TensorRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER
 
 pytestmark = pytest.mark.usefixtures("no_collection")

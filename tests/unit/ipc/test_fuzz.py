@@ -21,10 +21,11 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from support.descriptors import leaves_open
 
-from pytriton.ipc import datatypes, linux, messages, tensors
-from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError
-from pytriton.ipc.lane_messages import Batch, BatchDone, RequestRef, ResponseRef, TensorRef
+from pytriton.ipc import datatypes, linux, messages
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, RequestRef, ResponseRef, TensorRef
 
 CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "2000"))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "2"))

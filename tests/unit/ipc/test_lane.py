@@ -19,8 +19,8 @@ import pytest
 from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
-from pytriton.ipc.lane import MOST_MEMORIES, Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.lane import MOST_MEMORIES, Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import (
     ARENA,
     Announce,
     Batch,
@@ -231,8 +231,8 @@ def test_patience(lanes: tuple[Lane, Lane]) -> None:
 
 _PEER = """
 import socket, sys
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import BatchFailed
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import BatchFailed
 lane = Lane(socket.socket(fileno=int(sys.argv[1])), peer_trusted=True)
 lane.send(BatchFailed(1, ""))
 lane.receive()
@@ -400,7 +400,7 @@ def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_
     end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer believes that it has answered: nobody would ever end it."""
-    monkeypatch.setattr("pytriton.ipc.lane._ANNOUNCED_S", 0.05)
+    monkeypatch.setattr("pytriton.ipc.lanes.lane._ANNOUNCED_S", 0.05)
     lane, peer = end_and_socket
     send_raw(peer, packet("Announce", 1))
     with pytest.raises(LaneError, match="nothing came behind an announcement"):

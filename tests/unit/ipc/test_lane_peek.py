@@ -13,8 +13,8 @@ import pytest
 from support.descriptors import leaves_open
 
 from pytriton.ipc import linux
-from pytriton.ipc.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton.ipc.lane_messages import Batch, BatchFailed, RequestRef, TensorRef
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import Batch, BatchFailed, RequestRef, TensorRef
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.config import DaemonConfig
-from pytriton.dispatcher.library import lay_out_library
-from pytriton.dispatcher.start_flags import StartFlags
-from pytriton.dispatcher.store import Store, StoreError
+from pytriton.dispatcher.base.worker_library import lay_out_library
+from pytriton.dispatcher.models.state_dir import Store, StoreError
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.start_flags import StartFlags
 from pytriton.ipc.private_files import open_private, remove, strangers
 from pytriton.ipc.rundir import RuntimeDir
 
@@ -83,7 +83,7 @@ def test_state_below_a_folder_that_others_may_write_is_refused(tmp_path: Path) -
 def test_log_does_not_go_through_a_link(
     short_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pytriton.dispatcher import logs
+    from pytriton.dispatcher.base import logs
 
     rundir = RuntimeDir(short_dir)
     rundir.create()

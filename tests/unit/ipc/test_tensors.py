@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import Lane, LaneError
-from pytriton.ipc.lane_messages import ARENA, BatchDone, ResponseRef, TensorRef
-from pytriton.ipc.tensors import Array, check_bytes, decode_bytes, encode_bytes
+from pytriton.ipc import datatypes
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneError
+from pytriton.ipc.lanes.lane_messages import ARENA, BatchDone, ResponseRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array, check_bytes, decode_bytes, encode_bytes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

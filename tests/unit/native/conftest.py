@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.native_build import FLAGS, compiler
-from pytriton.dispatcher.native_proxy import sources
+from pytriton.dispatcher.install.compiled_proxy import sources
+from pytriton.dispatcher.install.proxy_compiler import FLAGS, compiler
 
 _SANITIZED = (
     "-g",

@@ -10,8 +10,8 @@ import pytest
 from support.fake_tritonserver import Work, echo, run, serving
 
 from pytriton.ipc import messages
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import Batch, BatchFailed
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import Batch, BatchFailed
 
 #: Compiling with sanitizers has been seen to take 75 s on a core that others use, too.
 pytestmark = pytest.mark.timeout(600)

@@ -14,8 +14,8 @@ import pytest
 from support.fake_tritonserver import Work, echo, run, serving
 
 from pytriton.ipc import messages
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
     Announce,
     Batch,
     BatchBegun,

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from support.fake_tritonserver import echo, output, run, serving
 
-from pytriton.ipc import linux, tensors
+from pytriton.ipc import linux
 from pytriton.ipc.calls import MOST_MEMORIES, Memory
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
     Metrics,

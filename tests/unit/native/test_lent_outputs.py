@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from support.fake_tritonserver import Work, echo, output, run, serving
 
-from pytriton.ipc import linux, messages, tensors
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc import linux, messages
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
     OWN,
     Batch,
     BatchDone,

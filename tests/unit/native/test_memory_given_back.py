@@ -10,8 +10,8 @@ import pytest
 from support.fake_tritonserver import echo, run
 from support.running import eventually
 
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import Batch, BatchBegun, BatchDone, BatchPart, Credit, Room
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import Batch, BatchBegun, BatchDone, BatchPart, Credit, Room
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.fake_tritonserver import echo, output, run, serving
 
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
     BatchDone,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.config import DaemonConfig
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from pytriton.triton.settings import daemon_settings, secured

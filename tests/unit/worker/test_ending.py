@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc.gauge import Gauge
-from pytriton.worker.python_model import PythonModel
-from pytriton.worker.python_streams import PythonStreamLoop
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.worker.python_model.answer_loop import PythonStreamLoop
+from pytriton.worker.python_model.batches import PythonModel
 
 _HEAD = """
 import atexit, sys, threading, time

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytriton.ipc import datatypes, tensors
-from pytriton.ipc.arena import ArenaError
-from pytriton.ipc.lane import Lane, LaneError
-from pytriton.ipc.lane_messages import ARENA, Batch, RequestRef, TensorRef
-from pytriton.ipc.tensors import Array
+from pytriton.ipc import datatypes
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneError
+from pytriton.ipc.lanes.lane_messages import ARENA, Batch, RequestRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array
 from pytriton.proxy.types import Request
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.model import Part

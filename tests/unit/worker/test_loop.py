@@ -17,9 +17,9 @@ import pytest
 
 from pytriton.ipc import messages
 from pytriton.ipc.control import ControlClient
-from pytriton.ipc.gauge import Gauge
-from pytriton.ipc.lane import Lane, LaneClosed
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane import Lane, LaneClosed
+from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -27,9 +27,9 @@ from pytriton.ipc.lane_messages import (
     RequestRef,
     ResponseRef,
 )
-from pytriton.worker.limits import Allowance
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.worker_limits import Allowance
 
 _ANSWERED = [ResponseRef([], "answered")]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import tensors
-from pytriton.ipc.lane import Lane
-from pytriton.ipc.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, TensorRef
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array
 from pytriton.ipc.messages import ModelSpec, World
-from pytriton.ipc.tensors import Array
 from pytriton.worker.model import Model, Part, Unrecoverable
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.ipc.lane_messages import (
+from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchFailed,
@@ -14,7 +14,7 @@ from pytriton.ipc.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton.worker.required import RequiredInputs, complete, with_faults
+from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
 
 _CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
 

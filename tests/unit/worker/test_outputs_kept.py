@@ -23,9 +23,9 @@ from support.output_client import (
 import pytriton
 from pytriton import buffers
 from pytriton.decorators import batch
-from pytriton.ipc.lane_messages import BatchFailed
-from pytriton.ipc.tensors import Array
-from pytriton.worker import outputs
+from pytriton.ipc.lanes.lane_messages import BatchFailed
+from pytriton.ipc.lanes.tensors import Array
+from pytriton.worker.outputs import output_memory
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_one_buffer_for_all_calls_is_no_danger(serve: Serve) -> None:
 def test_who_keeps_too_much_gets_ordinary_memory(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "_MOST_KEPT", 4 << 20)
+    monkeypatch.setattr(output_memory, "_MOST_KEPT", 4 << 20)
     kept: list[Array] = []
 
     def infer(x: Array) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from pytriton import pb_utils
 from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
-from pytriton.worker.python_model import WrongReturn, check_responses
+from pytriton.worker.python_model.batches import WrongReturn, check_responses
 
 
 def incoming() -> pb_utils.InferenceRequest:

@@ -6,7 +6,7 @@ import enum
 
 import pytest
 
-from pytriton.dispatcher.states import (
+from pytriton.dispatcher.base.states import (
     CHANGES,
     InstanceState,
     ModelState,

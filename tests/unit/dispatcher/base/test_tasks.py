@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pytriton.dispatcher.tasks import uninterrupted
+from pytriton.dispatcher.base.tasks import uninterrupted
 
 
 class Work:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytriton.dispatcher.orphans import Orphans
-from pytriton.dispatcher.registrant import Registrant
-from pytriton.dispatcher.registration import Registration
-from pytriton.dispatcher.tenants import Tenants
+from pytriton.dispatcher.models.hosted_models import Orphans
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.temporary_models import Tenants
+from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

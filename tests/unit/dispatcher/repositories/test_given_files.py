@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.given_files import BadFileName, GivenFiles, relative_path
+from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles, relative_path
 
 
 def test_files_lie_as_in_a_repository_of_one_model(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from hypothesis.stateful import (
 from support.fake_workers import FakeWorker
 from support.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.pool import Pool
-from pytriton.dispatcher.restarts import RestartPolicy
-from pytriton.dispatcher.worker import Worker
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 

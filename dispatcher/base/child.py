@@ -1,0 +1,168 @@
+"""One child process: started, its lines logged, its end noticed by event, and stopped by a ladder of signals."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from pytriton.dispatcher.base.child_output import ChildOutput
+from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.ipc import linux
+from pytriton.ipc.records import decoded
+
+#: Lines kept to tell the user what a child said last.
+_LAST_LINES = 40
+
+#: Takes a child's pid and a line that it printed, without its end.
+OnLine = Callable[[int, bytes], None]
+
+
+class Child:
+    """A running child process, in a process group of its own.
+
+    Attributes:
+        pid: its process id.
+        exited: is done, with the return code as `subprocess` gives it (negative: a signal), once it
+            ended.
+        peak_memory: the most bytes that it, or one process that it waited for, had resident; known
+            once it ended.
+    """
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], on_line: OnLine, undertaker: Undertaker
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = popen.pid
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.peak_memory = 0
+        self._popen = popen
+        self._on_line = on_line
+        self._undertaker = undertaker
+        undertaker.add(popen.pid)
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._pidfd = linux.pidfd_open(popen.pid)
+        loop.add_reader(self._pidfd, self._reap)
+        assert popen.stdout is not None  # `start` made it a pipe
+        self._output = ChildOutput(popen.stdout, self._printed)
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None,
+        on_line: OnLine,
+        undertaker: Undertaker,
+        umask: int = -1,
+        pass_fds: Sequence[int] = (),
+    ) -> Child:
+        """Start a process whose stdout and stderr go line by line to `on_line`; it inherits `pass_fds`.
+
+        Raises:
+            OSError: it could not be started; `filename` says which file was at fault.
+        """
+        popen = subprocess.Popen(
+            argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=pass_fds,
+            **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
+        )
+        return cls(popen, on_line, undertaker)
+
+    def recent_lines(self) -> list[str]:
+        """The lines that the child printed last."""
+        return list(self._last_lines)
+
+    def last_lines(self) -> str:
+        """What the child printed last, as one text."""
+        return "\n".join(self._last_lines)
+
+    def next_line_with(self, text: bytes) -> asyncio.Future[None]:
+        """Return what is done when the child has printed a line with `text` in it."""
+        printed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.append((text, printed))
+        return printed
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the child and all that it started."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return  # all of them have ended
+
+    async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
+        """End the child: `first`, and after `grace_s` seconds SIGKILL; then whatever it left in its group.
+
+        Asking comes first, since a child that ends by itself gives back what only it can
+        (tritonserver: its shared memory; a worker: its callable's own clean-up).
+        """
+        if not self.exited.done():
+            os.kill(self.pid, first)
+            await asyncio.wait([self.exited], timeout=grace_s)
+        self.signal_group(signal.SIGKILL)
+        code = await asyncio.shield(self.exited)
+        self._undertaker.remove(self.pid)
+        await self.drained()
+        return code
+
+    async def drained(self) -> None:
+        """Wait until the lines of a child that ended have all been logged."""
+        await self._output.drained()
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _, status, usage = os.wait4(self.pid, 0)
+        self._popen.returncode = os.waitstatus_to_exitcode(status)  # it has been reaped
+        self.peak_memory = usage.ru_maxrss * 1024
+        self.exited.set_result(self._popen.returncode)
+
+    def _printed(self, line: bytes) -> None:
+        record = decoded(line)
+        said = (
+            line.decode(errors="backslashreplace").rstrip() if record is None else record.exception
+        )
+        self._last_lines.extend(said.split("\n"))
+        self._on_line(self.pid, line.rstrip(b"\r"))
+        for text, printed in self._awaited:
+            if text in line and not printed.done():
+                printed.set_result(None)
+
+
+def bound_to_us(argv: Sequence[str]) -> list[str]:
+    """Return a command that runs `argv` such that the kernel kills it when this process ends, however it ends.
+
+    A tiny Python in between asks for that (prctl, PR_SET_PDEATHSIG) and then becomes `argv`: doing
+    it after fork in this process, which has threads, could deadlock.
+    """
+    launcher = os.path.join(os.path.dirname(__file__), "exec_launcher.py")
+    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
+    if code >= 0:
+        return f"exited with code {code}"
+    return f"was killed by signal {-code} ({signal_name(code)})"
+
+
+def signal_name(code: int) -> str | None:
+    """Return the name of the signal that a return code stands for; None when it is an exit code."""
+    if code >= 0:
+        return None
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,276 @@
+"""The dispatcher's end of the control socket: admits, limits, parses, and hands every message to its handler.
+
+What becomes of a message::
+
+    frames ▶ who sent it may? ▶ small enough? ▶ a message? ▶ not too many under way? ▶ handler, in a task of its own
+               no: Refused       no: Refused     no: dropped    no: Refused
+
+What is refused is answered with a Failure and logged, at most once a minute for each sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Optional, Protocol
+
+import structlog
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from pytriton.dispatcher.control.client_keys import KeyStore
+from pytriton.dispatcher.control.peers import (
+    Admitted,
+    KeyGuard,
+    LocalGuard,
+    RefusalLog,
+    Refused,
+    Sender,
+    message_sender,
+)
+from pytriton.dispatcher.control.pending_requests import Requests
+from pytriton.ipc import control, messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.rundir import share
+
+_log = structlog.get_logger(__name__)
+
+#: Messages that wait for a peer who does not read them; the ROUTER drops what comes on top (ZMQ_SNDHWM). More than
+#: the reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
+_MOST_UNREAD = 256
+#: Messages that ZeroMQ receives ahead of us from each peer (ZMQ_RCVHWM).
+_MOST_AHEAD = 16
+#: The largest message frame, without payloads.
+MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
+#: Payload frames of one message: one for each instance of a model.
+MOST_PAYLOADS = 1024
+#: Of what a sender says a message is.
+_LONGEST_NAME = 250
+#: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
+_ABANDONABLE = (messages.Register,)
+
+#: What ZeroMQ's authenticator knows the TCP socket by; the unix socket has none, so it is not asked there.
+_DOMAIN = "pytriton-daemon"
+
+Handler = Callable[
+    ["Peer", messages.AnyMessage, Sequence[bytes]], Awaitable[Optional[messages.AnyMessage]]
+]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who sent a message, so that it can be answered: `request_id` is what the answer carries."""
+
+    _socket: zmq.asyncio.Socket
+    identity: bytes
+    request_id: bytes
+    sender: Sender
+
+    async def reply(self, message: messages.AnyMessage) -> None:
+        """Answer the message, or report on the way to an answer."""
+        await self._send(self.request_id, message, ())
+
+    async def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> None:
+        """Send something that was not asked for."""
+        await self._send(control.UNASKED, message, payloads)
+
+    async def _send(
+        self, request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> None:
+        # A ROUTER drops what it cannot deliver: the peer is gone, and its end is noticed elsewhere.
+        await self._socket.send_multipart(
+            [self.identity, *control.frames(request_id, message, payloads)], copy=False
+        )
+
+
+class Guard(Protocol):
+    """Tells who sent a frame, or raises Refused."""
+
+    def admit(self, frame: zmq.Frame) -> Sender: ...
+
+
+@dataclass(frozen=True)
+class _Door:
+    """One ROUTER socket, who may come in through it, and what is under way."""
+
+    socket: zmq.asyncio.Socket
+    guard: Guard
+    requests: Requests = field(default_factory=Requests)
+
+
+class ControlServer:
+    """The ROUTER socket. `handle` is awaited in a task of its own for every message.
+
+    Args:
+        endpoint: where to listen, ipc://...
+        handle: is given every message that was admitted
+        group: name of the group whose members may connect, too
+        max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without having
+            asked (Offer), unless it is small (`control.ALWAYS_TAKEN_BYTES`): then it is refused
+        keys: for `listen_tcp`: the server's key, and those of the clients that may connect
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        handle: Handler,
+        *,
+        group: str | None = None,
+        max_payload_size: int = control.MAX_FRAME_BYTES,
+        keys: KeyStore | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._handle = handle
+        self._group = group
+        self._max_payload_size = max_payload_size
+        self._context = zmq.asyncio.Context()
+        self._doors: list[_Door] = []
+        self._keys = keys
+        self._authenticator: AsyncioAuthenticator | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+        self._refusals = RefusalLog()
+
+    def bind(self) -> None:
+        """Listen; the socket's file is private because its directory is, and because of its own mode."""
+        socket = self._router()
+        self._doors.append(_Door(socket, LocalGuard(self._group)))
+        socket.bind(self._endpoint)
+        share(Path(self._endpoint[len("ipc://") :]), self._group)
+
+    def listen_tcp(self, address: str) -> str:
+        """Listen on HOST:PORT, too, for clients with a key; return the endpoint, with the port that it got.
+
+        Raises:
+            KeyStoreError: there is no server key.
+            zmq.ZMQError: the address is taken, or not one of this machine.
+        """
+        assert self._keys is not None
+        public, secret = self._keys.server_keys()
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(_DOMAIN, Admitted(self._keys))
+        socket = self._router()
+        self._doors.append(_Door(socket, KeyGuard(self._keys)))
+        socket.ipv6 = "[" in address
+        socket.zap_domain = _DOMAIN.encode()
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.heartbeat_ivl = control.HEARTBEAT_MS
+        socket.heartbeat_timeout = control.HEARTBEAT_TIMEOUT_MS
+        socket.bind(f"tcp://{address}")
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    async def serve(self) -> None:
+        """Receive until cancelled."""
+        await asyncio.gather(*(self._serve(door) for door in self._doors))
+
+    async def close(self) -> None:
+        """Stop answering and close the socket."""
+        for door in self._doors:
+            await door.requests.end()
+        await asyncio.gather(*self._telling, return_exceptions=True)
+        for door in self._doors:
+            door.socket.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+    def _router(self) -> zmq.asyncio.Socket:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 1000
+        socket.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
+        socket.sndhwm = _MOST_UNREAD
+        socket.rcvhwm = _MOST_AHEAD
+        return socket
+
+    async def _serve(self, door: _Door) -> None:
+        while True:
+            identity, *frames = await door.socket.recv_multipart(copy=False)
+            try:
+                self._take(door, identity, frames)
+            except messages.MalformedMessage as error:
+                sender = message_sender(identity)
+                self._refusals.tell("malformed control message dropped", sender, str(error))
+
+    def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
+        """Begin to answer one message, or refuse it.
+
+        Raises:
+            MalformedMessage: it is none, and nobody can be told so.
+        """
+        if not frames or len(frames[0]) != len(control.UNASKED):
+            raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
+        sender = Sender(message_sender(identity))
+        peer = Peer(door.socket, identity.bytes, frames[0].bytes, sender)
+        try:
+            peer = replace(peer, sender=door.guard.admit(identity))
+            self._check_sizes(_sizes(frames))
+            _, message, payloads = control.parse([frame.bytes for frame in frames])
+            if isinstance(message, messages.Offer):
+                self._check_sizes(message)
+                self._tell(peer, messages.Done())
+            elif isinstance(message, messages.Cancel):
+                door.requests.abandon(peer.identity, message.request_id, "its client gave it up")
+            else:
+                self._begin(door, peer, message, payloads)
+        except Refused as refusal:
+            self._refusals.tell("control message refused", peer.sender.name, str(refusal))
+            self._tell(peer, messages.Failure(refusal.kind.value, str(refusal)))
+
+    def _check_sizes(self, sizes: messages.Offer) -> None:
+        """Raise Refused unless the frames of a message are as many and as small as ours are."""
+        if sizes.payloads > MOST_PAYLOADS:
+            raise Refused(
+                f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are taken"
+            )
+        if sizes.message_bytes > MOST_MESSAGE_BYTES:
+            raise Refused(
+                f"{sizes.what[:_LONGEST_NAME]}: {sizes.message_bytes} bytes without its payloads: at most "
+                f"{MOST_MESSAGE_BYTES} are taken. Large values belong into the callable, not into its declaration or "
+                "environment"
+            )
+        if sizes.payload_bytes > self._max_payload_size:
+            raise Refused(
+                f"{sizes.what[:_LONGEST_NAME]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
+                f"this daemon takes at most {self._max_payload_size} (setting max_payload_size). Load what is large in "
+                "the worker: register a class or function that does, with factory=True"
+            )
+
+    def _tell(self, peer: Peer, answer: messages.AnyMessage) -> None:
+        task = asyncio.create_task(peer.reply(answer))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    def _begin(
+        self, door: _Door, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> None:
+        key = peer.identity, peer.request_id
+        door.requests.check(*key)
+        abandonable = isinstance(message, _ABANDONABLE)
+        answer = self._answer(peer, message, payloads)
+        door.requests.begin(*key, answer, abandonable=abandonable)
+        if abandonable and peer.sender.pid is not None:
+            door.requests.watch(*key, peer.sender.pid)
+
+    async def _answer(
+        self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> None:
+        try:
+            reply = await self._handle(peer, message, payloads)
+        except RemoteFailure as failure:
+            reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
+        except Exception as error:
+            _log.exception("handler failed", message_type=type(message).__name__)
+            text = f"the daemon failed at {type(message).__name__}: {type(error).__name__}: {error}"
+            reply = messages.Failure(ErrorKind.INTERNAL.value, text)
+        if reply is not None:
+            await peer.reply(reply)
+
+
+def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
+    """Return the sizes of what has arrived, as a sender that asks first tells them."""
+    message, *payloads = [len(frame) for frame in frames[1:]] or [0]
+    return messages.Offer("a message", message, max(payloads, default=0), len(payloads))

@@ -1,0 +1,149 @@
+"""Who is at the other end of the control socket, and whether they may say anything.
+
+libzmq asks the kernel who connected to a unix socket (SO_PEERCRED, unix(7)) and puts it at the end of the
+message property "Peer-Address": `localhost:<uid>:<gid>:<pid>`. The kernel fills it in, so it cannot be forged;
+a process of a pid namespace that we cannot see has pid 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+
+import structlog
+import zmq
+
+from pytriton.dispatcher.control.client_keys import KeyStore
+from pytriton.ipc.errors import ErrorKind
+
+_log = structlog.get_logger(__name__)
+
+_CREDENTIALS = re.compile(r".*:(\d+):(\d+):(\d+)")
+#: The same sender's refusals are told once in so long, and so many senders are told apart.
+_TELL_AGAIN_S, _MOST_TOLD = 60.0, 256
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sent a message, in words; `uid` and `pid` are None where the kernel does not tell them."""
+
+    name: str
+    uid: int | None = None
+    pid: int | None = None
+
+
+class Refused(Exception):
+    """A message that is not looked into; the text says why, for the sender and for the log."""
+
+    def __init__(self, text: str, kind: ErrorKind = ErrorKind.INVALID) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def message_property(frame: zmq.Frame, name: str) -> str | None:
+    """Return a property that libzmq attached to a received frame, or None where it has none such."""
+    try:
+        value = frame.get(name)
+    except zmq.ZMQError:
+        return None
+    return str(value)
+
+
+def message_sender(frame: zmq.Frame) -> str:
+    """Return in words who sent a frame, admitted or not."""
+    key = message_property(frame, "User-Id")
+    if key:
+        return f"client {key}"
+    local = local_sender(frame)
+    if local.uid is not None:
+        return local.name
+    return message_property(frame, "Peer-Address") or local.name
+
+
+def local_sender(frame: zmq.Frame) -> Sender:
+    """Return who sent a frame over a unix socket."""
+    match = _CREDENTIALS.fullmatch(message_property(frame, "Peer-Address") or "")
+    if match is None:
+        return Sender("somebody unknown")
+    uid, _, pid = (int(number) for number in match.groups())
+    return Sender(f"user {uid}, process {pid or 'unknown'}", uid, pid or None)
+
+
+class LocalGuard:
+    """Admits this process's own user and root; with a group named, everybody whom the file modes let in."""
+
+    def __init__(self, group: str | None) -> None:
+        self._everybody = group is not None
+        self._allowed = {0, os.geteuid()}
+        self._told_blind = False
+
+    def admit(self, frame: zmq.Frame) -> Sender:
+        """Return who sent a frame.
+
+        Raises:
+            Refused: not one of those who may.
+        """
+        sender = local_sender(frame)
+        if sender.uid is None:
+            if not self._told_blind:
+                self._told_blind = True
+                _log.warning(
+                    "ZeroMQ does not tell who connects: only the file modes keep others out"
+                )
+        elif not self._everybody and sender.uid not in self._allowed:
+            raise Refused(
+                f"user {sender.uid} may not control this daemon, only user {os.geteuid()} and root may. The daemon's "
+                "administrator can name a group of users who may: setting control_group"
+            )
+        return sender
+
+
+class Admitted:
+    """Tells ZeroMQ's authenticator whose public keys may connect."""
+
+    def __init__(self, keys: KeyStore) -> None:
+        self._keys = keys
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether the client with this public key (Z85) may; ZeroMQ has proved that it has the secret one."""
+        name = self._keys.name_of(key)
+        if name is None:
+            _log.warning(
+                "connection with an unknown key refused", key=key.decode("ascii", "replace")
+            )
+        return name is not None
+
+
+class KeyGuard:
+    """Admits clients whose key has not been taken away since they connected."""
+
+    def __init__(self, keys: KeyStore) -> None:
+        self._keys = keys
+
+    def admit(self, frame: zmq.Frame) -> Sender:
+        """Return who sent a frame; raises Refused."""
+        name = self._keys.name_of(message_property(frame, "User-Id") or "")
+        if name is None:
+            raise Refused("this client's key was removed")
+        return Sender(f"client {name}")
+
+
+class RefusalLog:
+    """Tells of messages that were dropped: once a minute for each sender, however many there are."""
+
+    def __init__(self) -> None:
+        self._dropped: dict[str, tuple[float, int]] = {}
+
+    def tell(self, event: str, sender: str, why: str) -> None:
+        """Log that a message of `sender` was dropped, unless that was told just now."""
+        now = time.monotonic()
+        told_at, silent = self._dropped.get(sender, (-_TELL_AGAIN_S, 0))
+        if now - told_at < _TELL_AGAIN_S:
+            self._dropped[sender] = told_at, silent + 1
+            return
+        if len(self._dropped) >= _MOST_TOLD:
+            self._dropped.clear()
+        self._dropped[sender] = now, 0
+        _log.warning(event, sender=sender, reason=why[:200], not_told_before=silent)

@@ -1,0 +1,117 @@
+"""What clients have asked for and have no answer to yet: begun, limited, given up when its client vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.control.peers import Refused
+from pytriton.ipc import linux
+from pytriton.ipc.errors import ErrorKind
+
+_log = structlog.get_logger(__name__)
+
+#: What one connection may have under way at once.
+MOST_UNDER_WAY = 64
+
+
+@dataclass
+class _Request:
+    task: asyncio.Task[None]
+    abandonable: bool
+    abandoned: bool = False
+
+
+@dataclass
+class Requests:
+    """The requests under way of one ROUTER socket: by the connection's identity, by request id."""
+
+    _by_peer: dict[bytes, dict[bytes, _Request]] = field(default_factory=dict)
+
+    def check(self, identity: bytes, request_id: bytes) -> None:
+        """See whether a peer may have one more.
+
+        Raises:
+            Refused: it has too many, or this very one.
+        """
+        own = self._by_peer.get(identity, {})
+        if request_id in own:
+            raise Refused(f"request {request_id.hex()} of this connection is under way already")
+        if len(own) >= MOST_UNDER_WAY:
+            text = f"{len(own)} requests of this connection are under way, more are not taken"
+            raise Refused(text, ErrorKind.UNAVAILABLE)
+
+    def begin(
+        self,
+        identity: bytes,
+        request_id: bytes,
+        answer: Coroutine[Any, Any, None],
+        *,
+        abandonable: bool,
+    ) -> None:
+        """Answer a request in a task of its own."""
+        task = asyncio.create_task(answer)
+        self._by_peer.setdefault(identity, {})[request_id] = _Request(task, abandonable)
+        task.add_done_callback(lambda _: self._forget(identity, request_id))
+
+    def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
+        """End a request that nobody waits for any more, if it is one that can be ended.
+
+        It is cancelled once only: it may be busy with undoing what it has done.
+        """
+        request = self._by_peer.get(identity, {}).get(request_id)
+        if request is None or not request.abandonable or request.abandoned:
+            return
+        request.abandoned = True
+        _log.info("request is given up", why=why)
+        request.task.cancel()
+
+    def watch(self, identity: bytes, request_id: bytes, pid: int) -> None:
+        """Abandon a request when its client's process ends."""
+
+        def vanished() -> None:
+            self.abandon(identity, request_id, f"its client, process {pid}, has ended")
+
+        stop_watching = when_ended(pid, vanished)
+        self._by_peer[identity][request_id].task.add_done_callback(lambda _: stop_watching())
+
+    async def end(self) -> None:
+        """Cancel all, and return when they have ended."""
+        tasks = [request.task for own in self._by_peer.values() for request in own.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, identity: bytes, request_id: bytes) -> None:
+        own = self._by_peer[identity]
+        del own[request_id]
+        if not own:
+            del self._by_peer[identity]
+
+
+def when_ended(pid: int, then: Callable[[], None]) -> Callable[[], None]:
+    """Call `then` once when a process has ended; return what stops the watch."""
+    loop = asyncio.get_running_loop()
+    try:
+        ended = linux.pidfd_open(pid)
+    except ProcessLookupError:
+        return loop.call_soon(then).cancel
+    except OSError as error:  # a kernel before 5.3, or a seccomp filter: only Cancel is heard then
+        _log.debug("a client cannot be watched", client_pid=pid, reason=str(error))
+        return lambda: None
+
+    def fire() -> None:
+        loop.remove_reader(ended)
+        then()
+
+    def stop() -> None:
+        loop.remove_reader(ended)
+        os.close(ended)
+
+    loop.add_reader(ended, fire)
+    return stop

@@ -1,0 +1,259 @@
+"""`pytriton-daemon doctor`: will a daemon work here, and if not, what mends it?
+
+Nothing is installed, changed or left behind, and no check raises: one that fails itself is reported
+as a problem. The command line prints the result and turns it into an exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable
+
+from pytriton._clash import clashing_distribution
+from pytriton.dispatcher.base.ports import PortError, check_port_free
+from pytriton.dispatcher.doctor import machine_checks as machine
+from pytriton.dispatcher.doctor.check_result import Check, Status
+from pytriton.dispatcher.install import compiled_proxy
+from pytriton.dispatcher.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
+from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
+from pytriton.dispatcher.install.proxy_compiler import compiler
+from pytriton.dispatcher.install.server_runtime import ServerChoice, find_server
+from pytriton.dispatcher.install.server_tree import LIBRARY_NAME, ServerTree
+from pytriton.dispatcher.install.wheel import PINNED
+from pytriton.dispatcher.settings import advisories
+from pytriton.ipc.rundir import default_runtime_dir
+
+__all__ = ["Check", "Status", "run_checks"]
+
+#: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
+INSTALL_BYTES = 400_000_000
+SERVER_TIMEOUT_S = 60.0
+
+
+def run_checks(
+    choice: ServerChoice | None = None,
+    *,
+    host: str = "127.0.0.1",
+    ports: Mapping[str, int] | None = None,
+    runtime_dir: Path | None = None,
+    exposed: Sequence[str] = (),
+) -> list[Check]:
+    """Look at everything that a daemon with these settings depends on.
+
+    Args:
+        choice: the settings about tritonserver.
+        host: the address that the servers will listen on.
+        ports: setting name to port, such as {"http_port": 8000}; port 0 is always fine.
+        runtime_dir: the daemon's; by default the one that a start would choose.
+        exposed: the ports that other machines may reach (`advisories.exposed`).
+    """
+    choice = choice or ServerChoice()
+    search = _search(choice)
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("machine", lambda: machine.check_machine(search.own_server)),
+        ("distribution", _check_clash),
+        ("proxy Python", partial(_check_proxy_python, choice, search)),
+        ("tritonserver", partial(_check_server, search)),
+        ("known faults", partial(_check_faults, search, exposed)),
+        ("proxy", partial(_check_proxy, choice)),
+        ("cache", partial(_check_cache, choice)),
+        *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
+        (
+            "runtime directory",
+            lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
+        ),
+        ("/dev/shm", machine.check_shared_memory),
+        ("memfd", machine.check_memfd),
+        ("pidfd", machine.check_pidfd),
+        ("open files", machine.check_open_files),
+        ("GPUs", machine.check_gpus),
+    ]
+    return [_run(name, check) for name, check in checks]
+
+
+def _each(ports: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
+    yield from (ports or {}).items()
+
+
+def _run(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except Exception as error:
+        detail = f"the check itself failed: {type(error).__name__}: {error}"
+        return Check(name, "problem", detail, "please report this to the project")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What looking for tritonserver gave."""
+
+    found: tuple[ServerTree, str] | None
+    error: str
+    passed_over: tuple[str, ...]
+
+    @property
+    def own_server(self) -> bool:
+        return self.found is not None and self.found[1] != "cache"
+
+
+def _search(choice: ServerChoice) -> _Search:
+    passed_over: list[str] = []
+    try:
+        found, error = find_server(choice, passed_over.append), ""
+    except Exception as failure:  # reported by the check of tritonserver
+        found, error = None, str(failure)
+    return _Search(found, error, tuple(passed_over))
+
+
+def _check_clash() -> Check:
+    clash = clashing_distribution()
+    if clash is None:
+        return Check("distribution", "ok", "no other distribution claims the name pytriton")
+    detail, _, mend = clash.partition("\n")
+    return Check("distribution", "problem", detail, mend)
+
+
+def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
+    found = search.found
+    versions = found[0].python_versions if found else PROXY_VERSIONS
+    try:
+        python = find_interpreter(choice.proxy_python, versions)
+    except ServerRuntimeError as error:
+        demanded = choice.proxy_python is not None or choice.python_backend
+        if not demanded and _compiled_proxy(choice):
+            detail = (
+                "none was found, and none is needed: the compiled proxy serves. Only models that "
+                "tritonserver's own python backend is to run (native_model) would need one"
+            )
+            return Check("proxy Python", "ok", detail)
+        detail, _, mend = str(error).partition("\nOne of these mends it:\n")
+        mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
+        return Check("proxy Python", "problem", detail, mend)
+    version = ".".join(map(str, python.version))
+    return Check("proxy Python", "ok", f"{version}, {python.executable}, {python.libpython}")
+
+
+def _check_server(search: _Search) -> Check:
+    name = "tritonserver"
+    if search.error:
+        return Check(name, "problem", search.error, "correct the setting, or leave it out")
+    if search.found is None:
+        missing = "not installed yet; the first start fetches it (55 MB)"
+        detail = "; ".join([missing, *search.passed_over])
+        return Check(name, "warning", detail, "pytriton-daemon install-server")
+    tree, source = search.found
+    flaw = _missing_libraries(tree) or _does_not_run(tree)
+    where = f"{tree.binary} (from: {source}{', ' + tree.version if tree.version else ''})"
+    if flaw is not None:
+        mend = "install the libraries that it misses, or use the binaries that we fetch"
+        return Check(name, "problem", f"{where}: {flaw}", mend)
+    return Check(name, "ok", "; ".join([where, *search.passed_over]))
+
+
+def _check_faults(search: _Search, exposed: Sequence[str]) -> Check:
+    name = "known faults"
+    version = search.found[0].version if search.found else PINNED.triton_version
+    if version is None:
+        return Check(name, "ok", "this tritonserver's version is not known: see NVIDIA's bulletins")
+    if not advisories.is_faulty(version):
+        return Check(name, "ok", f"none that this version of pytriton-daemon knows of {version}")
+    detail = f"{version} has published ones ({', '.join(advisories.CVES)} and others)"
+    if not exposed:
+        return Check(name, "ok", f"{detail}; it listens on this machine only")
+    detail += f", and listens beyond this machine: {', '.join(exposed)}"
+    mend = "use 127.0.0.1, a firewall, or a newer tritonserver; see docs/security.md"
+    return Check(name, "warning", detail, mend)
+
+
+def _check_proxy(choice: ServerChoice) -> Check:
+    name = "proxy"
+    if choice.proxy == "python":
+        return Check(name, "ok", "the Python proxy, as the setting `proxy` says")
+    compiled = _compiled_proxy(choice)
+    if compiled:
+        return Check(name, "ok", compiled)
+    detail = (
+        "no compiled proxy, and no C compiler to build it: the Python proxy serves, which is slower"
+    )
+    status: Status = "problem" if choice.proxy == "native" else "warning"
+    return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _compiled_proxy(choice: ServerChoice) -> str:
+    """Return where the compiled proxy comes from; "" when the Python proxy serves."""
+    if choice.proxy == "python":
+        return ""
+    if compiled_proxy.is_built(cache_dir(choice.cache_dir)):
+        return "the compiled proxy is there"
+    command = compiler()
+    return f"the compiled proxy will be built at the first start, with {command}" if command else ""
+
+
+def _library_environment(tree: ServerTree) -> dict[str, str]:
+    paths = [*map(str, tree.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+
+def _missing_libraries(tree: ServerTree) -> str | None:
+    """Ask the loader; the stub is left out, its libpython comes with the proxy's Python."""
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        return None
+    missing: set[str] = set()
+    libraries = [folder / LIBRARY_NAME for _, folder in tree.python_backends[:1]]
+    for file in (tree.binary, *libraries):
+        said = _output([ldd, str(file)], _library_environment(tree))
+        missing |= {line.split()[0] for line in said.splitlines() if "=> not found" in line}
+    return f"shared libraries are missing: {', '.join(sorted(missing))}" if missing else None
+
+
+def _does_not_run(tree: ServerTree) -> str | None:
+    # its status is 1 after --help, so only what it prints can tell
+    said = _output([str(tree.binary), "--help"], _library_environment(tree))
+    return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"
+
+
+def _output(command: list[str], environ: dict[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=SERVER_TIMEOUT_S,
+        check=False,
+    )
+    return done.stdout
+
+
+def _check_cache(choice: ServerChoice) -> Check:
+    folder = cache_dir(choice.cache_dir)
+    parent = machine.nearest_existing(folder)
+    free = shutil.disk_usage(parent).free
+    detail = f"{folder}, {free // 1_000_000} MB free"
+    mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
+    has_proxy = compiled_proxy.is_built(folder) or os.path.isdir(folder / "proxy-env")
+    filled = has_proxy and os.path.isdir(folder / "server")
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        if filled:  # when a container image was built, perhaps
+            return Check("cache", "ok", f"{folder} is filled, and read-only for this user")
+        return Check("cache", "problem", f"{folder} cannot be written by this user", mend)
+    if free < INSTALL_BYTES and not filled:
+        return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
+    return Check("cache", "ok", detail)
+
+
+def _check_port(host: str, name: str, port: int) -> Check:
+    try:
+        check_port_free(host, port, name)
+    except PortError as error:
+        return Check(f"port {name}", "problem", str(error), f"set {name} to another port, or to 0")
+    return Check(f"port {name}", "ok", f"{host}:{port or 'any'} is free")

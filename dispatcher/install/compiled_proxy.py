@@ -1,0 +1,117 @@
+"""The compiled proxy: a backend that tritonserver loads, from the C sources of the proxy.
+
+A model whose proxy is compiled has no process of its own inside Triton, and its batches make one way less
+between processes. A wheel brings the library along; from a checkout, it is built once per machine with a C
+compiler. A machine without one is served by the Python proxy (docs/architecture.md has how they differ).
+
+>>> build(cache_dir(), progress=print)                                     # doctest: +SKIP
+PosixPath('.../native-proxy/3f2a…')
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytriton.dispatcher.install.cache import Progress, ServerRuntimeError, publish
+from pytriton.dispatcher.install.proxy_compiler import FLAGS, LIBRARY, BuildError, compile_library
+
+#: Loading tritonserver's library takes less than a second.
+_LOAD_S = 60.0
+
+
+def sources() -> Path:
+    """Return the folder of the C sources in this installation."""
+    package = importlib.util.find_spec("pytriton.proxy_backend")
+    if package is None or not package.submodule_search_locations:
+        raise ServerRuntimeError(
+            "this installation of pytriton-daemon lacks pytriton.proxy_backend"
+        )
+    return Path(next(iter(package.submodule_search_locations))) / "native"
+
+
+def build(cache: Path, progress: Progress) -> Path:
+    """Return the folder that holds the backend's library; build it if it is not there yet.
+
+    Raises:
+        ServerRuntimeError: it cannot be built; the text holds what the compiler said.
+    """
+    folder = sources()
+    if _loads(folder / LIBRARY):
+        return folder
+    target = cache / "native-proxy" / _key(folder)
+
+    def make(draft: Path) -> None:
+        progress("building the compiled proxy")
+        try:
+            compile_library(folder, draft / LIBRARY)
+        except BuildError as error:
+            raise ServerRuntimeError(f"the compiled proxy cannot be built: {error}") from error
+
+    publish(target, make, lambda there: (there / LIBRARY).is_file(), progress)
+    flaw = _flaw(target / LIBRARY)
+    if flaw:
+        raise ServerRuntimeError(f"the compiled proxy cannot be loaded: {flaw}")
+    return target
+
+
+def is_built(cache: Path) -> bool:
+    """Whether `build` would find the library."""
+    folder = sources()
+    return any(
+        (place / LIBRARY).is_file() for place in (folder, cache / "native-proxy" / _key(folder))
+    )
+
+
+def misfit(native: Path, binary: Path, library_path: Sequence[Path]) -> str | None:
+    """Return why a tritonserver of the user's own cannot take the compiled proxy; None if it can.
+
+    It may be of a version that lacks some of the functions that the proxy calls: the loader tells, in a process of
+    its own, where nothing is run.
+    """
+    places = (*library_path, binary.parent.parent / "lib")
+    found = [one for place in places for one in sorted(place.glob("libtritonserver*.so"))]
+    if not found:
+        return f"no libtritonserver.so is beside {binary}"
+    script = "import ctypes, os, sys; [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]"
+    paths = ":".join(map(str, places))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script, str(found[0]), str(native / LIBRARY)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_LOAD_S,
+        check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": f"{paths}:{os.environ.get('LD_LIBRARY_PATH', '')}"},
+    )
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None
+
+
+def _loads(library: Path) -> bool:
+    """Whether a library was brought along that is for this kind of machine and this libc."""
+    return library.is_file() and _flaw(library) is None
+
+
+def _flaw(library: Path) -> str | None:
+    try:
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver has what it calls
+    except (
+        OSError
+    ) as error:  # for another machine or libc, or on a disk of which nothing may be executed
+        return str(error)
+    return None
+
+
+def _key(folder: Path) -> str:
+    """Name what the library depends on: its sources, the flags, and the kind of machine."""
+    digest = hashlib.sha256(repr((FLAGS, platform.machine(), platform.libc_ver())).encode())
+    for path in sorted(folder.glob("*.[ch]")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

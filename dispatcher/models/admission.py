@@ -1,0 +1,116 @@
+"""What a registration has to be to be admitted at all: checked before anything is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytriton._registering import gpus
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.workers import numbering
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+#: A file name has at most 255 bytes, and the longest one made of a model's name is its log's.
+_LONGEST_NAME = 200
+#: Of one model: each is a process of its own.
+MOST_WORKERS = 1024
+#: Of one worker: each is a proxy, a process of its own, too.
+MOST_LANES = 16
+
+
+def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
+    """Refuse what cannot be registered, whatever the machine has.
+
+    Raises:
+        RemoteFailure: the name, the number of workers, or what was sent for them.
+    """
+    _check_name(spec.name)
+    _check_instances(spec)
+    _check_payloads(spec, payloads)
+
+
+def check_cache(spec: messages.ModelSpec, config: DaemonConfig) -> None:
+    """Refuse what a client wants cached where there is no cache: tritonserver would only log that it is not.
+
+    Raises:
+        RemoteFailure: the model has the response cache switched on, and the daemon has none.
+    """
+    cached = spec.config.get("response_cache", {}).get("enable", False)
+    if (
+        cached
+        and not config.response_cache_size
+        and "cache-config" not in config.tritonserver_options
+    ):
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"model {spec.name} has response_cache=True, and this daemon has no response cache: start it with "
+            "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
+            "it out",
+        )
+
+
+def check_devices(spec: messages.ModelSpec) -> None:
+    """Refuse GPUs that are not there: CUDA in a worker would only find none, and serve from the CPU or fail late.
+
+    Raises:
+        RemoteFailure: a device is no GPU of this machine, as far as its files tell.
+    """
+    for device in filter(None, spec.devices):
+        why = gpus.missing(device)
+        if why is not None:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f'model {spec.name}: devices names GPU {why}; leave devices out, or say "cpu"',
+            )
+
+
+def _check_name(name: str) -> None:
+    """The name becomes a folder and part of URLs: refuse what could be anything else."""
+    if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _LONGEST_NAME:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
+            f"at most {_LONGEST_NAME} of them",
+        )
+
+
+def _check_instances(spec: messages.ModelSpec) -> None:
+    if numbering.count(spec) > MOST_WORKERS:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
+            "process of its own",
+        )
+    if not 1 <= spec.lanes <= MOST_LANES:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"lanes={spec.lanes}: a worker takes 1 to {MOST_LANES}, each is a process of its own",
+        )
+
+
+def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
+    """Refuse a registration whose numbers do not agree.
+
+    Raises:
+        RemoteFailure: instances, devices and payloads do not fit together.
+    """
+    if spec.instances < 1:
+        raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
+    callables = len(payloads) - spec.check
+    if callables not in (1, spec.instances):
+        raise RemoteFailure(
+            ErrorKind.INVALID, f"{callables} callables were sent for {spec.instances} instances"
+        )
+    if spec.spares and callables > 1:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"spares={spec.spares} with a list of callables: a spare worker stands in for any instance, so "
+            "all have to serve the same callable",
+        )
+    if spec.devices and len(spec.devices) != spec.instances:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"{len(spec.devices)} devices were given for {spec.instances} instances",
+        )

@@ -1,0 +1,52 @@
+"""What the next start serves again: the store, away from the event loop, its failures told to who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytriton.dispatcher.models.state_dir import Entry, Store, StoreError, Unfinished
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class KeptModels:
+    """The models of a state directory. Every method raises RemoteFailure for what the store cannot do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def write(self, entry: Entry) -> Unfinished:
+        """Write a model, which does not count before `finish`."""
+        with _as_failure():
+            return await asyncio.to_thread(
+                self._store.write, entry.spec, entry.payloads, entry.registered_at
+            )
+
+    async def previous(self, name: str) -> Entry | None:
+        """Return what a model was before it was replaced, if it was."""
+        with _as_failure():
+            return await asyncio.to_thread(self._store.previous, name)
+
+    async def remove(self, name: str) -> None:
+        """Forget a model."""
+        with _as_failure():
+            await asyncio.to_thread(self._store.remove, name)
+
+
+def finish(unfinished: Unfinished, *, keep_previous: bool) -> None:
+    """Have what was written count; at once, so that nothing else happens in between.
+
+    Raises:
+        RemoteFailure: it cannot be.
+    """
+    with _as_failure():
+        unfinished.finish(keep_previous=keep_previous)
+
+
+@contextmanager
+def _as_failure() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise RemoteFailure(ErrorKind.UNAVAILABLE, str(error)) from error

@@ -1,0 +1,136 @@
+"""After a start: the models that the daemon served when it last ran are registered again, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.models.state_dir import Content, Entry
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+Register = Callable[[Entry], Awaitable[object]]
+
+
+@dataclass
+class _Kept:
+    """A kept registration that is not served.
+
+    `error`: why it could not be; None while it waits its turn. `task`: registers it just now.
+    """
+
+    entry: Entry
+    error: str | None = None
+    task: asyncio.Future[object] | None = None
+
+
+class Restoring:
+    """The kept registrations that are not served (yet), in order.
+
+    Attributes:
+        problems: a sentence about each file that could not be read.
+        news: one more is restored, could not be, or is given up.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self.problems = content.problems
+        self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
+        self._running = asyncio.Lock()
+        self.news = News()
+        for problem in self.problems:
+            _log.error(problem)
+
+    async def run(self, register: Register) -> None:
+        """Register them in order. What cannot be registered stays here, with the reason, and can be run again."""
+        async with self._running:
+            for name in list(self._kept):
+                kept = self._kept.get(name)
+                if kept is not None:  # nobody has unregistered or replaced it meanwhile
+                    await self._restore(name, kept, register)
+
+    async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
+        kept.task = asyncio.ensure_future(register(kept.entry))
+        try:
+            await asyncio.wait([kept.task])
+            if kept.task.cancelled():  # by `give_up`
+                _log.info("model is not restored: it was given up", model=name)
+                self.forget(name)
+            else:
+                kept.task.result()
+        except asyncio.CancelledError:  # this is ended itself
+            kept.task.cancel()
+            raise
+        except RemoteFailure as failure:
+            kept.error = failure.text
+            _log.error("model was not restored", model=name, reason=failure.text)
+        except Exception as error:  # whatever it is, the others are restored
+            kept.error = f"a fault of the daemon: {type(error).__name__}: {error}"
+            _log.exception("model was not restored", model=name)
+        else:
+            self._kept.pop(name, None)
+        finally:
+            kept.task = None
+            self.news.tell()
+
+    def waits(self, name: str) -> bool:
+        """Whether a model is being restored, or still to be."""
+        kept = self._kept.get(name)
+        return kept is not None and (kept.error is None or kept.task is not None)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a model is being restored, or still to be."""
+        return any(self.waits(name) for name in self._kept)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a model could not be restored."""
+        return any(kept.error is not None for kept in self._kept.values())
+
+    def knows(self, name: str) -> bool:
+        """Whether a model is kept and not served (yet)."""
+        return name in self._kept
+
+    async def give_up(self, name: str) -> bool:
+        """Do not restore a model, and undo what is done of it so far; whether it was here."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return False
+        if kept.task is not None:
+            kept.task.cancel()
+        while kept.task is not None:
+            await self.news.next.wait()
+        self.forget(name)
+        return True
+
+    def error(self, name: str) -> str | None:
+        """Return why a model could not be restored; None if it is not here, or waits its turn."""
+        return self._kept[name].error if name in self._kept else None
+
+    def forget(self, name: str) -> bool:
+        """Do not restore a model, which is not being restored just now; whether it was here."""
+        there = self._kept.pop(name, None) is not None
+        self.news.tell()
+        return there
+
+    def infos(self, without: set[str]) -> Iterator[messages.ModelInfo]:
+        """Yield what status shows of those that are not among `without`."""
+        for name, kept in self._kept.items():
+            if name in without:
+                continue
+            spec = kept.entry.spec
+            yield messages.ModelInfo(
+                name=name,
+                version=spec.version,
+                state="restoring" if kept.error is None else "failed",
+                instances=[],
+                python=spec.world.python,
+                registered_at=kept.entry.registered_at,
+                error=kept.error,
+            )

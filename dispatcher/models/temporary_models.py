@@ -1,0 +1,52 @@
+"""Temporary models: each is served until the process that registered it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from pytriton.dispatcher.control.pending_requests import when_ended
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+
+class Tenants:
+    """Knows which registrations go with which process.
+
+    Args:
+        end: takes one of them down, unless it is gone already
+    """
+
+    def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
+        self._end = end
+        self._of: dict[int, list[Registration]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def add(self, registration: Registration, pid: int) -> None:
+        """End a registration when the process ends; where the kernel cannot watch it, it stays."""
+        if pid in self._of:
+            self._of[pid].append(registration)
+            return
+
+        def vanished() -> None:
+            stop_watching()
+            for registration in self._of.pop(pid):
+                task = loop.create_task(self._take_down(registration))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+        loop = asyncio.get_running_loop()
+        self._of[pid] = [registration]
+        stop_watching = when_ended(pid, vanished)
+
+    async def _take_down(self, registration: Registration) -> None:
+        try:
+            await self._end(registration)
+        except RemoteFailure as failure:
+            _log.error(
+                "a temporary model was not ended", model=registration.spec.name, reason=failure.text
+            )

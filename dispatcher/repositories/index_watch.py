@@ -1,0 +1,59 @@
+"""Clients of tritonserver load and unload models, too: the daemon looks at its index, so that what it says is true.
+
+Of a model that a client has unloaded, the workers stay; when a client loads it again, its proxies come back to them.
+The daemon does not load it behind that client's back, whatever happens to workers and to tritonserver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories.model_records import KnownModels
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+#: tritonserver tells only who asks.
+_EVERY_S = 5.0
+#: What somebody who asks how things are waits for that, at most.
+_LONGEST_S = 1.0
+
+
+class IndexWatch:
+    """Compares what is known of all models with tritonserver's index."""
+
+    def __init__(self, server: TritonServer, registry: Registry, known: KnownModels) -> None:
+        self._server = server
+        self._registry = registry
+        self._known = known
+
+    async def run(self) -> None:
+        """Look now and then, for ever."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look now; a tritonserver that does not answer at once tells nothing new."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._look(), _LONGEST_S)
+
+    async def _look(self) -> None:
+        if not self._server.ready:
+            return
+        # What the daemon itself does meanwhile makes an answer worthless.
+        marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
+            (one.triton_mark, one.triton_mark(), one.seen_in_triton, one.spec.name)
+            for one in self._registry
+        ]
+        marks += self._known.marks()
+        try:
+            states = await self._server.repository_states()
+        except RemoteFailure:
+            return
+        for mark, before, tell, name in marks:
+            if before is not None and mark() == before:
+                tell(states.get(name, "") == "READY")

@@ -1,0 +1,136 @@
+"""What is known of the models of repositories beside their files: who serves them, how they are, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
+
+_log = structlog.get_logger(__name__)
+
+NATIVE, WORKERS = "tritonserver", "workers"
+
+
+@dataclasses.dataclass
+class Known:
+    """One model."""
+
+    state: str = "unloaded"
+    served_by: str = ""
+    reason: str = ""
+    versions: list[int] = dataclasses.field(default_factory=list)
+    registration: Registration | None = None
+    config: dict[str, Any] | None = None  #: an override, for tritonserver's next start
+    steps: list[str] = dataclasses.field(default_factory=list)  #: of an ensemble
+    loaded_at: float = 0.0
+    given: Path | None = None  #: the repository of files that came with the request to load it
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
+class KnownModels(dict[str, Known]):
+    """All models that were ever heard of, by name."""
+
+    def __init__(self, server: TritonServer, registry: Registry) -> None:
+        super().__init__()
+        self._server = server
+        self._registry = registry
+        #: tritonserver has ended, and has not loaded again what it served.
+        self.server_lost = False
+
+    def of(self, name: str) -> Known:
+        """Return what is known of a model, from now on."""
+        return self.setdefault(name, Known())
+
+    @property
+    def failed(self) -> bool:
+        """Whether a model could not be loaded, and is not served by what was there before."""
+        return any(known.state == "failed" and not known.served_by for known in self.values())
+
+    def serves(self, name: str) -> bool:
+        """Whether a name is now that of a model loaded from a repository."""
+        known = self.get(name)
+        if known is None or not known.served_by:
+            return False
+        return known.registration is None or known.registration in list(self._registry)
+
+    def native_versions(self, name: str) -> list[int] | None:
+        """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
+        known = self.get(name)
+        if known is None or known.served_by != NATIVE or known.state not in ("ready", "loading"):
+            return None
+        return known.versions
+
+    def state_of(self, name: str) -> str:
+        """Return how a model is, as the repository's commands show it."""
+        known = self.of(name)
+        registration = known.registration
+        if known.served_by == WORKERS and registration is not None and registration.unloaded:
+            return registration.state
+        return known.state
+
+    def parts(self, name: str) -> list[str]:
+        """Return the models that a loaded ensemble consists of; none if it is none, or lies in a cloud."""
+        known = self.get(name)
+        return [] if known is None else sorted(set(known.steps))
+
+    def infos(self, http_url: str) -> list[messages.ModelInfo]:
+        """Return what status shows of the models that tritonserver serves itself."""
+        return [
+            messages.ModelInfo(
+                name=name,
+                version=max(known.versions, default=0),
+                state=self._state(known),
+                instances=[],
+                url=f"{http_url}/v2/models/{name}" if http_url else "",
+                registered_at=known.loaded_at,
+                served_by=NATIVE,
+                versions=known.versions if len(known.versions) > 1 else [],
+            )
+            for name, known in self.items()
+            if known.served_by == NATIVE
+        ]
+
+    def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
+        """Return for `IndexWatch` each model that tritonserver serves itself; see `Registration.triton_mark`."""
+        found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
+        for name, known in self.items():
+            mark, tell = partial(self._mark, known), partial(self._seen, name, known)
+            found.append((mark, mark(), tell, name))
+        return found
+
+    def _mark(self, known: Known) -> object:
+        if known.served_by != NATIVE or known.lock.locked() or self.server_lost:
+            return None
+        if not self._ready().issuperset(known.steps):  # an ensemble is out because a step of it is
+            return None
+        return (known.state, known.loaded_at) if known.state in ("ready", "unloaded") else None
+
+    def _seen(self, name: str, known: Known, loaded: bool) -> None:
+        state = "ready" if loaded else "unloaded"
+        if state != known.state:
+            known.state = state
+            _log.warning(
+                f"a client of tritonserver has {'' if loaded else 'un'}loaded a model", model=name
+            )
+
+    def _state(self, known: Known) -> str:
+        """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
+        if known.state != "ready":
+            return known.state
+        up = self._server.ready and not self.server_lost and self._ready().issuperset(known.steps)
+        return "ready" if up else "unready"
+
+    def _ready(self) -> set[str]:
+        """Return the models that an ensemble may have as its steps."""
+        ready = {one.spec.name for one in self._registry if one.ready}
+        return ready | {name for name, one in self.items() if one.served_by == NATIVE}

@@ -1,0 +1,406 @@
+"""The models of the repositories that the daemon is given: loaded, unloaded, loaded anew at run time.
+
+tritonserver has one repository, the daemon's own. A model that it serves itself is linked into that one;
+one of a backend that it lacks is registered like any callable, but kept nowhere: its folder is what is kept.
+Repositories in a cloud (s3://, gs://, as://) are tritonserver's own business, and so are their models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories import cloud_models, model_folders
+from pytriton.dispatcher.repositories.folder_spec import Workshop, specification
+from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
+from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.repositories.model_records import NATIVE, WORKERS, Known, KnownModels
+from pytriton.dispatcher.repositories.repository_places import CLOUD, Placed, Places
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.formats import table
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: Models that are loaded at once at the start; each may take all cores while it loads.
+_AT_ONCE = 4
+#: States of tritonserver's for a model that it does not serve (any more).
+_GONE = ("", "UNAVAILABLE")
+_LOOK_S = 0.05
+
+
+class RepositoryModels:
+    """All models of all given repositories, by name."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        models: Path,
+        backends: Path,
+        python: PythonOnDemand,
+        library: Path,
+        server: TritonServer,
+        registry: Registry,
+    ) -> None:
+        self._config = config
+        self._models = models
+        self._backends = backends
+        self._python = python
+        self._workshop = Workshop(
+            library, config.model_python, config.install_packages, config.model_env
+        )
+        self._server = server
+        self._registry = registry
+        self._places = Places(config.model_repository, models, server, registry)
+        self.known = KnownModels(server, registry)
+        self._given = GivenFiles(models.parent / "given")
+        self._begun = False
+        #: Whether all that are to be served from the start are, or could not be.
+        self.tried = False
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Load what the control mode says; with "poll", go on looking. What fails is told by `index`."""
+        names = await self._names()
+        wanted = list(names)
+        if self._config.model_control_mode == "explicit":
+            wanted = list(self._config.load_model)
+            wanted = list(names) if wanted == ["*"] else wanted
+        for name in wanted:
+            self.known.of(name).state = "loading"
+        self._begun = True
+        slots = asyncio.Semaphore(_AT_ONCE)
+        ensembles = await self._places.ensembles(names)
+
+        async def load(name: str) -> None:
+            async with slots:
+                await self._try_to_load(name)
+
+        await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
+        for name in wanted:
+            if name in ensembles and not self.known.of(name).served_by:  # as another one's step
+                await self._try_to_load(name)
+        self.tried = True
+        self._registry.news.tell()
+        if self._config.model_control_mode == "poll":
+            await self._poll()
+
+    async def load_again(self) -> None:
+        """After tritonserver was started again: load the models that it serves itself."""
+        # An ensemble's steps were loaded before it, so they were known before.
+        natives = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
+        for name, known in natives:
+            if known.served_by == NATIVE and known.state == "ready":
+                async with known.lock:
+                    await self._try(name, known, self._server.load(name, known.config))
+        self.known.server_lost = False
+        self._registry.news.tell()
+
+    async def stop(self) -> None:
+        """Have tritonserver unload what it serves itself; returns when requests under way are answered.
+
+        At the most, that takes the grace period.
+        """
+        leaving = {name for name, known in self.known.items() if known.served_by == NATIVE}
+        for name in leaving:
+            await self._try(name, self.known.of(name), self._server.unload(name))
+        deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
+        while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
+            try:
+                states = await self._server.repository_states()
+            except RemoteFailure:  # it has ended
+                return
+            leaving = {name for name in leaving if states.get(name, "") not in _GONE}
+            await asyncio.sleep(_LOOK_S)  # tritonserver tells only who asks
+
+    # ── at run time ──────────────────────────────────────────────────────────────────────────────
+
+    async def load(
+        self,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        above: Sequence[str] = (),
+    ) -> None:
+        """Load a model, or load it anew: the one that is there serves until then.
+
+        Steps of an ensemble that are not served yet are loaded first, as tritonserver does with its own.
+
+        Args:
+            name: of the model
+            config: a configuration to use instead of the one in its folder
+            files: all that its folder is to hold ("file:1/model.onnx"), until it is unloaded or loaded without
+            above: the ensembles whose step it is
+
+        Raises:
+            RemoteFailure: there is no such model, or it cannot be served; what was there serves on.
+        """
+        names = await self._names()
+        given = await self._write(name, files) if files else None
+        if given is not None:
+            names[name] = str(given)
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise RemoteFailure(
+                ErrorKind.NOT_FOUND,
+                f"no model repository has a model {name!r}; there are: {known}",
+            )
+        known_model = self.known.of(name)
+        async with known_model.lock:
+            before = dataclasses.replace(known_model)
+            unneeded = given
+            known_model.state = "loading"
+            try:
+                await self._load(name, names[name], known_model, config, above)
+            except (RemoteFailure, UnservableModel) as error:
+                serving = before.served_by != ""
+                known_model.state = "ready" if serving else "failed"
+                known_model.served_by, known_model.reason = before.served_by, str(error)
+                if isinstance(error, RemoteFailure):
+                    raise
+                raise RemoteFailure(ErrorKind.LOAD_FAILED, str(error)) from error
+            except BaseException:
+                known_model.state = before.state
+                raise
+            else:
+                if str(known_model.given) != names[name]:
+                    unneeded, known_model.given = known_model.given, given
+            finally:
+                self._given.remove(unneeded)
+            known_model.state, known_model.reason = "ready", ""
+            known_model.loaded_at = time.time()
+        self._registry.news.tell()
+        _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
+
+    async def unload(self, name: str) -> None:
+        """Stop serving a model; requests under way are answered.
+
+        Raises:
+            RemoteFailure: it is not served from a repository.
+        """
+        known = self.known.get(name)
+        if known is None or not known.served_by:
+            raise RemoteFailure(
+                ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
+            )
+        async with known.lock:
+            known.state = "unloading"
+            try:
+                if known.served_by == NATIVE:
+                    await self._server.unload(name)
+                    own_repository.unlink(self._models, name)
+                elif known.registration in list(self._registry):
+                    await self._registry.unregister(name)
+            except BaseException:
+                known.state = "ready"
+                raise
+            known.state, known.served_by, known.registration = "unloaded", "", None
+            known.versions, known.steps = [], []
+            self._given.remove(known.given)
+            known.given = None
+        _log.info("model of a repository unloaded", model=name)
+
+    async def index(self) -> list[messages.RepositoryModel]:
+        """Return all models that there are, with what became of them."""
+        names = await self._names()
+        loading = not self._begun
+        return [
+            messages.RepositoryModel(
+                name=name,
+                repository=names.get(name, ""),
+                versions=self.known.of(name).versions,
+                state="loading" if loading else self.known.state_of(name),
+                served_by=self.known.of(name).served_by,
+                reason=self.known.of(name).reason,
+            )
+            for name in sorted({*names, *self.known})
+        ]
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _names(self) -> dict[str, str]:
+        """Return name -> repository; that of files which came with a request is the last to count."""
+        found = await self._places.names()
+        for name, known in self.known.items():
+            if known.given is not None:
+                found.setdefault(name, str(known.given))
+        return found
+
+    async def _write(self, name: str, files: Mapping[str, bytes]) -> Path:
+        try:
+            return await asyncio.to_thread(self._given.write, name, files)
+        except BadFileName as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"files for model {name}: {error}") from error
+        except OSError as error:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be kept: {error}"
+            ) from error
+
+    async def _try_to_load(self, name: str) -> None:
+        known = self.known.of(name)
+        try:
+            await self.load(name)
+        except RemoteFailure as failure:
+            known.state, known.reason = "ready" if known.served_by else "failed", failure.text
+            _log.error("model of a repository was not loaded", model=name, reason=failure.text)
+        except Exception as error:  # whatever it is, the others are loaded
+            known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
+            _log.exception("model of a repository was not loaded", model=name)
+
+    async def _try(self, name: str, known: Known, doing: Any) -> None:
+        try:
+            await doing
+        except RemoteFailure as failure:
+            known.state, known.reason = "failed", failure.text
+            _log.error("tritonserver refused", model=name, reason=failure.text)
+
+    async def _load(
+        self,
+        name: str,
+        place: str,
+        known: Known,
+        config: Mapping[str, Any] | None,
+        above: Sequence[str],
+    ) -> None:
+        self._refuse_registered(name, known)
+        if place == CLOUD:
+            await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
+            override = None if config is None else dict(config)
+            try:
+                await self._server.load(name, override)
+            except RemoteFailure as failure:
+                raise cloud_models.explained(failure, self._backends) from failure
+            known.served_by, known.config = NATIVE, override
+            return
+        model = await self._places.read(name, place)
+        if config is not None:
+            model = model.with_config(json.loads(json.dumps(config)))
+        form = model_folders.route(model, self._backends, self._config.native_model)
+        if form is None:
+            await self._load_steps(model, above)
+            await self._load_native(model, known, config)
+            return
+        if known.served_by == NATIVE:
+            raise UnservableModel(
+                f"model {name} is served by tritonserver itself; unload it before another backend serves it"
+            )
+        lacking = model_folders.not_given_by_workers(model)
+        if lacking:
+            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
+        spec, payload = await specification(model, form, self._workshop, config)
+        known.registration = await self._registry.register(
+            messages.Register(spec, replace=known.served_by == WORKERS),
+            [payload],
+            _report_to_nobody,
+            keep=False,
+        )
+        known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+
+    async def _load_steps(self, model: FoundModel, above: Sequence[str]) -> None:
+        """Load the steps of an ensemble that nobody serves; of those that no repository has, tritonserver tells.
+
+        Raises:
+            UnservableModel: one cannot be loaded.
+        """
+        steps = model_folders.steps_of(model.config)
+        if not steps:
+            return
+        above = [*above, model.name]
+        ours = {registration.spec.name for registration in self._registry}
+        there = await self._names()
+        for step in dict.fromkeys(steps):
+            if step in above or step in ours or step not in there or self.known.of(step).served_by:
+                continue
+            try:
+                await self.load(step, above=above)
+            except RemoteFailure as failure:
+                raise UnservableModel(
+                    f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
+                ) from failure
+
+    async def _load_native(
+        self, model: FoundModel, known: Known, config: Mapping[str, Any] | None
+    ) -> None:
+        if known.served_by == WORKERS:
+            raise UnservableModel(
+                f"model {model.name} is served by workers; unload it before tritonserver serves it"
+            )
+        backend = table.backend_of(model.config, model.files)
+        if self._python.is_needed(backend):
+            await self._python.ensure(model.name)
+        link = self._models / model.name
+        former = link.readlink() if known.served_by else None
+        own_repository.link(self._models, model.name, model.folder)
+        override = None if config is None else dict(config)
+        if former is not None and former != model.folder:
+            override = own_repository.marked(override or model.config, str(model.folder))
+        try:
+            await self._server.load(model.name, override)
+        except BaseException as error:
+            if former is None:
+                if isinstance(error, RemoteFailure) and self._server.ready:
+                    await self._server.forget_failure(model.name)
+                own_repository.unlink(self._models, model.name)
+            else:
+                own_repository.link(self._models, model.name, former)
+            raise
+        known.served_by, known.config = NATIVE, override
+        known.steps = model_folders.steps_of(model.config)
+        known.versions = model_folders.served_versions(model.config, list(model.versions))
+
+    def _refuse_registered(self, name: str, known: Known) -> None:
+        """A name that somebody has registered is theirs."""
+        present = {one.spec.name: one for one in self._registry}.get(name)
+        if present is None:
+            if known.served_by == WORKERS:  # unregistered by somebody
+                known.served_by, known.registration = "", None
+            return
+        if present is not known.registration and known.registration is None:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
+            )
+        # Scaled or rolled back, it is the repository's still.
+        known.registration = present
+
+    async def _poll(self) -> None:
+        """Load what has appeared or changed, unload what is gone, again and again."""
+        seen = await self._places.snapshots({})
+        while True:
+            await asyncio.sleep(
+                self._config.repository_poll_s
+            )  # files send no news over all file systems
+            try:
+                seen = await self._look(seen)
+            except Exception:  # whatever it is, it is looked again
+                _log.exception("a fault of the daemon: model repositories were not looked through")
+
+    async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Follow what has changed since `seen`; return what is there now."""
+        now = await self._places.snapshots(seen)
+        changed = [name for name in now if now[name] != seen.get(name)]
+        ensembles = await self._places.ensembles(await self._places.names()) if changed else set()
+        for name in sorted(changed, key=lambda name: name in ensembles):
+            await self._try_to_load(name)
+        for name in seen.keys() - now.keys():
+            if self.known.of(name).served_by:
+                await self._try(name, self.known.of(name), self.unload(name))
+        return now
+
+
+async def _report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a registration that no client waits for."""

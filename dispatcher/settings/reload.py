@@ -1,0 +1,73 @@
+"""Reading the settings anew while the daemon runs: what can change at once does, the rest is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from pytriton.dispatcher.settings import start_flags
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig, options
+from pytriton.dispatcher.settings.sources import load
+from pytriton.ipc import messages
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+#: Settings that a running daemon takes over; those of workers hold for models registered from then
+#: on. All others are told to tritonserver or to the file system once, at the start.
+LIVE = frozenset(
+    {
+        "grace_period_s",
+        "log_level",
+        "worker_backoff_max_s",
+        "worker_backoff_s",
+        "worker_restart_limit",
+        "worker_start_timeout_s",
+    }
+)
+
+
+def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, messages.Reloaded]:
+    """Read all sources again, with the flags of the start.
+
+    Returns:
+        The settings that hold now, and what is to be told of it. Wrong settings change nothing and
+        are the `problem`. The environment is the one that this process was started with: nobody
+        can change that from outside.
+    """
+    try:
+        wanted = _load(rundir)
+    except ConfigError as error:
+        _log.error("settings were not reloaded, the old ones hold", reason=str(error))
+        return config, messages.Reloaded([], [], str(error))
+    changed = [
+        name
+        for name in options()
+        if getattr(config, name) != getattr(wanted, name)
+        # A detached daemon's is "none" whatever the settings say, see cli/launch.py.
+        and not (name == "log_format" and config.log_format == "none")
+        # Made at the start, where the settings name none.
+        and not (name == "access_token" and wanted.access_token is None)
+    ]
+    applied = [name for name in changed if name in LIVE]
+    waiting = [name for name in changed if name not in LIVE]
+    merged = msgspec.structs.replace(config, **{name: getattr(wanted, name) for name in applied})
+    _log.info("settings reloaded", applied={name: getattr(merged, name) for name in applied})
+    if waiting:
+        _log.warning("changed settings wait for a restart of the daemon", settings=waiting)
+    return merged, messages.Reloaded(applied, waiting)
+
+
+def _load(rundir: RuntimeDir) -> DaemonConfig:
+    kept = start_flags.read(rundir)
+    if kept is None:
+        raise ConfigError(
+            f"there is no {start_flags.path(rundir)}: this daemon was not started by "
+            "`pytriton-daemon start`, so its flags are not known"
+        )
+    # The directory was settled at the start; whoever is in it cannot move.
+    flags = {**kept.flags, "runtime_dir": str(rundir.path)}
+    return load(flags, os.environ, Path(kept.cwd), kept.config).config

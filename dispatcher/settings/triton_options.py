@@ -1,0 +1,166 @@
+"""tritonserver's own options: which there are, and which of them the daemon sets itself.
+
+Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
+(docs/architecture.md). A user's own tritonserver of another version may know others or fewer.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Union
+
+from pytriton.dispatcher.settings.parsing import nearest
+
+#: Name without dashes -> its value, or its values where it may be given several times.
+Options = dict[str, Union[str, list[str]]]
+
+_SINGLE = """
+    id log-verbose log-info log-warning log-error log-format log-file exit-on-error
+    strict-readiness model-load-thread-count model-load-retry-count
+    model-namespacing enable-peer-access reuse-http-port http-header-forward-pattern
+    http-thread-count reuse-grpc-port grpc-header-forward-pattern grpc-infer-allocation-pool-size
+    grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
+    grpc-infer-response-compression-level grpc-keepalive-time grpc-keepalive-timeout
+    grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+    grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
+    grpc-max-connection-age grpc-max-connection-age-grace allow-sagemaker sagemaker-port
+    sagemaker-safe-port-range sagemaker-thread-count allow-vertex-ai vertex-ai-port
+    vertex-ai-thread-count vertex-ai-default-model cache-directory allow-gpu-metrics allow-cpu-metrics
+    metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
+    min-supported-compute-capability buffer-manager-thread-count trace-file
+    trace-rate trace-count trace-log-frequency
+"""
+_REPEATABLE = """
+    metrics-config trace-config trace-level
+    backend-config cache-config rate-limit-resource cuda-memory-pool-byte-size
+    cuda-virtual-address-size host-policy model-load-gpu-limit
+"""
+#: Files that tritonserver writes.
+_FILES = ("log-file", "trace-file")
+#: May be given once.
+SINGLE = frozenset(_SINGLE.split())
+#: May be given several times.
+REPEATABLE = frozenset(_REPEATABLE.split())
+
+_SETTING = "use the setting {}"
+_RESTRICTED = "use the settings restricted_endpoints and access_token"
+_COMPLETE = "what a registered model does not say has Triton's own default"
+#: Set by the daemon itself -> what to do instead.
+OURS: Mapping[str, str] = {
+    "allow-http": _SETTING.format("allow_http"),
+    "allow-grpc": _SETTING.format("allow_grpc"),
+    "allow-metrics": _SETTING.format("allow_metrics"),
+    "http-address": _SETTING.format("http_address"),
+    "http-port": _SETTING.format("http_port"),
+    "grpc-address": _SETTING.format("grpc_address"),
+    "grpc-port": _SETTING.format("grpc_port"),
+    "metrics-address": _SETTING.format("metrics_address"),
+    "metrics-port": _SETTING.format("metrics_port"),
+    "http-restricted-api": _RESTRICTED,
+    "grpc-restricted-protocol": _RESTRICTED,
+    "exit-timeout-secs": _SETTING.format("grace_period_s"),
+    "response-cache-byte-size": _SETTING.format("response_cache_size"),
+    "backend-directory": "the daemon lays out its own, with tritonserver's Python backend in it",
+    "model-repository": _SETTING.format("model_repository"),
+    "model-store": _SETTING.format("model_repository"),
+    "model-control-mode": _SETTING.format("model_control_mode"),
+    "load-model": _SETTING.format("load_model"),
+    "repository-poll-secs": _SETTING.format("repository_poll_s"),
+    "model-config-name": "a model's configuration travels with its registration",
+    "disable-auto-complete-config": _COMPLETE,
+    "strict-model-config": _COMPLETE,
+    "help": "see docs/configuration.md, or run the tritonserver binary with --help",
+}
+KNOWN = SINGLE | REPEATABLE
+
+
+def read_options(raw: object) -> Options:
+    """Return the options that `raw` stands for.
+
+    Args:
+        raw: a table of TOML (name to value or list of values), text as a shell would split it
+            ("log-verbose=1 backend-config=python,x=1"), or a list of NAME=VALUE.
+
+    Raises:
+        ValueError: an unknown name, one that the daemon sets itself, or a value that cannot be.
+    """
+    options: Options = {}
+    for name, value in _pairs(raw):
+        known = _checked_name(name)
+        text = _text(known, value)
+        before = options.get(known)
+        if before is None:
+            options[known] = [text] if known in REPEATABLE else text
+        elif isinstance(before, list):
+            before.append(text)
+        else:
+            raise ValueError(f"{known} is given twice, but tritonserver takes it once")
+    return options
+
+
+def _pairs(raw: object) -> Iterable[tuple[str, object]]:
+    if isinstance(raw, Mapping):
+        for name, value in raw.items():
+            if isinstance(value, list):
+                yield from ((str(name), one) for one in value)
+            else:
+                yield str(name), value
+        return
+    words = _split(raw) if isinstance(raw, str) else raw
+    if not isinstance(words, (list, tuple)):
+        raise ValueError(f"{raw!r} is not a table of options, nor NAME=VALUE")
+    for word in words:
+        name, equals, value = str(word).partition("=")
+        if not equals:
+            raise ValueError(f"{word!r} is not NAME=VALUE")
+        yield name, value
+
+
+def _split(raw: str) -> list[str]:
+    try:
+        return shlex.split(raw)
+    except ValueError as error:
+        raise ValueError(f"{raw!r} cannot be split as a shell would: {error}") from None
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip().lstrip("-")
+    if name in OURS:
+        raise ValueError(f"tritonserver's option {name} is set by the daemon; {OURS[name]}")
+    if name not in KNOWN:
+        hint = nearest(name, KNOWN | set(OURS))
+        raise ValueError(f"tritonserver has no option {name!r}{hint}")
+    return name
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, (str, int, float)):
+        text = str(value)
+    else:
+        raise ValueError(f"the value of {name} must be text, a number, true or false")
+    if "\0" in text or "\n" in text:
+        raise ValueError(f"the value of {name} holds a line break or NUL")
+    if not text:
+        raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
+    if name == "cache-config" and text.partition(",")[0] == "local":
+        raise ValueError("the local response cache is set by the setting response_cache_size")
+    _check_path(name, text)
+    return text
+
+
+def _check_path(name: str, text: str) -> None:
+    """Refuse a file that tritonserver would write into a folder of the daemon's, where nobody finds it."""
+    if name == "trace-config":
+        key, _, text = text.partition("=")
+        if key.replace(" ", "") != "triton,file":
+            return
+    elif name not in _FILES:
+        return
+    if not text.startswith("/"):
+        raise ValueError(
+            f"{name} names the file {text!r}: tritonserver runs in a folder of the daemon's, so give "
+            "an absolute path"
+        )

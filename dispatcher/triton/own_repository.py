@@ -1,0 +1,150 @@
+"""tritonserver's model repository: one empty version folder per model, and the configuration that it is loaded with.
+
+A model's code is the backend `pytriton` (the proxy), so its folder holds nothing; its configuration
+goes with the load request. Triton insists only that the folder of the version exists.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.parameters import (
+    CONTROL_PARAMETER,
+    MENDED_PARAMETER,
+    PYTHON_MODEL_PARAMETER,
+    REGISTRATION_PARAMETER,
+    VERSIONS_PARAMETER,
+)
+
+_log = structlog.get_logger(__name__)
+
+BACKEND = "pytriton"
+
+
+def make_folder(models: Path, spec: messages.ModelSpec) -> None:
+    """Make a model's folder with just the versions it has."""
+    remove_folder(models, spec.name)
+    folder = models / spec.name
+    for version in spec.versions or [spec.version]:
+        (folder / str(version)).mkdir(parents=True)
+    if spec.python_model is not None and spec.python_model.folder:
+        # What Triton itself reads of a model's folder: labels, and samples to warm up with.
+        labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
+        for name in {"warmup", *labels}:
+            there = Path(spec.python_model.folder) / name
+            if name and name == Path(name).name and there.exists():
+                (folder / name).symlink_to(there)
+
+
+def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
+    """Let a model's folder say how it is loaded, which our loads say themselves: for clients of tritonserver.
+
+    One that has unloaded a model, or restarts all of them, loads it by its name alone.
+    """
+    from google.protobuf import json_format, text_format
+    from tritonclient.grpc import model_config_pb2
+
+    path = models / name / "config.pbtxt"
+    try:
+        message = json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
+        written = path.with_suffix(".new")
+        written.write_text(text_format.MessageToString(message))
+        written.replace(path)
+    except (json_format.ParseError, OSError) as error:  # then a client's load is refused
+        _log.warning("a model's configuration was not written", model=name, reason=str(error))
+
+
+def remove_folder(models: Path, name: str) -> None:
+    """Remove a model's folder."""
+    shutil.rmtree(models / name, ignore_errors=True)
+
+
+def link(models: Path, name: str, folder: Path) -> None:
+    """Let tritonserver see a model that it serves itself, in a repository of the user's."""
+    unlink(models, name)
+    remove_folder(models, name)
+    (models / name).symlink_to(folder, target_is_directory=True)
+
+
+def unlink(models: Path, name: str) -> None:
+    """Let tritonserver not see it any more; nothing happens when it is no such model."""
+    if is_linked(models, name):
+        (models / name).unlink()
+
+
+def is_linked(models: Path, name: str) -> bool:
+    """Whether a name belongs to a model that tritonserver serves itself."""
+    # is_symlink() raises for what cannot be a file's name; this says False.
+    return os.path.islink(models / name)
+
+
+def refuse_linked(models: Path, name: str) -> None:
+    """See that a name can be registered.
+
+    Raises:
+        RemoteFailure: it belongs to a model that tritonserver serves itself.
+    """
+    if is_linked(models, name):
+        raise RemoteFailure(
+            ErrorKind.EXISTS,
+            f"tritonserver itself serves a model named {name!r} of a model repository. Unload that one "
+            "first, or choose another name.",
+        )
+
+
+def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return a configuration that differs from that of the same model in another folder.
+
+    Triton (2.51) takes a model for unchanged whose files are older than those that it had, wherever they lie.
+    """
+    parameters = {**config.get("parameters", {}), MENDED_PARAMETER: {"string_value": folder}}
+    return {**config, "parameters": parameters}
+
+
+def cloud(places: Sequence[str]) -> list[str]:
+    """Return those of the repositories that tritonserver reads itself: s3://, gs:// and as://."""
+    return [place for place in places if "://" in place]
+
+
+def triton_config(
+    spec: messages.ModelSpec,
+    endpoint: str,
+    registration: str,
+    mended: int = 0,
+    *,
+    native: bool = False,
+) -> dict[str, Any]:
+    """Return the configuration to load a model with: the user's, plus what makes it ours.
+
+    `lanes` proxy instances per worker, on the CPU: devices are the workers' business; a rate limiter
+    or host policy that the user gave them stays. Triton keeps the
+    instances that it has when nothing but their number differs, so a model whose proxies have to be
+    started anew is loaded with another number in `mended`. `native`: tritonserver has the compiled proxy.
+    """
+    parameters = dict(spec.config.get("parameters", {}))
+    parameters[CONTROL_PARAMETER] = {"string_value": endpoint}
+    parameters[REGISTRATION_PARAMETER] = {"string_value": registration}
+    if spec.python_model is not None:
+        value = "streams" if spec.python_model.streams else "details"
+        parameters[PYTHON_MODEL_PARAMETER] = {"string_value": value}
+    if spec.versions and spec.python_model is None:
+        parameters[VERSIONS_PARAMETER] = {"string_value": ",".join(map(str, spec.versions))}
+    if mended:
+        parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
+    given = spec.config.get("instance_group") or [{}]
+    return {
+        **spec.config,
+        "name": spec.name,
+        "backend": NATIVE_BACKEND if native else BACKEND,
+        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": spec.instances * spec.lanes}],
+        "parameters": parameters,
+    }

@@ -1,0 +1,132 @@
+"""Starts tritonserver again whenever it ends by itself: at once, then with growing pauses, for as long as it takes.
+
+Workers keep their models meanwhile. What a first start cannot do (a missing library, a wrong option) is another matter:
+`first_start.py` tells it, and the daemon ends. A server that was up once can be up again, so nobody gives up on it,
+unless the setting `server_restart_limit` says that a service manager is to see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+
+_log = structlog.get_logger(__name__)
+
+#: A tritonserver that was up this long was not part of a crash loop.
+_HEALTHY_S = 60.0
+#: The pause before the second start in a row; the first comes at once, each further one waits twice as long.
+_FIRST_PAUSE_S = 0.5
+
+
+class ServerWatch:
+    """Looks after one tritonserver that has been started.
+
+    Args:
+        server: that is up now
+        config: tells how long the pauses get, and when to give up
+        lost: is called when it has ended, with all that it had loaded
+        preload: tells what it is to load before it opens its ports again: name -> configuration
+        load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
+    """
+
+    def __init__(
+        self,
+        server: TritonServer,
+        config: DaemonConfig,
+        *,
+        lost: Callable[[], None],
+        preload: Callable[[], Mapping[str, Mapping[str, Any]]],
+        load_again: Callable[[set[str]], Awaitable[None]],
+    ) -> None:
+        self._server = server
+        self._limit = config.server_restart_limit
+        self._longest_pause_s = config.server_backoff_max_s
+        self._lost = lost
+        self._preload = preload
+        self._load_again = load_again
+        self._planned = False
+        self._failures = 0  #: ends and failed starts in a row
+        self._last = ""  #: how the last of them was
+        self._up_since: float | None = time.monotonic()
+        self._next_start: float | None = None
+
+    async def run(self) -> str:
+        """Start it again and again; return why when the setting says that it has been often enough."""
+        while True:
+            end = await self._server.ended()
+            self._lost()
+            if self._planned:
+                self._planned = False
+            else:
+                _log.error("tritonserver ended by itself", how=end)
+                self._count(end)
+            while not await self._start():
+                if self._limit is not None and self._failures > self._limit:
+                    return (
+                        f"tritonserver does not stay up: {self._failures} times in a row, last: {self._last} "
+                        f"(server_restart_limit is {self._limit})"
+                    )
+
+    async def start_anew(self, why: str, busy: Callable[[], bool]) -> None:
+        """Have tritonserver end in order, to be started again at once."""
+        _log.info("tritonserver is started anew", why=why)
+        self._planned = True
+        await self._server.quit(busy)
+
+    def problem(self) -> str | None:
+        """Return what status says of a tritonserver that ends again and again; None while all is well."""
+        if self._failures < 2 or self._stable:
+            return None
+        text = f"tritonserver failed {self._failures} times in a row, last: {self._last}. "
+        if self._up_since is not None:
+            return f"{text}It is up again since {time.monotonic() - self._up_since:.0f} s."
+        if self._next_start is None:
+            return f"{text}It is being started again."
+        left_s = max(0.0, self._next_start - time.monotonic())
+        return f"{text}It is started again in {left_s:.0f} s."
+
+    @property
+    def _stable(self) -> bool:
+        return self._up_since is not None and time.monotonic() - self._up_since > _HEALTHY_S
+
+    def _count(self, failure: str) -> None:
+        self._failures = 1 if self._stable else self._failures + 1
+        self._last = failure.splitlines()[0]
+        self._up_since = None
+
+    async def _start(self) -> bool:
+        """Start it after a pause, and load what it served; whether that went well, or it is not to be tried."""
+        await self._server.clean_up()
+        if self._limit is not None and self._failures > self._limit:
+            return False
+        pause_s = self._pause_s()
+        if pause_s:
+            self._next_start = time.monotonic() + pause_s
+            _log.warning(
+                "tritonserver is started again later", failures=self._failures, in_s=pause_s
+            )
+            await asyncio.sleep(pause_s)
+            self._next_start = None
+        try:
+            loaded = await self._server.start(self._preload())
+            self._up_since = time.monotonic()
+            await self._load_again(loaded)
+        except Exception as error:  # whatever it is, it may be gone the next time
+            _log.exception("tritonserver could not be started again")
+            self._lost()
+            self._count(str(error) or type(error).__name__)
+            return False
+        return True
+
+    def _pause_s(self) -> float:
+        if self._failures <= 1:
+            return 0.0
+        exponent = min(self._failures - 2, 30)
+        return min(self._longest_pause_s, _FIRST_PAUSE_S * 2.0**exponent)

@@ -1,0 +1,51 @@
+"""Limits that a worker cannot keep by itself: the memory and the number of all processes that it started."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psutil
+
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.ipc import messages
+
+#: The kernel sends no event for either, so models with such limits are looked at this often.
+_LOOK_S = 0.5
+
+
+async def guard(worker: WorkerProcess, limits: messages.Limits) -> None:
+    """End a worker with all that it started when it passes a hard limit; return when it has ended.
+
+    Without such a limit there is nothing to look at, and it returns at once.
+    """
+    if limits.memory_hard is None and limits.processes is None:
+        return
+    while worker.alive:
+        why = _passed(worker.pid, limits)
+        if why is not None:
+            worker.end_now(why)
+        await asyncio.wait([worker.exited], timeout=_LOOK_S)
+
+
+def _passed(pid: int, limits: messages.Limits) -> str | None:
+    """Return which limit a worker has passed, None if none."""
+    try:
+        family = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return None
+    if limits.processes is not None and len(family) > limits.processes:
+        return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
+    if limits.memory_hard is not None:
+        used = sum(map(_own_memory, [pid, *(child.pid for child in family)]))
+        if used > limits.memory_hard:
+            return f"it used {used} bytes of memory, and may use {limits.memory_hard} (limits)"
+    return None
+
+
+def _own_memory(pid: int) -> int:
+    """Return a process's resident bytes that are not shared; 0 when it has ended meanwhile."""
+    try:
+        info = psutil.Process(pid).memory_info()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+    return int(info.rss - info.shared)

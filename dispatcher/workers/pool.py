@@ -1,0 +1,360 @@
+"""The workers of one registration: started together, kept, scaled, and handed out to proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+
+import structlog
+
+from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.routing import Routes
+from pytriton.dispatcher.workers.supervisor import Keeper, StartWorker
+from pytriton.dispatcher.workers.verdicts import Verdicts
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.lanes.gauge import Reading
+from pytriton.ipc.messages import Verdict
+
+_log = structlog.get_logger(__name__)
+
+#: Ended workers whose end can still be explained to proxies.
+_ENDED_KEPT = 16
+
+ReportProgress = Callable[[messages.Progress], Awaitable[None]]
+
+
+class Pool:
+    """The workers of one registration: one for each instance, and the spares.
+
+    Spares are not set apart: there are just more workers than proxies, and a proxy that lost its
+    worker gets one that has none.
+    """
+
+    def __init__(
+        self, spec: messages.ModelSpec, start_worker: StartWorker, policy: RestartPolicy
+    ) -> None:
+        self._spec = spec
+        self._start_worker = start_worker
+        self._policy = policy
+        self._keepers: list[Keeper] = []
+        self._workers: dict[str, Worker] = {}
+        self._routes = Routes(spec.lanes)
+        self._changed = asyncio.Condition()
+        self._stopping = False
+        self._given_up_for: str | None = None
+        #: What becomes of batches that were lost, or are overdue.
+        self.verdicts = Verdicts(spec, self._workers)
+        #: Workers that have been asked to give a proxy away, and have not yet.
+        self._asked: set[str] = set()
+        self._aside: set[asyncio.Task[None]] = set()
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self, report: ReportProgress) -> None:
+        """Start all workers; return when every one is ready.
+
+        Raises:
+            RemoteFailure: the first that could not be loaded; the caller stops the pool then.
+        """
+        await self._grow(self._spec, report)
+
+    async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        """Start the workers that `spec` has more than there are; return when they are ready.
+
+        Raises:
+            RemoteFailure: one could not be loaded; the pool is as it was.
+        """
+        count = len(self._keepers)
+        try:
+            await self._grow(spec, report)
+        except BaseException:
+            await self._stop_keepers(self._keepers[count:], 0)
+            del self._keepers[count:]
+            await self._tell(None)  # who waited for one of these may wait for nobody now
+            raise
+        self._spec = spec
+
+    async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
+        """End the workers that `spec` does not have any more; their proxies go to those that stay."""
+        self._spec = spec
+        leaving = self._keepers[numbering.count(spec) :]
+        await self._stop_keepers(leaving, grace_s)
+        self._keepers = [keeper for keeper in self._keepers if keeper not in leaving]
+        await self._tell(None)
+
+    async def heal(self, report: ReportProgress) -> None:
+        """Load a worker now for each instance that has none, instead of later or never.
+
+        Raises:
+            RemoteFailure: one could not be loaded; its instance goes on as before.
+        """
+        lacking = [keeper for keeper in self._keepers if keeper.lacks_worker]
+        if not lacking:
+            return
+        text = f"loading {_workers(len(lacking))} in the place of ended ones"
+        await report(messages.Progress("loading", text, 0, len(lacking)))
+        healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
+        for keeper, failure in zip(lacking, await healed):
+            if isinstance(failure, RemoteFailure):
+                raise RemoteFailure(
+                    failure.kind,
+                    f"instance {keeper.index} of model {self._spec.name} has no worker: {failure.text}",
+                    failure.traceback,
+                )
+
+    async def stop(self, grace_s: float) -> None:
+        """End all workers. Returns when they are gone."""
+        self._stopping = self.verdicts.stopping = True
+        await self._tell(None)
+        await self._stop_keepers(self._keepers, grace_s)
+
+    def at_rest(self) -> int | None:
+        """How many batches the workers have answered; None while one is under way."""
+        readings = self._readings()
+        if _under_way(readings):
+            return None
+        return sum(reading.answered for reading in readings)
+
+    async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        new = [
+            Keeper(slot, spec, self._start, self._policy, self._tell)
+            for slot in range(len(self._keepers), numbering.count(spec))
+        ]
+        self._keepers.extend(new)
+        total = len(new)
+        await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
+        firsts = [keeper.first for keeper in new]
+        for done, first in enumerate(asyncio.as_completed(firsts), start=1):
+            try:
+                await first
+            except RemoteFailure:
+                for other in firsts:
+                    other.cancel()
+                raise
+            await report(
+                messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
+            )
+
+    async def _stop_keepers(self, keepers: Sequence[Keeper], grace_s: float) -> None:
+        await asyncio.gather(*(keeper.stop(grace_s) for keeper in keepers))
+
+    # ── proxies ──────────────────────────────────────────────────────────────────────────────────
+
+    async def route(
+        self, proxy: str, lost: str | None, avoid: Sequence[str] = (), version: int = 0
+    ) -> messages.Attached:
+        """Return the worker that serves `proxy` from now on; waits for one to be ready.
+
+        Args:
+            proxy: its instance's name
+            lost: the worker that it could not reach
+            avoid: those that wait for the batch that it has
+            version: that it serves; matters where each has workers of its own
+
+        Raises:
+            RemoteFailure: no worker will come, or not soon.
+        """
+        own = numbering.versions(self._spec)
+        if own and version not in own:
+            text = f"model {self._spec.name} has no version {version}; it has {own}"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        self._asked.discard(self._routes.worker_of(proxy) or "")
+        self._routes.forget(proxy)
+        if lost in self._workers:
+            self._workers[lost].is_deaf()
+        async with self._changed:
+            while True:
+                present = self.ready_workers(version)
+                ready = [name for name in present if name != lost and name not in avoid]
+                if ready:
+                    worker = self._workers[self._routes.assign(proxy, ready)]
+                    self._do_aside(self._balance())  # a worker may lack more than this one
+                    return messages.Attached(
+                        worker.name, str(worker.lane_path), self._spec.execution_timeout_s
+                    )
+                if self._stopping or self._is_hopeless(version):
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, self.why_nobody(version))
+                if avoid and present:
+                    text = f"model {self._spec.name}: all its workers wait for this very request"
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+                await self._changed.wait()
+
+    def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
+        """Decide about a call that came back to this model; `waiting` workers wait for it."""
+        ready = self.ready_workers()
+        if not ready or any(name not in waiting for name in ready):
+            return Verdict("retry")
+        name = self._spec.name
+        return Verdict(
+            "fail",
+            f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
+            f"{_workers(len(ready))} of model {name} wait for this one. Break the circle, or register {name} "
+            f"with more instances than it goes round",
+        )
+
+    def detach(self, proxy: str) -> None:
+        """A proxy is gone."""
+        self._asked.discard(self._routes.worker_of(proxy) or "")
+        self._routes.forget(proxy)
+        self._do_aside(self._balance())
+
+    def forget_proxies(self) -> None:
+        """All proxies are gone: tritonserver has ended."""
+        self._routes.clear()
+
+    @property
+    def proxies(self) -> int:
+        """How many proxies are attached."""
+        return len(self._routes)
+
+    def _readings(self) -> list[Reading]:
+        return [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+
+    # ── what others ask ──────────────────────────────────────────────────────────────────────────
+
+    def worker(self, name: str) -> Worker | None:
+        """Return a worker by its name."""
+        return self._workers.get(name)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way in any worker."""
+        return _under_way(self._readings())
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a worker is ready."""
+        return bool(self.ready_workers())
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
+        return self._is_hopeless(None)
+
+    def _is_hopeless(self, version: int | None) -> bool:
+        return self._given_up_for is not None or all(
+            keeper.is_hopeless for keeper in self._of(version)
+        )
+
+    def problems(self) -> list[str]:
+        """Return a sentence about each instance whose workers end one after the other."""
+        name = self._spec.name
+        return [
+            f"model {name}: {text}; see pytriton-daemon logs {name}"
+            for text in (keeper.problem() for keeper in self._keepers)
+            if text is not None
+        ]
+
+    async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
+        """A model's own `is_ready` says something else: one that is not ready gets no batches, if others can.
+
+        Its proxies go to those, after what they have under way. Without any other it serves on until
+        the model is taken out of Triton.
+        """
+        worker.unwilling = None if ready else why
+        log = _log.info if ready else _log.warning
+        log("readiness", model=self._spec.name, worker=worker.name, ready=ready, why=why)
+        await self._tell(worker.name if ready else None)
+        if not ready and self.ready_workers(worker.version):
+            for _ in range(self._routes.lanes_of(worker.name)):
+                await worker.withdraw_lane()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until a worker came or went, or `wake` was called, at most `timeout_s` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait until a condition about the workers holds, at most `timeout_s` seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
+
+    async def give_up(self, why: str) -> None:
+        """No worker will come any more: answer so to every batch that waits for one."""
+        self._given_up_for = self.verdicts.given_up_for = why
+        await self._tell(None)
+
+    async def wake(self) -> None:
+        """Have everybody who waits look again."""
+        await self._tell(None)
+
+    def infos(self) -> list[messages.InstanceInfo]:
+        """Return what status shows."""
+        return [
+            keeper.info(
+                self._routes.lanes_of(keeper.worker.name) if keeper.worker is not None else 0,
+                spare=keeper.index >= self._spec.instances,
+            )
+            for keeper in self._keepers
+        ]
+
+    def why_nobody(self, version: int | None = None) -> str:
+        """Say why no worker will come, or not soon (for a version)."""
+        if self._given_up_for is not None:
+            return self._given_up_for
+        if self._stopping:
+            return f"model {self._spec.name} is being stopped"
+        told = "; ".join(text for text in (k.problem() for k in self._of(version)) if text)
+        return f"model {self._spec.name} has no worker: {told}. See pytriton-daemon logs {self._spec.name}"
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, instance: int) -> Worker:
+        """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
+        worker = await self._start_worker(instance)
+        ended = [name for name, one in self._workers.items() if not one.alive]
+        for name in ended[:-_ENDED_KEPT]:
+            del self._workers[name]
+            self.verdicts.forget(name)
+        self._workers[worker.name] = worker
+        return worker
+
+    async def _tell(self, ready: str | None) -> None:
+        """Wake who waits for a worker."""
+        async with self._changed:
+            self._changed.notify_all()
+        if ready is not None:
+            await self._balance()
+
+    async def _balance(self) -> None:
+        """Have every worker without a proxy get one that another has too many; each gives one at a time."""
+        for idle in self.ready_workers():
+            giver = self._routes.too_many_for(idle, partial(self._alike, idle))
+            if giver is not None and giver not in self._asked:
+                self._asked.add(giver)
+                await self._workers[giver].withdraw_lane()
+
+    def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    def _alike(self, one: str, other: str) -> bool:
+        """Whether two workers serve the same version, if they serve one only."""
+        if not numbering.versions(self._spec):
+            return True
+        return other in self._workers and self._workers[other].version == self._workers[one].version
+
+    def _of(self, version: int | None) -> list[Keeper]:
+        """Return those that serve a version; None: all."""
+        wanted = (None, version)
+        return [one for one in self._keepers if version is None or one.version in wanted]
+
+    def ready_workers(self, version: int | None = None) -> list[str]:
+        """Return the names of the workers that serve (a version)."""
+        return [one.serving.name for one in self._of(version) if one.serving is not None]
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _under_way(readings: Sequence[Reading]) -> bool:
+    return any(reading.begun > reading.answered for reading in readings)

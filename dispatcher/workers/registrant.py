@@ -1,0 +1,72 @@
+"""A process that registered a model to run it in threads of its own: who it is, and whether it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.ipc import linux, messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_INSTEAD = 'Use isolation="process", the default, or run it'
+
+
+class Registrant:
+    """The sender of a Register with isolation="thread", for as long as that registration lasts.
+
+    The dispatcher can neither start nor end such a process; it asks it to run workers, and watches it.
+
+    Attributes:
+        pid: its process id.
+        ended: is done when it has ended.
+    """
+
+    def __init__(self, peer: Peer, model: str) -> None:
+        """See that its threads can serve here, and watch it.
+
+        Raises:
+            RemoteFailure: it is on another machine, of another user, or out of sight.
+        """
+        sender = peer.sender
+        what = f'model {model} with isolation="thread"'
+        if sender.pid is None:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"{what}: the daemon cannot see the process of {sender.name}: it is on another machine or in "
+                f"another PID namespace. {_INSTEAD} beside the daemon.",
+            )
+        if sender.uid != os.geteuid():
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"{what}: only processes of the daemon's own user ({os.geteuid()}) share memory with it, this "
+                f"is one of user {sender.uid}. {_INSTEAD} as that user.",
+            )
+        self.pid = sender.pid
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._pidfd = linux.pidfd_open(sender.pid)
+        except ProcessLookupError:
+            raise RemoteFailure(ErrorKind.INVALID, f"{what}: its process has ended") from None
+        self._loop.add_reader(self._pidfd, self._end)
+
+    async def send(self, message: messages.AnyMessage) -> None:
+        """Tell it something that it did not ask for."""
+        await self._peer.send(message)
+
+    async def release(self, why: str) -> None:
+        """The registration is over: say so, and watch it no longer."""
+        if not self.ended.done():
+            await self.send(messages.Released(why))
+            self._unwatch()
+            self.ended.cancel()
+
+    def _end(self) -> None:
+        self._unwatch()
+        self.ended.set_result(None)
+
+    def _unwatch(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)

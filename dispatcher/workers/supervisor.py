@@ -1,0 +1,401 @@
+"""A keeper keeps one instance supplied with a worker: loads it, replaces it when it ends, and before it is spent.
+
+start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-off ──▶ load …      (for ever, or up to a limit: FAILED)
+                     │
+                     └─▶ spent (max_batches, memory): load another one beside, then end the first
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Optional, Protocol
+
+import structlog
+
+from pytriton.dispatcher.base.states import InstanceState, StateMachine
+from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
+from pytriton.dispatcher.workers.hard_limits import guard
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: A worker that served this long was not part of a crash loop.
+_HEALTHY_S = 60.0
+#: Ends that are kept for status.
+_ENDS_KEPT = 5
+
+#: Is awaited when a worker came or went: with the name of the one that is ready now, or None.
+Tell = Callable[[Optional[str]], Awaitable[None]]
+
+
+class StartWorker(Protocol):
+    """Starts the worker of one slot, see numbering.py."""
+
+    def __call__(self, slot: int, /) -> Awaitable[Worker]: ...
+
+
+class Keeper:
+    """One instance: the worker it has now, and what happened to those before.
+
+    Attributes:
+        index: number of the instance; those from `spec.instances` on are spares.
+        version: what it serves, where each version has workers of its own.
+        worker: the present worker, also while it loads or after it ended.
+        first: done when the first worker is ready; raises RemoteFailure when it cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        slot: int,
+        spec: messages.ModelSpec,
+        start_worker: StartWorker,
+        policy: RestartPolicy,
+        tell: Tell,
+    ) -> None:
+        self._slot = slot
+        self.index = numbering.instance_of(spec, slot)
+        self.version = (
+            numbering.taken_by(spec, slot)[0].version if numbering.versions(spec) else None
+        )
+        self.worker: Worker | None = None
+        self.last_exit: str | None = None
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A pool that is being stopped does not ask any more why a worker failed.
+        self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
+        self._machine = StateMachine(InstanceState.STARTING)
+        self._spec = spec
+        self._start_worker = start_worker
+        self._policy = policy
+        self._tell = tell
+        self._restarts = 0
+        self._streak = Streak()
+        #: Somebody does not want to wait for the pause to end; how the worker that comes then does.
+        self._hurry = asyncio.Event()
+        self._attempt: asyncio.Future[None] | None = None
+        self._ready_at = 0.0
+        self._ends: list[messages.WorkerEnd] = []
+        self._workers: set[Worker] = set()
+        self._aside: set[asyncio.Task[None]] = set()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task.add_done_callback(self._report_fault)
+
+    @property
+    def state(self) -> InstanceState:
+        return self._machine.state
+
+    @property
+    def serving(self) -> Worker | None:
+        """The worker that can take a lane now."""
+        worker = self.worker
+        if self.state is not InstanceState.READY or worker is None or not worker.alive:
+            return None
+        return worker if worker.unwilling is None else None
+
+    @property
+    def lacks_worker(self) -> bool:
+        """Whether none serves, until another one has been loaded."""
+        waiting = (InstanceState.BACKOFF, InstanceState.FAILED)
+        return self.state in (*waiting, InstanceState.STARTING, InstanceState.LOADING)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no worker is to be expected soon: it has been given up, or is in a crash loop."""
+        if self.state is InstanceState.FAILED:
+            return True
+        return self.lacks_worker and self._streak.is_crash_loop
+
+    def problem(self) -> str | None:
+        """Say that its workers end one after the other, and what is done about it; None when they do not."""
+        streak, given_up = self._streak, self.state is InstanceState.FAILED
+        # Of one that is ready, those that could not be loaded say nothing any more, but those that batches ended do.
+        ended = streak.fruitless if self.lacks_worker else streak.fruitless - streak.failures
+        if not given_up and (ended < CRASH_LOOP or self._is_proven()):
+            return None
+        how = "has been given up" if given_up else "is in a crash loop"
+        if given_up:
+            then = "no other one is started (worker_restart_limit) until you scale or replace it"
+        elif streak.next_try_at is not None:
+            then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
+        elif self.lacks_worker:
+            then = "the next one is being loaded"
+        else:
+            then = "the next one is ready"
+        times = "1 worker" if streak.fruitless == 1 else f"{streak.fruitless} workers in a row"
+        what = f"{times} ended without having answered a batch, the last: {self.last_exit}"
+        return f"instance {self.index} {how}: {what}; {then}"
+
+    async def heal(self) -> None:
+        """Load a worker now where there is none, whether it waits for its next try or has been given up.
+
+        Raises:
+            RemoteFailure: it could not be loaded; all goes on as before.
+        """
+        if not self.lacks_worker:
+            return
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_future()
+            self._attempt.add_done_callback(lambda attempt: attempt.exception())
+            self._hurry.set()
+        await asyncio.shield(self._attempt)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the worker after its batch, at most `grace_s` later; its proxies go elsewhere."""
+        self._task.cancel()
+        text = f"model {self._spec.name}: instance {self.index} is being stopped"
+        self._attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
+        self._change(InstanceState.STOPPING)
+        await self._tell(None)
+        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(worker.stop(grace_s) for worker in self._workers))
+        await asyncio.gather(*self._aside)
+        self._change(InstanceState.STOPPED)
+
+    def info(self, lanes: int, *, spare: bool) -> messages.InstanceInfo:
+        """Return what status shows."""
+        worker = self.worker if self.worker is not None and self.worker.alive else None
+        done = worker.gauge.read() if worker is not None else None
+        unwilling = self.state is InstanceState.READY and worker is not None and worker.unwilling
+        devices = self._spec.devices
+        state = "unready" if unwilling else self.state.value
+        if self.state is InstanceState.READY and worker is None:
+            state = InstanceState.BACKOFF.value  # as it will be when its end has been noted
+        return messages.InstanceInfo(
+            index=self.index,
+            state=state,
+            pid=worker.pid if worker is not None else None,
+            device=devices[self.index % len(devices)] if devices else None,
+            lanes=lanes,
+            restarts=self._restarts,
+            last_exit=self.last_exit,
+            spare=spare,
+            batches=done.answered if done is not None else 0,
+            busy_s=done.busy_s if done is not None else None,
+            ends=self._ends,
+            version=self.version,
+            fruitless_ends=0 if self._is_proven() else self._streak.fruitless,
+            next_try_at=self._streak.next_try_at,
+        )
+
+    # ── the life of an instance ──────────────────────────────────────────────────────────────────
+
+    async def _keep(self) -> None:
+        while True:
+            blameless = False
+            try:
+                await self._load()
+                self._attempted(None)
+                if not self.first.done():
+                    self.first.set_result(None)
+                self._ready_at = asyncio.get_running_loop().time()
+                blameless = (await self._until_ended()).in_batch
+            except RemoteFailure as failure:
+                self.last_exit = failure.text
+                if not self.first.done():
+                    self._change(InstanceState.FAILED)
+                    self.first.set_exception(failure)
+                    return
+                self._streak.add()
+                _log.error(
+                    "worker could not be loaded",
+                    model=self._spec.name,
+                    instance=self.index,
+                    why=failure.text,
+                )
+                self._attempted(failure)
+            await self._back_off(blameless=blameless)
+            self._restarts += 1
+            self._change(InstanceState.STARTING)
+
+    async def _until_ended(self) -> messages.WorkerEnd:
+        """Return how the worker that serves ended when it has."""
+        last = await self._serve()
+        if last.batches or self._has_served_long():
+            self._streak.clear()
+        self._streak.add(in_batch=last.in_batch)
+        return last
+
+    async def _back_off(self, *, blameless: bool) -> None:
+        """Wait until the next worker is to be started: when the pause is over, or somebody does not want to wait.
+
+        `blameless`: a batch has ended the last one, so the next one has nothing to wait for.
+        """
+        streak = self._streak
+        delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
+        self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
+        streak.next_try_at = None if delay_s is None else time.time() + delay_s
+        if delay_s is None or (delay_s and streak.is_crash_loop):
+            _log.error(
+                "crash loop" if delay_s is not None else "instance is given up",
+                model=self._spec.name,
+                instance=self.index,
+                failures=streak.failures,
+                why=self.last_exit,
+                next_try_s=delay_s,
+            )
+        await self._tell(None)
+        if delay_s != 0.0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), delay_s)
+        streak.next_try_at = None
+
+    def _attempted(self, failure: RemoteFailure | None) -> None:
+        """Tell who waits for a worker how that ended."""
+        self._hurry.clear()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and failure is None:
+            attempt.set_result(None)
+        elif attempt is not None and failure is not None:
+            attempt.set_exception(failure)
+
+    def _has_served_long(self) -> bool:
+        return asyncio.get_running_loop().time() - self._ready_at > _HEALTHY_S
+
+    def _is_proven(self) -> bool:
+        """Whether the present worker has shown that it serves."""
+        worker = self.worker
+        if self.state is not InstanceState.READY or worker is None or not worker.alive:
+            return False
+        return worker.gauge.read().answered > 0 or self._has_served_long()
+
+    async def _load(self) -> None:
+        """Start a worker and return when it is ready.
+
+        Raises:
+            RemoteFailure: it did not become ready; it has been ended.
+        """
+        self.worker = await self._start()
+        await self._until_ready(self.worker)
+        self._change(InstanceState.READY)
+        await self._tell(self.worker.name)
+
+    async def _start(self) -> Worker:
+        worker = await self._start_worker(self._slot)
+        self._workers.add(worker)
+        worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
+        if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
+            self._set_aside(guard(worker, self._spec.limits))
+        return worker
+
+    async def _until_ready(self, worker: Worker) -> None:
+        try:
+            await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
+            if worker.greeted.done() and not worker.ready.done():
+                if self.state is InstanceState.STARTING:
+                    self._change(InstanceState.LOADING)
+                await _wait_any(worker.ready, timeout_s=self._spec.load_timeout_s)
+            self._check_loaded(worker)
+        except RemoteFailure:
+            await worker.stop(0)
+            raise
+
+    def _check_loaded(self, worker: Worker) -> None:
+        """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
+        if worker.ready.done():
+            worker.ready.result()
+            return
+        if worker.greeted.done():
+            what = (
+                f"did not load its callable within {self._spec.load_timeout_s:g} s (load_timeout_s)"
+            )
+        else:
+            what = (
+                f"did not start within {self._policy.start_timeout_s:g} s (worker_start_timeout_s)"
+            )
+        raise RemoteFailure(
+            ErrorKind.LOAD_FAILED,
+            f"model {self._spec.name}: worker {worker.name} {what}",
+            worker.last_lines() or None,
+        )
+
+    async def _serve(self) -> messages.WorkerEnd:
+        """Return how the worker ended when it has; until then exchange it whenever it is spent."""
+        while True:
+            worker = self.worker
+            assert worker is not None  # `_load` came before
+            await _wait_any(worker.exited, worker.spent)
+            if not worker.exited.done():
+                await self._exchange(worker, worker.spent.result())
+            if worker.exited.done():
+                end = await self._note_end(worker)
+                if self.worker is worker:
+                    return end
+
+    async def _exchange(self, spent: Worker, why: str) -> None:
+        """Load another worker beside a spent one, then end that; if it fails, the spent one serves on for a while."""
+        _log.info("worker is replaced", **self._names(spent), why=why)
+        try:
+            fresh = await self._start()
+            await self._until_ready(fresh)
+        except RemoteFailure as failure:
+            _log.error(
+                "no replacement, the worker serves on", **self._names(spent), why=str(failure)
+            )
+            await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
+            return
+        self.worker = fresh
+        self._restarts += 1
+        await self._tell(fresh.name)
+        self._set_aside(spent.end_after_batch())
+
+    def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
+        """Have something done that this instance does not wait for."""
+        task = asyncio.get_running_loop().create_task(doing)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _note_end(self, worker: Worker) -> messages.WorkerEnd:
+        """Note how a worker ended, and end what it started."""
+        await worker.stop(0)
+        end = worker.end_record()
+        self.last_exit = end.how
+        self._ends = [*self._ends[1 - _ENDS_KEPT :], end]
+        _log.warning(
+            "worker ended",
+            **self._names(worker),
+            how=end.how,
+            in_batch=end.in_batch,
+            batches=end.batches,
+            peak_memory=end.peak_memory,
+        )
+        return end
+
+    def _names(self, worker: Worker) -> dict[str, object]:
+        return {
+            "model": self._spec.name,
+            "instance": self.index,
+            "worker": worker.name,
+            "worker_pid": worker.pid,
+        }
+
+    def _change(self, new: InstanceState) -> None:
+        old = self._machine.change(new)
+        pid = self.worker.pid if self.worker else None
+        _log.debug(
+            "instance state",
+            model=self._spec.name,
+            instance=self.index,
+            worker_pid=pid,
+            old=old.value,
+            new=new.value,
+        )
+
+    def _report_fault(self, task: asyncio.Task[None]) -> None:
+        """A keeper ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
+        if task.cancelled() or task.exception() is None:
+            return
+        _log.error("instance keeper failed", exc_info=task.exception())
+        failure = RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
+        self._attempted(failure)
+        if not self.first.done():
+            self.first.set_exception(failure)
+
+
+async def _wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,171 @@
+"""What becomes of a batch whose worker was lost, or that has taken too long: the answers to what proxies ask.
+
+    lost or hung, the first time ──▶ its requests are tried again, each by itself     (on_crash="retry")
+    lost or hung by itself       ──▶ that request fails, as it is what ends workers
+    several in a row of a batch  ──▶ all that is left of it fails: the model ends, whatever it is given
+
+A batch that its worker had not taken was never begun: its proxy sends it elsewhere without asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+
+import structlog
+
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import Reading
+from pytriton.ipc.messages import Verdict
+
+_log = structlog.get_logger(__name__)
+
+#: How long a broken lane may run ahead of the news that its worker ended.
+_END_NEWS_S = 2.0
+#: How long an answer may take to its proxy; and a worker from taking a batch to saying that it has begun it.
+_ANSWER_S = 2.0
+_BEGINS_S = 0.5
+#: A request that has ended so many workers, the last one by itself, is not given to another one.
+_POISON = 2
+#: So many requests of one batch, each by itself and one after the other, that ended a worker: it is not they. Each
+#: costs a worker, and those that hang as much time as a batch may take.
+_MOST_CRASHES = 8
+_MOST_HANGS = 3
+
+
+class Verdicts:
+    """Decides for one registration; `workers` are those that it has and had, by name.
+
+    Attributes:
+        given_up_for: why nothing is tried again any more; None while it is.
+        stopping: the workers are being ended.
+    """
+
+    def __init__(self, spec: messages.ModelSpec, workers: Mapping[str, Worker]) -> None:
+        self.given_up_for: str | None = None
+        self.stopping = False
+        self._spec = spec
+        self._workers = workers
+        #: Workers that were idle while a batch waited for them, and how many batches they had begun.
+        self._idle_at: dict[str, int] = {}
+        self._aside: set[asyncio.Task[None]] = set()
+
+    def forget(self, worker: str) -> None:
+        """Nobody will ask about a worker any more."""
+        self._idle_at.pop(worker, None)
+
+    async def on_loss(self, lost: messages.LaneLost) -> Verdict:
+        """Decide about a batch whose worker was lost after it had taken it."""
+        if self.given_up_for is not None:
+            return Verdict("fail", self.given_up_for, whole=True)
+        name = self._spec.name
+        if self._may_retry and not lost.final and lost.losses < _POISON:
+            _log.info(
+                "a batch has lost its worker, its requests are tried again, each by itself",
+                model=name,
+                lost_worker=lost.worker,
+                requests=lost.requests,
+            )
+            return Verdict("retry")
+        text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
+        if lost.losses >= _POISON:
+            text += (
+                f"; so did {lost.losses - 1} more before, so this batch is taken to be what ends them and is "
+                "not tried again"
+            )
+        worker = self._workers.get(lost.worker)
+        text += worker.log_hint if worker is not None else ""
+        return self._failed(lost.worker, text, lost.in_row, _MOST_CRASHES)
+
+    def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
+        """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
+        name, taken = overdue.worker, overdue.taken
+        limit_s = self._spec.execution_timeout_s
+        worker = self._workers.get(name)
+        if limit_s is None or worker is None or not worker.alive:
+            return Verdict("wait", wait_s=_END_NEWS_S)  # the end of the lane is on its way
+        gauge = worker.gauge.read()
+        busy_s = gauge.busy_s
+        if taken and self._has_answered(gauge, overdue.taken_ms / 1000):
+            what = "it took a batch and is done with it, but its answer never came"
+            return self._hangs(worker, overdue, what)
+        if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
+            return Verdict("wait", wait_s=limit_s - busy_s)
+        if busy_s is None and taken:  # it has just answered, or believes that it has
+            return Verdict("wait", wait_s=min(limit_s, _ANSWER_S))
+        if busy_s is None and self._idle_at.get(name) != gauge.begun:
+            # It may have taken and answered the batch since the proxy looked: is it still as idle next time?
+            self._idle_at[name] = gauge.begun
+            return Verdict("wait", wait_s=limit_s)
+        what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
+        if busy_s is None:
+            what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
+        return self._hangs(worker, overdue, what)
+
+    def _has_answered(self, gauge: Reading, taken_s: float) -> bool:
+        """Whether a worker is done with a batch that it had taken so long ago: no answer is on its way any more."""
+        if taken_s == 0:  # it was not known until now: the answer may be
+            return False
+        if gauge.begun == gauge.answered:
+            return True
+        streams = self._spec.python_model is not None and self._spec.python_model.streams
+        policy = self._spec.config.get("model_transaction_policy", {})
+        if streams or policy.get("decoupled"):  # batches overlap
+            return False
+        return (
+            gauge.busy_s is not None and gauge.busy_s < taken_s - _BEGINS_S
+        )  # it is with a later one
+
+    def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
+        name, taken = overdue.worker, overdue.taken
+        _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
+        self._do_aside(worker.end_hung(what))
+        if not taken:
+            return Verdict("retry")
+        if (
+            self._may_retry
+            and not overdue.final
+            and overdue.losses == 0
+            and self._had_company(overdue)
+        ):
+            return Verdict("retry")
+        text = (
+            f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
+            f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}"
+        )
+        return self._failed(name, text, overdue.in_row, _MOST_HANGS)
+
+    @property
+    def _may_retry(self) -> bool:
+        return self._spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
+
+    def _had_company(self, overdue: messages.BatchOverdue) -> bool:
+        """Whether another request, in its batch or merged with it, may be the one that hangs."""
+        merges = self._spec.lanes > 1 and self._spec.config.get("max_batch_size", 0) > 1
+        return overdue.requests > 1 or merges
+
+    def _failed(self, worker: str, text: str, in_row: int, most: int) -> Verdict:
+        whole = in_row >= most
+        if whole:
+            text += (
+                f"; {in_row} requests of one batch, tried each by itself, went like this one after the other, so "
+                "the model is taken to be broken and the rest of the batch is not tried"
+            )
+        _log.error("requests fail", model=self._spec.name, lost_worker=worker, why=text)
+        return Verdict("fail", text, whole=whole)
+
+    async def _explain_loss(self, name: str) -> str:
+        """Say how a worker ended whose lane broke in the middle of a batch."""
+        worker = self._workers.get(name)
+        if worker is None:
+            return "the worker of this batch ended"
+        await asyncio.wait([worker.exited], timeout=_END_NEWS_S)
+        if worker.exited.done():
+            return worker.describe_end()
+        return f"worker {name} closed its lane"
+
+    def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)

@@ -1,0 +1,151 @@
+"""What the dispatcher knows of any worker: it says hello, loads its model, is ready or failed, serves, ends.
+
+There are two kinds: processes of the dispatcher's own (worker_process.py) and threads of a registrant
+(hosted_worker.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.ipc import messages
+from pytriton.ipc.calls import socket_path
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.lanes.gauge import Gauge, Reading
+
+
+class Worker:
+    """A worker from its start on. `ready` is done when it serves, or fails with why it does not.
+
+    Attributes:
+        name: unique in this daemon; names its lane socket.
+        pid: the process that it is, or runs in.
+        exited: is done once it ended.
+        greeted: resolves when it has said hello.
+        ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
+        lane_path: where it listens for lanes once ready.
+        gauge: what it is doing; closed when it has ended.
+        spent: resolves with the reason when it should be replaced though it serves.
+        condemned: why the dispatcher ends it; None when it ends, or ended, by itself or on request.
+        unwilling: why its model says that it is not ready (`is_ready`); None when it is, or says nothing.
+        log_hint: where its own words are to be found; completes an error's text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pid: int,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        lane_path: Path,
+        gauge: Gauge,
+        exited: asyncio.Future[int],
+    ) -> None:
+        self.name = name
+        self.pid = pid
+        self.exited = exited
+        self.lane_path = lane_path
+        self.gauge = gauge
+        self.condemned: str | None = None
+        self.unwilling: str | None = None
+        self.log_hint = f"; its log: pytriton-daemon logs {spec.name}"
+        loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.spent: asyncio.Future[str] = loop.create_future()
+        self._spec = spec
+        #: What it serves; of one that serves all of a model's versions, the newest.
+        self.version = spec.version
+        self._instance = instance
+        self._peer: Peer | None = None
+        self._done: Reading | None = None
+        exited.add_done_callback(self._ended)
+        # A pool that is being stopped does not ask any more why a worker failed.
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited.done()
+
+    async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
+        """Note a worker's hello, and give it what it needs to load.
+
+        Raises:
+            RemoteFailure: somebody has said it before.
+        """
+        if self.greeted.done():
+            raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
+        self._peer = peer
+        self.greeted.set_result(None)
+
+    def loaded(self) -> None:
+        """The worker says that it serves."""
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def failed(self, message: messages.WorkerFailed) -> None:
+        """The worker says that it could not load its callable."""
+        if not self.ready.done():
+            text = f"model {self._spec.name} could not be loaded: {message.text}"
+            failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
+            self.ready.set_exception(failure)
+
+    def is_spent(self, text: str) -> None:
+        """The worker says that it should be replaced."""
+        if not self.spent.done():
+            self.spent.set_result(text)
+
+    def is_deaf(self) -> None:
+        """A proxy could not connect to it; the end of a process is news that comes by itself."""
+
+    async def withdraw_lane(self) -> None:
+        """Have the worker send one of its proxies elsewhere."""
+        if self._peer is not None:
+            await self._peer.send(messages.WithdrawLane())
+
+    def last_lines(self) -> str:
+        """What it printed last, as one text; "" where that is not ours to see."""
+        return ""
+
+    def describe_end(self) -> str:
+        """Say how the worker ended: for clients whose batch it had, and for status."""
+        raise NotImplementedError
+
+    def end_record(self) -> messages.WorkerEnd:
+        """Return what is kept of a worker that has ended."""
+        raise NotImplementedError
+
+    async def end_after_batch(self) -> None:
+        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        raise NotImplementedError
+
+    async def end_hung(self, why: str) -> None:
+        """End a worker that does not come back from a batch."""
+        raise NotImplementedError
+
+    async def stop(self, grace_s: float) -> None:
+        """End the worker after its batch, at most `grace_s` later; its lanes end with it."""
+        raise NotImplementedError
+
+    async def _drained(self) -> None:
+        """Return when its last words have come."""
+
+    def _ended(self, _: asyncio.Future[int]) -> None:
+        self._done = self.gauge.read()
+        self.gauge.close()
+        self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
+        if not self.ready.done():
+            asyncio.get_running_loop().create_task(self._report_early_end())
+
+    async def _report_early_end(self) -> None:
+        await self._drained()  # its last lines say why
+        if not self.ready.done():
+            text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
+            self.ready.set_exception(
+                RemoteFailure(ErrorKind.LOAD_FAILED, text, self.last_lines() or None)
+            )

@@ -1,0 +1,239 @@
+"""A worker that is a process: started, ended by signals, and what its exit tells."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.base.child import Child, OnLine, describe_exit, signal_name
+from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
+from pytriton.dispatcher.triton.liveness import process_state
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import linux, messages
+from pytriton.ipc.calls import socket_path
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.variables import with_direct_loopback
+
+_log = structlog.get_logger(__name__)
+
+#: Of the daemon's own environment, what a worker gets when its registrant did not send it.
+_DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
+#: What a hung worker prints of each thread when it is told to print its stacks (faulthandler).
+_STACK = b"(most recent call first)"
+#: What it gets for that, at most: it has a core at once, but on a machine that is overloaded.
+_STACKS_S = 10.0
+#: What a hung worker gets to end in, after SIGTERM; few do.
+_HUNG_GRACE_S = 0.5
+#: How long an idle worker may take to notice SIGTERM: more than it waits for a core on a machine that is overloaded.
+_DEAF_S = 5.0
+#: Between two looks at what it does: a page of memory tells nobody that it changes.
+_LOOK_S = 0.25
+#: Of its last lines, those that are kept after its end.
+_LINES_KEPT = 20
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker.
+
+    `tracing`: tritonserver traces with OpenTelemetry, and these variables say where spans go.
+    """
+
+    endpoint: str
+    library: Path
+    undertaker: Undertaker
+    tracing: Mapping[str, str] | None = None
+
+
+class WorkerProcess(Worker):
+    """A worker that is a process of the dispatcher's own."""
+
+    def __init__(
+        self,
+        name: str,
+        child: Child,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        lane_path: Path,
+        gauge: Gauge,
+        tracing: bool = False,
+    ) -> None:
+        super().__init__(
+            name, child.pid, spec, instance, lane_path=lane_path, gauge=gauge, exited=child.exited
+        )
+        self._child = child
+        self._oom_kills = linux.oom_kills()
+        self._tracing = tracing
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        place: WorkerPlace,
+        lane_path: Path,
+        on_line: OnLine,
+    ) -> WorkerProcess:
+        """Start the process; it says hello by itself.
+
+        Raises:
+            RemoteFailure: the interpreter or the working directory is not there.
+        """
+        world = spec.world
+        boot = place.library / "pytriton" / "worker" / "boot.py"
+        gauge, gauge_fd = Gauge.create()
+        argv = [
+            world.python, str(boot), str(place.library), place.endpoint, name, str(os.getpid()),
+            str(gauge_fd),
+        ]  # fmt: skip
+        try:
+            child = await Child.start(
+                argv,
+                env=_environment(spec, instance, place.tracing),
+                cwd=world.cwd,
+                on_line=on_line,
+                undertaker=place.undertaker,
+                pass_fds=[gauge_fd],
+            )
+        except OSError as error:
+            gauge.close()
+            what = "working directory" if error.filename == world.cwd else "interpreter"
+            raise RemoteFailure(
+                ErrorKind.LOAD_FAILED,
+                f"model {spec.name}: cannot start a worker, its {what} {error.filename} cannot be used by the "
+                f"daemon: {error.strerror}. Give another one with "
+                f"{'cwd=' if what == 'working directory' else 'python='}.",
+            ) from error
+        finally:
+            os.close(gauge_fd)
+        tracing = place.tracing is not None
+        return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
+
+    async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
+        """Answer a worker's hello with its model; raises as `Worker.hello`."""
+        await super().hello(peer, payloads_of)
+        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path), self._tracing)
+        await peer.send(load, payloads_of(self._instance))
+
+    def last_lines(self) -> str:
+        """What it printed last, as one text."""
+        return self._child.last_lines()
+
+    def describe_end(self) -> str:
+        """Say how the worker ended: for clients whose batch it had, and for status."""
+        code = self.exited.result()
+        how = describe_exit(code)
+        if self.condemned is not None:
+            how += f" by the daemon: {self.condemned}"
+        elif code == -signal.SIGKILL and linux.oom_kills() > self._oom_kills:
+            how += ", it seems by the kernel for lack of memory"
+        return f"worker {self.name} (pid {self.pid}) {how}"
+
+    def end_record(self) -> messages.WorkerEnd:
+        """Return what is kept of a worker that has ended."""
+        code = self.exited.result()
+        assert self._done is not None  # it has ended
+        return messages.WorkerEnd(
+            at=time.time(),
+            worker=self.name,
+            pid=self.pid,
+            how=self.describe_end(),
+            exit_code=code if code >= 0 else None,
+            signal=signal_name(code),
+            peak_memory=self._child.peak_memory,
+            batches=self._done.answered,
+            in_batch=self._done.begun > self._done.answered,
+            lines=self._child.recent_lines()[-_LINES_KEPT:],
+        )
+
+    async def end_after_batch(self) -> None:
+        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        await self._ask_to_end(math.inf)
+        await self.stop(0)
+
+    async def end_hung(self, why: str) -> None:
+        """End a worker that does not come back from a batch; its stacks go to the model's log first."""
+        if self.condemned is not None:
+            return
+        self.condemned = why
+        if self.alive:  # not reaped yet, so the pid is its own
+            stacks = self._child.next_line_with(_STACK)
+            os.kill(self.pid, signal.SIGQUIT)
+            if not process_state(self.pid).startswith("T"):  # one that is stopped does not print
+                either: list[asyncio.Future[Any]] = [stacks, self.exited]
+                await asyncio.wait(either, timeout=_STACKS_S, return_when=asyncio.FIRST_COMPLETED)
+        await self._child.stop(_HUNG_GRACE_S)
+
+    def end_now(self, why: str) -> None:
+        """End the worker and all that it started at once."""
+        if self.condemned is None and self.alive:
+            self.condemned = why
+            self._child.signal_group(signal.SIGKILL)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the process; its lanes end with it."""
+        if grace_s > 0:
+            await self._ask_to_end(grace_s)
+        await self._child.stop(0)
+        self.lane_path.unlink(missing_ok=True)
+        Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
+
+    async def _ask_to_end(self, grace_s: float) -> None:
+        """Send SIGTERM and wait for the end, at most `grace_s`.
+
+        One that is idle and does not take notice is not waited for: its callable ignores the signal, or has put
+        a handler of its own in the place of ours.
+        """
+        if not self.alive:
+            return
+        os.kill(self.pid, signal.SIGTERM)
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        deadline, deaf_at = now + grace_s, now + _DEAF_S
+        while self.alive and now < min(deadline, deaf_at):
+            await asyncio.wait([self.exited], timeout=min(_LOOK_S, deadline - now))
+            now = clock()
+            if self.alive:
+                reading = self.gauge.read()
+                if reading.ending or not reading.idle:
+                    deaf_at = now + _DEAF_S
+        if self.alive and now >= deaf_at:
+            _log.warning(
+                "a worker takes no notice of SIGTERM and is killed: its callable, or a library of its, ignores or "
+                "handles that signal itself",
+                model=self._spec.name,
+                worker=self.name,
+                worker_pid=self.pid,
+            )
+
+    async def _drained(self) -> None:
+        await self._child.drained()
+
+
+def _environment(
+    spec: messages.ModelSpec, instance: int, tracing: Mapping[str, str] | None
+) -> Mapping[str, str]:
+    env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
+    if tracing is not None and not exports_elsewhere(spec.world.env):
+        env.update(tracing)
+    env.update(spec.world.env)
+    # Spares come after the instances and go round the same devices.
+    device = spec.devices[instance % len(spec.devices)] if spec.devices else None
+    if device is not None:
+        env["CUDA_VISIBLE_DEVICES"] = device
+    return with_direct_loopback(env)

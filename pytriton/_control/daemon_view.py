@@ -1,0 +1,122 @@
+"""What a client can ask of a daemon without changing anything, and how it asks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from pytriton._control.connection import Connection, MessageT, exception_of, expected
+from pytriton._control.encrypted import RemoteConnection
+from pytriton._control.registration_progress import Report
+from pytriton.exceptions import ModelNotFoundError
+from pytriton.ipc import messages
+from pytriton.ipc.access import access_headers
+from pytriton.ipc.errors import RemoteFailure
+
+_REGISTERING = (
+    messages.Register,
+    messages.Scale,
+    messages.Rollback,
+    messages.LoadFromRepository,
+)
+
+
+class DaemonView:
+    """The questions of `DaemonClient`, which inherits them. For any number of threads, and after a fork.
+
+    Every method raises DaemonNotRunningError when the daemon is gone.
+    """
+
+    def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+
+    @property
+    def access_token(self) -> str | None:
+        """The token that Triton's restricted endpoints ask for; None when the daemon has none.
+
+        Raises:
+            DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
+            PyTritonDaemonError: the token belongs to another user, or lies on another machine.
+        """
+        return self._connection.access_token()
+
+    def access_headers(self, grpc: bool = False) -> dict[str, str]:
+        """Return what a request to a restricted endpoint of Triton has to carry.
+
+        Args:
+            grpc: metadata of gRPC instead of headers of HTTP
+
+        Raises:
+            DaemonNotRunningError, PyTritonDaemonError: as `access_token`.
+
+        Example:
+            >>> statistics = tritonclient.http.InferenceServerClient(
+            ...     "127.0.0.1:8000"
+            ... ).get_inference_statistics(headers=client.access_headers())  # doctest: +SKIP
+        """
+        return access_headers(self.access_token, grpc=grpc)
+
+    def status(self) -> messages.Status:
+        """Return how daemon, tritonserver, models and workers are."""
+        return self._ask(messages.GetStatus(), messages.Status)
+
+    def model_info(
+        self, name: str, among: Sequence[messages.ModelInfo] | None = None
+    ) -> messages.ModelInfo:
+        """Return what the daemon knows of a model, or has just told `among` others.
+
+        Raises:
+            ModelNotFoundError: it is not served; names those that are.
+        """
+        if among is None:
+            among = self._ask(messages.ListModels(), messages.Models).models
+        names = [info.name for info in among]
+        if name in names:
+            return among[names.index(name)]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ModelNotFoundError(
+            f"no model {name!r} is registered; registered models: "
+            f"{', '.join(names) or 'none'}.{hint}",
+            model_name=name,
+        )
+
+    def repository(self) -> list[messages.RepositoryModel]:
+        """Return the models of the model repositories that the daemon was started with, by name.
+
+        Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
+        tritonserver or workers serve it.
+        """
+        return self._ask(messages.GetRepository(), messages.Repository).models
+
+    def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
+        """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
+
+        Raises:
+            ModelNotFoundError: no such model is served.
+        """
+        return self._ask(messages.GetLogs(name, lines), messages.LogLines, model=name).lines
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._connection.name!r})"
+
+    def _ask(
+        self,
+        message: messages.AnyMessage,
+        answer_type: type[MessageT],
+        payloads: Sequence[bytes] = (),
+        report: Report | None = None,
+        model: str | None = None,
+    ) -> MessageT:
+        """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
+        quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
+        silence_s = self._timeout_s if quick else None
+        try:
+            answer = self._connection.ask(
+                message, payloads, silence_s=silence_s, on_progress=report
+            )
+        except RemoteFailure as failure:
+            registering = isinstance(message, _REGISTERING)
+            raise exception_of(failure, model_name=model, registering=registering) from None
+        return expected(answer, answer_type, message)

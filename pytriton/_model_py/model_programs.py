@@ -1,0 +1,350 @@
+"""From a Triton Python model, a folder or a class, to the message that registers it.
+
+folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what tritonserver is told (model_dir.py)
+                 │                              └──▶ what `initialize` gets
+                 └──▶ EXECUTION_ENV_PATH ──▶ the workers' interpreter (environments.py)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+import msgspec
+
+from pytriton._control.registration_progress import Report
+from pytriton._model_py import model_dir
+from pytriton._registering import environments
+from pytriton._registering.pickling import pack_callable
+from pytriton._registering.registering import (
+    Options,
+    count_instances,
+    default_lanes,
+    device_list,
+    merge_options,
+)
+from pytriton._registering.surroundings import capture_world, find_interpreter, own_interpreter
+from pytriton._registering.variables_read import warn_of_missing
+from pytriton._registering.worker_imports import WorkerImports
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import table
+from pytriton.ipc import messages
+from pytriton.ipc.payload import Header, pack
+from pytriton.ipc.wording import with_article
+from pytriton.model_config.triton_config import validate_model_name
+
+#: A model's folder in a repository, or its class.
+ModelSource = Union[str, "os.PathLike[str]", type]
+#: A file, its text, or the configuration's JSON form.
+ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+#: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
+_STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
+#: Of those of `register`, what there is for Triton Python models, too.
+_OPTIONS = frozenset({field.name for field in dataclasses.fields(Options)}) - {
+    "factory", "strict", "check", "requirements",
+}  # fmt: skip
+_LIBRARY = Path(__file__).parents[1]  # the package pytriton
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a model comes from: `folder` or `cls`, and its Python text as far as it can be had."""
+
+    folder: Path | None
+    cls: type | None
+    text: str
+
+    @property
+    def completes(self) -> bool:
+        """Whether it may have an `auto_complete_config`."""
+        name = "auto_complete_config"
+        return name in self.text if self.cls is None else hasattr(self.cls, name)
+
+
+def prepare_model(
+    target: ModelSource,
+    model_name: str | None,
+    config: ConfigSource,
+    requirements: Sequence[str] | None,
+    given: Mapping[str, Any],
+    report: Report | None,
+) -> tuple[messages.Register, list[bytes]]:
+    """Read all there is to read, complete the configuration; return the message and its payloads.
+
+    Args:
+        target: a model's folder in a repository, or a class
+        model_name: None: as the configuration says, or the folder's or the class's own name
+        config: None: config.pbtxt of the folder
+        requirements: packages of an environment to be made for the workers
+        given: fields of `Options`; None is the default
+        report: is told what takes long
+
+    Raises:
+        PyTritonBadParameterError, PyTritonValidationError: something is missing or wrong
+        PicklingError: a class cannot be pickled
+    """
+    for option, value in given.items():
+        if value is not None and option not in _OPTIONS:
+            raise TypeError(
+                f"register_model() has no option {option!r}; there are: {', '.join(sorted(_OPTIONS))}"
+            )
+    options = merge_options(None, given)
+    folder, cls = _located(target)
+    said, where = _configuration(config, folder)
+    file = said.default_model_filename or "model.py"
+    name = model_name or said.name or (folder.name if folder else _own_name(cls))
+    validate_model_name(name)
+    said.name = name
+    versions = (
+        model_dir.chosen_versions(folder, file, said, given.get("model_version"))
+        if folder
+        else [options.model_version]
+    )
+    source = _Source(folder, cls, _text_of(folder, cls, versions))
+    world = _world(options, said, folder, requirements, _teller(report))
+    if source.completes:  # of several versions, the newest is asked
+        said = _completed(source, said, world, versions[-1], file)
+    _check(said, where)
+    document = model_dir.config_for_triton(said, versions)
+    places = _places(said, options)
+    model = _python_model(source, said, places, file)
+    spec = _spec(name, versions, document, world, options, places, model)
+    if cls is None:
+        payload = pack(Header((3, 9), by_reference=True), b"")
+    else:
+        warn_of_missing(name, [cls], world.stayed)
+        with WorkerImports(world, own_interpreter=options.python is None) as imports:
+            payload = pack_callable(cls, imports, name)
+    return messages.Register(spec, options.replace), [payload]
+
+
+def backend_of(folder: Path) -> str:
+    """Return what serves a model's folder in Triton: "python", another backend, or "an unknown backend".
+
+    Raises:
+        PyTritonBadParameterError: its configuration cannot be read.
+    """
+    said, _ = _configuration(None, folder)
+    files = [
+        entry.name for one in folder.iterdir() if one.name.isdecimal() for entry in one.iterdir()
+    ]
+    return table.backend_of(model_dir.plain(said), files) or "an unknown backend"
+
+
+def names_environment(config: ConfigSource, folder: Path | None) -> bool:
+    """Whether a model's configuration says in which environment it runs.
+
+    Raises:
+        PyTritonBadParameterError: the configuration cannot be read.
+    """
+    return model_dir.ENVIRONMENT_PARAMETER in _configuration(config, folder)[0].parameters
+
+
+def _spec(
+    name: str,
+    versions: list[int],
+    document: dict[str, Any],
+    world: messages.World,
+    options: Options,
+    places: list[model_dir.Place],
+    model: messages.PythonModel,
+) -> messages.ModelSpec:
+    devices = device_list(options.devices)
+    asked = options.instances
+    if asked is None and not devices:
+        asked = len(model.kinds)
+    streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
+    instances = count_instances(asked, devices, None)
+    return messages.ModelSpec(
+        name=name,
+        version=versions[-1],
+        versions=versions if len(versions) > 1 else [],
+        config=document,
+        world=world,
+        instances=instances,
+        devices=devices or model_dir.devices_of(places, instances),
+        load_timeout_s=options.load_timeout_s,
+        on_crash=options.on_crash,
+        spares=options.spares,
+        execution_timeout_s=options.execution_timeout_s,
+        max_batches=options.max_batches,
+        limits=options.limits.to_message(),
+        lanes=options.lanes or (1 if streams else default_lanes(document)),
+        zero_copy_inputs=options.zero_copy_inputs,
+        python_model=model,
+    )
+
+
+def _places(said: Any, options: Options) -> list[model_dir.Place]:
+    """Return where the instances run: as `devices=` says, else as the configuration does."""
+    return [
+        model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
+        for index, device in enumerate(device_list(options.devices))
+    ] or model_dir.places_of(said)
+
+
+def _python_model(
+    source: _Source, said: Any, places: list[model_dir.Place], file: str
+) -> messages.PythonModel:
+    return messages.PythonModel(
+        model_config=model_dir.config_for_model(said),
+        folder="" if source.folder is None else str(source.folder),
+        file=file,
+        names=[place.name for place in places],
+        kinds=[place.kind for place in places],
+        device_ids=["0" for _ in places],  # each worker sees its own GPU only, as number 0
+        streams=_STREAM_NAMES.search(source.text) is not None,
+    )
+
+
+def _located(target: ModelSource) -> tuple[Path | None, type | None]:
+    if inspect.isclass(target):
+        return None, target
+    if not isinstance(target, (str, os.PathLike)):
+        raise PyTritonBadParameterError(
+            f"register_model takes a model's folder or its class, got {with_article(type(target).__name__)}."
+        )
+    folder = Path(target).expanduser().absolute()
+    if not folder.is_dir():
+        raise PyTritonBadParameterError(
+            f"There is no folder {folder}. Name a model's folder in a Triton model repository, the one that "
+            f"{model_dir.CONFIG_FILE} lies in."
+        )
+    return folder, None
+
+
+def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]:
+    """Return the configuration as a message, and where it is from."""
+    if isinstance(config, Mapping):
+        return model_dir.config_of(config, "config="), "config="
+    if isinstance(config, str) and ("\n" in config or ":" in config):
+        return model_dir.parse_config(config, "config="), "config="
+    if config is None and folder is None:
+        return model_dir.parse_config("", "nothing"), "config="
+    path = Path(config) if config is not None else Path(folder or "") / model_dir.CONFIG_FILE
+    if config is None and not path.exists():  # auto_complete_config may say all
+        return model_dir.parse_config("", "nothing"), str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PyTritonBadParameterError(f"{path} cannot be read: {error.strerror}") from error
+    return model_dir.parse_config(text, str(path)), str(path)
+
+
+def _own_name(cls: type | None) -> str:
+    assert cls is not None  # a folder has its own name
+    if cls.__name__ == "TritonPythonModel":
+        raise PyTritonValidationError(
+            "A class TritonPythonModel says nothing about its model's name: pass model_name=."
+        )
+    return cls.__name__
+
+
+def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> str:
+    """Return the Python text of a model's versions: all of it, since a helper may use the sender."""
+    if folder is None:
+        assert cls is not None
+        try:
+            return inspect.getsource(inspect.getmodule(cls) or cls)
+        except (OSError, TypeError):  # made at run time, or in a notebook
+            return " ".join(_STREAM_NAMES.pattern.split("|"))
+    files = [file for one in versions for file in sorted((folder / str(one)).rglob("*.py"))]
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+
+
+def _world(
+    options: Options,
+    said: Any,
+    folder: Path | None,
+    requirements: Sequence[str] | None,
+    say: Callable[[str], None],
+) -> messages.World:
+    python: Any = options.python or model_dir.environment_of(said, folder)
+    env = options.env
+    if python is not None and environments.is_archive(python):
+        python = environments.unpacked(python, say)
+    if requirements is not None:
+        base = own_interpreter() if python is None else find_interpreter(python)
+        python = environments.with_requirements(requirements, base, say)
+    world = capture_world(python, env, options.cwd, options.sys_path)
+    if python is None:
+        return world
+    packages = environments.worker_packages(world.python, say)
+    if packages is None:
+        return world
+    variables = {**world.env, environments.PACKAGES_VARIABLE: packages}
+    return msgspec.structs.replace(world, env=variables)
+
+
+def _teller(report: Report | None) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        if report is not None:
+            report(messages.Progress("environment", text))
+
+    return say
+
+
+def _completed(source: _Source, said: Any, world: messages.World, version: int, file: str) -> Any:
+    """Return the configuration as the model's `auto_complete_config` completes it."""
+    full = json.loads(model_dir.config_for_model(said))
+    for made_up in ("optimization", "version_policy", "instance_group"):
+        if not model_dir.plain(said).get(made_up):
+            full.pop(made_up, None)
+    if source.cls is not None:
+        from pytriton import pb_utils
+
+        completed = source.cls.auto_complete_config(pb_utils.ModelConfig(full))  # type: ignore[attr-defined]
+        return model_dir.config_of(completed.as_dict(), "what auto_complete_config returned")
+    question = {
+        "folder": str(source.folder and source.folder / str(version)),
+        "file": file,
+        "sys_path": world.sys_path,
+        "config": full,
+    }
+    answer = _ask_model(question, world, said.name)
+    return model_dir.config_of(answer, "what auto_complete_config returned")
+
+
+def _ask_model(question: Mapping[str, Any], world: messages.World, name: str) -> Any:
+    program = str(_LIBRARY / "worker" / "python_model" / "complete_config.py")
+    done = subprocess.run(
+        [world.python, program, str(_LIBRARY)],
+        input=json.dumps(question) + "\n",
+        cwd=world.cwd,
+        env=dict(world.env),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error": f"its process ended with {done.returncode}", "traceback": done.stderr}
+    if "error" in answer:
+        raise PyTritonValidationError(
+            f"auto_complete_config of model {name!r} failed: {answer['error']}\n{answer['traceback'].rstrip()}"
+        )
+    return answer["config"]
+
+
+def _check(said: Any, where: str) -> None:
+    if said.backend not in ("", "python"):
+        raise PyTritonBadParameterError(
+            f'{where} says backend: {said.backend!r}. register_model serves Python models (backend: "python"); '
+            "tritonserver's other backends take theirs from a repository."
+        )
+    missing = [side for side, given in (("output", said.output),) if not given]
+    if missing:
+        raise PyTritonValidationError(
+            f"Model {said.name!r} has no {missing[0]}: {where} does not say any. Write them there, or give the "
+            "model an auto_complete_config."
+        )

@@ -1,0 +1,123 @@
+"""What a client can register of Triton's python backend: a `model.py`, its class, a whole repository of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from pytriton._control.daemon_view import DaemonView
+from pytriton._control.registration_progress import Report, reporter
+from pytriton.ipc import messages
+from pytriton.served_model import Model
+
+if TYPE_CHECKING:
+    from pytriton._model_py.model_programs import ConfigSource, ModelSource
+    from pytriton._registering.surroundings import StrPath
+    from pytriton.daemon import DaemonClient
+
+
+class PythonRegistering(DaemonView):
+    """Those methods of `DaemonClient`, which inherits them."""
+
+    @property
+    def _client(self) -> DaemonClient:
+        return cast("DaemonClient", self)  # nothing else inherits from this
+
+    def register_model(
+        self,
+        model: ModelSource,
+        model_name: str | None = None,
+        *,
+        config: ConfigSource = None,
+        version: int | None = None,
+        requirements: Sequence[str] | None = None,
+        progress: bool | Report | None = None,
+        **options: Any,
+    ) -> Any:
+        """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
+
+        Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
+
+        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
+        docs/model-py.md tells how, and what differs from Triton's own python backend.
+
+        Args:
+            model: a model's folder in a model repository, on the daemon's machine; or a class with the
+                methods of `TritonPythonModel`; or a repository, the folder of such folders
+            model_name: the configuration's, or the folder's or class's own
+            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
+            version: which of the numbered folders to serve (those that the version policy chooses: each has
+                workers of its own)
+            requirements: packages such as "torch>=2": the workers get an environment with them, made
+                once and kept
+            progress: as for `register`
+            options: `instances`, `devices`, `python` (also a conda-pack archive), `env`, `cwd`, `sys_path`,
+                `replace`, `load_timeout_s`, `on_crash`, `spares`, `execution_timeout_s`, `max_batches`,
+                `limits`, `lanes`, `zero_copy_inputs`: as for `register`
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
+                wrong, an argument is wrong, or the environment cannot be made.
+            ModelExistsError: the name is taken and `replace` was not given.
+            RegistrationError: it failed in the worker or in tritonserver; carries the remote
+                traceback.
+
+        Example:
+            >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
+        """
+        from pytriton._model_py.model_programs import prepare_model
+        from pytriton._model_py.whole_repository import is_repository
+
+        if is_repository(model):
+            own = {"model_name": model_name, "config": config, "version": version}
+            given = {**options, **{key: value for key, value in own.items() if value is not None}}
+            return self.register_repository(
+                str(model), requirements=requirements, progress=progress, **given
+            )
+        given = {**options, "model_version": version}
+        with reporter(progress, model_name or str(model)) as report:
+            message, payloads = prepare_model(
+                model, model_name, config, requirements, given, report
+            )
+            name = message.spec.name
+            answer = self._ask(message, messages.Registered, payloads, report, model=name)
+        return Model(self._client, answer.model)
+
+    def register_repository(
+        self,
+        folder: StrPath,
+        *,
+        requirements: Sequence[str] | None = None,
+        progress: bool | Report | None = None,
+        **options: Any,
+    ) -> list[Model]:
+        """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
+
+        All or nothing: when one fails, those before it are unregistered, or what they have replaced is put back.
+        A repository with models of other kinds is a matter of the daemon's setting `model_repository`.
+
+        Args:
+            folder: of the models' folders, on the daemon's machine
+            requirements: as for `register_model`, for all of them
+            progress: as for `register`
+            options: as for `register_model`, for all of them
+
+        Raises:
+            PyTritonBadParameterError, PyTritonValidationError: there is no such repository, a model in it is no
+                Python model, or a model or an argument is wrong. Nothing was registered.
+            RegistrationError: one failed; says which, and what became of the others.
+
+        Example:
+            >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP
+        """
+        from pytriton._model_py.whole_repository import register_all, repository_of
+
+        repository = repository_of(folder, options, requirements)
+        with reporter(progress, repository.folder.name) as report:
+
+            def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:
+                name = message.spec.name
+                answer = self._ask(message, messages.Registered, payloads, report, model=name)
+                return Model(self._client, answer.model)
+
+            return register_all(repository, self._client, serve, report)

@@ -1,0 +1,263 @@
+"""From what the caller of `register` says, and what is declared, to the message that goes out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pytriton._registering.environments import with_requirements
+from pytriton._registering.pickling import pack_callable
+from pytriton._registering.run_options import (
+    Device,
+    Options,
+    count_instances,
+    device_list,
+    merge_options,
+)
+from pytriton._registering.surroundings import (
+    StrPath,
+    capture_world,
+    find_interpreter,
+    own_interpreter,
+)
+from pytriton._registering.variables_read import warn_of_missing
+from pytriton._registering.warmup_files import warmup_messages
+from pytriton._registering.worker_imports import WorkerImports
+from pytriton.declaration import declaration_of
+from pytriton.decorators.checking import misfit
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import messages
+from pytriton.ipc.errors import sendable
+from pytriton.ipc.wording import with_article
+from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.proxy.telemetry import trace_environment
+
+__all__ = [
+    "Device",
+    "Options",
+    "Plan",
+    "Target",
+    "count_instances",
+    "default_lanes",
+    "default_model_name",
+    "device_list",
+    "merge_options",
+    "plan",
+    "prepare",
+]
+
+Target = Callable[..., Any]
+
+
+def default_lanes(config: Mapping[str, Any]) -> int:
+    """Two without batching; one with it, and for streams, sequences and queues with rules.
+
+    Without batching, the next request travels while one is computed. With it, a second proxy would take what
+    is queued before a batch has come together (docs/performance.md has the figures). And what a
+    second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
+    """
+    decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+    ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
+    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
+
+
+class Plan(NamedTuple):
+    """A registration that has been checked, with the callables themselves.
+
+    Attributes:
+        message: what goes to the daemon
+        targets: one callable for all instances, or one for each
+        check: as given to `register`
+        own_interpreter: the workers' interpreter is this process's
+    """
+
+    message: messages.Register
+    targets: list[Any]
+    check: Callable[[Any], Any] | None
+    own_interpreter: bool
+
+    def payloads(self) -> list[bytes]:
+        """Return what goes to the daemon with the message; for threads there is nothing in it.
+
+        Raises:
+            PicklingError: a callable cannot be pickled
+        """
+        spec = self.message.spec
+        if spec.isolation == "thread":
+            return [b""] * len(self.targets)
+        checks = [] if self.check is None else [self.check]
+        warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
+        with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
+            return [pack_callable(one, imports, spec.name) for one in [*self.targets, *checks]]
+
+
+def prepare(
+    infer_fn: Target | Sequence[Target],
+    model_name: str | None,
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    config: ModelConfig | None,
+    given: Mapping[str, Any],
+) -> tuple[messages.Register, list[bytes]]:
+    """Return the message of a registration and its payloads; arguments and exceptions are those of `plan`.
+
+    Raises:
+        PicklingError: a callable cannot be pickled
+    """
+    planned = plan(infer_fn, model_name, inputs, outputs, config, given)
+    return planned.message, planned.payloads()
+
+
+def plan(
+    infer_fn: Target | Sequence[Target],
+    model_name: str | None,
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    config: ModelConfig | None,
+    given: Mapping[str, Any],
+) -> Plan:
+    """Check all that can be checked here; return the message and the callables.
+
+    Args:
+        infer_fn: one callable for all instances, or a list of them
+        model_name: None: as declared, or the callable's own name
+        inputs: None: as declared
+        outputs: None: as declared
+        config: None: as declared, or the default
+        given: fields of `Options`; None and missing ones are as declared
+
+    Raises:
+        PyTritonValidationError: something is missing or wrong
+        PyTritonBadParameterError: a value in `config` is unusable
+    """
+    several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
+    several = several and not isinstance(infer_fn, (str, bytes))
+    targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
+    per_instance = len(targets) if several else None
+    declaration = declaration_of(targets[0]) if targets else None
+    options = merge_options(declaration, given, per_instance)
+    _check_callables(targets, factory=options.factory)
+    name = model_name
+    if name is None:
+        name = declaration.name if declaration else default_model_name(targets[0])
+    inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
+    outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
+    config = config if config is not None else declaration.config if declaration else None
+    devices = device_list(options.devices)
+    document = to_triton_config(name, inputs, outputs, config, options.model_version)
+    hosted = options.isolation == "thread"
+    python = _interpreter(options)
+    for target in [] if options.factory else targets:
+        why = (
+            None
+            if inspect.isclass(target)
+            else misfit(target, [one["name"] for one in document["input"]])
+        )
+        if why is not None:
+            raise PyTritonValidationError(f"Model {name!r}: {why}")
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if hosted
+        else capture_world(python, options.env, options.cwd, options.sys_path)
+    )
+    world.env.update(trace_environment(options.trace_config))
+    world = msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
+    spec = messages.ModelSpec(
+        name=name,
+        version=options.model_version,
+        config=document,
+        world=world,
+        instances=count_instances(options.instances, devices, per_instance),
+        devices=devices,
+        factory=options.factory,
+        strict=options.strict,
+        load_timeout_s=options.load_timeout_s,
+        on_crash="fail" if hosted else options.on_crash,  # nobody else could try again
+        spares=options.spares,
+        execution_timeout_s=options.execution_timeout_s,
+        max_batches=options.max_batches,
+        limits=options.limits.to_message(),
+        check=options.check is not None and not hosted,
+        lanes=options.lanes or default_lanes(document),
+        zero_copy_inputs=options.zero_copy_inputs,
+        isolation=options.isolation,
+        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
+    )
+    message = messages.Register(spec, options.replace, options.temporary)
+    _check_sendable(message)
+    return Plan(message, targets, options.check, own_interpreter=python is None)
+
+
+def _interpreter(options: Options) -> StrPath | None:
+    """Return the workers' interpreter, with what it has to have; None: this process's."""
+    if options.requirements is None:
+        return options.python
+    base = own_interpreter() if options.python is None else find_interpreter(options.python)
+    return with_requirements(options.requirements, base)
+
+
+def default_model_name(target: Target) -> str:
+    """Return the callable's own name, with what model names cannot have replaced by `_`.
+
+    Raises:
+        PyTritonValidationError: it has none (a lambda)
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    own = getattr(target, "__name__", None) or type(target).__name__
+    if own == "<lambda>":
+        raise PyTritonValidationError("A lambda has no name to give its model: pass model_name=.")
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
+    if not name.strip("._"):
+        raise PyTritonValidationError(f"No model name can be made of {own!r}: pass model_name=.")
+    return name
+
+
+def _tensors(
+    what: str, given: Sequence[Tensor] | None, declared: Sequence[Tensor] | None, model_name: str
+) -> Sequence[Tensor]:
+    tensors = given if given is not None else declared
+    if tensors is None:
+        raise PyTritonValidationError(
+            f"Model {model_name!r} has no {what}. Pass {what}=[Tensor(name=..., dtype=..., "
+            "shape=...)], or decorate the callable with @pytriton.declare(inputs=[...], "
+            "outputs=[...])."
+        )
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
+    if not targets:
+        raise PyTritonValidationError("infer_fn is an empty list: there is nothing to serve.")
+    for target in targets:
+        if callable(target):
+            continue
+        if factory:
+            wanted = (
+                "With factory=True, infer_fn has to be a class or function that makes the callable"
+            )
+        else:
+            wanted = "infer_fn has to be a callable or a list of callables"
+        hint = (
+            " 'module:attribute' is for the command line; import it here."
+            if isinstance(target, str)
+            else ""
+        )
+        raise PyTritonValidationError(f"{wanted}, got {with_article(type(target).__name__)}.{hint}")
+
+
+def _check_sendable(message: messages.Register) -> None:
+    try:
+        messages.encode(message)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise PyTritonValidationError(
+            f"Model {message.spec.name!r} has a value that cannot be sent to the daemon: {error}. "
+            "Use plain Python numbers, strings, lists and dicts in ModelConfig."
+        ) from error

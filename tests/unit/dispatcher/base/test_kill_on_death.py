@@ -1,0 +1,46 @@
+"""The undertaker: when its master is gone, so is what the master had started; what was given back stays alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from support.running import eventually
+
+from pytriton.dispatcher.base.kill_on_death import Undertaker
+
+
+def _group() -> subprocess.Popen[bytes]:
+    """A process group whose first process is not its last."""
+    return subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & wait"], start_new_session=True)
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGKILL])
+def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
+    """Also when the first process of a group has ended before."""
+    regions = [tmp_path / "mine-1", tmp_path / "mine-2", tmp_path / "other"]
+    for region in regions:
+        region.touch()
+    undertaker = Undertaker(tmp_path / "mine-")
+    ended, given_back = _group(), _group()
+    try:
+        family = eventually(psutil.Process(ended.pid).children, "the shell has started its own")
+        if number is not None:
+            os.kill(ended.pid, number)
+            ended.wait()
+        for group in (ended, given_back):
+            undertaker.add(group.pid)
+        undertaker.remove(given_back.pid)
+        undertaker.close()  # as the end of this process would
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive
+        assert given_back.poll() is None
+        assert [region.exists() for region in regions] == [False, False, True]
+    finally:
+        os.killpg(given_back.pid, signal.SIGKILL)
+        given_back.wait()
+        ended.wait()

@@ -1,0 +1,185 @@
+"""Doctor: what it finds on this machine, and on machines that are broken in one place each."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.doctor import diagnosis, machine_checks
+from pytriton.dispatcher.doctor.diagnosis import Check, run_checks
+from pytriton.dispatcher.install import interpreters
+from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+
+
+@pytest.fixture
+def choice(tmp_path: Path) -> ServerChoice:
+    return ServerChoice(cache_dir=tmp_path / "cache")
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    assert len({check.name for check in checks}) == len(checks)
+    return {check.name: check for check in checks}
+
+
+def test_every_check_says_something_and_leaves_nothing(
+    choice: ServerChoice, tmp_path: Path
+) -> None:
+    ports = {"http_port": 0, "grpc_port": 0}
+    checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path / "run"))
+    assert list(checks) == [
+        "machine",
+        "distribution",
+        "proxy Python",
+        "tritonserver",
+        "known faults",
+        "proxy",
+        "cache",
+        "port http_port",
+        "port grpc_port",
+        "runtime directory",
+        "/dev/shm",
+        "memfd",
+        "pidfd",
+        "open files",
+        "GPUs",
+    ]
+    for check in checks.values():
+        assert check.detail
+        assert check.mend or check.status == "ok"
+        assert "check itself failed" not in check.detail
+        assert json.loads(json.dumps(check.as_dict()))["name"] == check.name
+    assert checks["memfd"].status == checks["pidfd"].status == "ok"
+    assert checks["runtime directory"].status == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ports = {"http_port": listener.getsockname()[1]}
+        checks = by_name(run_checks(choice, ports=ports, runtime_dir=tmp_path))
+    assert checks["port http_port"].status == "problem"
+    assert f"pid {os.getpid()}" in checks["port http_port"].detail
+
+
+def test_known_faults_matter_where_others_reach_the_ports(
+    choice: ServerChoice, tmp_path: Path
+) -> None:
+    apart = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
+    assert apart.status == "ok"
+    assert "listens on this machine only" in apart.detail
+    exposed = ["http_address 0.0.0.0"]
+    reached = by_name(run_checks(choice, runtime_dir=tmp_path, exposed=exposed))["known faults"]
+    assert reached.status == "warning"
+    assert "CVE-2025-23310" in reached.detail
+    assert "http_address 0.0.0.0" in reached.detail
+    assert "docs/security.md" in reached.mend
+
+
+def test_wrong_settings_are_problems(tmp_path: Path) -> None:
+    choice = ServerChoice(
+        tritonserver=tmp_path / "absent", proxy_python=tmp_path / "python", cache_dir=tmp_path
+    )
+    checks = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))
+    assert checks["tritonserver"].status == "problem"
+    assert f"{tmp_path}/absent does not exist" in checks["tritonserver"].detail
+    assert checks["proxy Python"].status == "problem"
+    assert f"{tmp_path}/python" in checks["proxy Python"].detail
+
+
+@pytest.mark.parametrize(
+    ("options", "python_backend", "status"),
+    [
+        ({}, False, "ok"),
+        ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, False, "ok"),
+        ({}, True, "problem"),
+    ],
+)
+def test_a_python_for_the_proxy_is_missed_only_by_who_needs_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str | list[str]],
+    python_backend: bool,
+    status: str,
+) -> None:
+    """Vertex AI's frontend does not."""
+    monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
+    config = DaemonConfig(cache_dir=str(tmp_path / "cache"), tritonserver_options=options)
+    choice = choice_of(config, python_backend=python_backend)
+    check = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))["proxy Python"]
+    assert check.status == status
+    assert check.detail.startswith(
+        "none was found, and none is needed" if status == "ok" else "no Python for the proxy"
+    )
+
+
+def test_a_server_that_does_not_run_is_a_problem(tmp_path: Path) -> None:
+    for folder in ("bin", "backends/python"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "backends/python/libtriton_python.so").touch()
+    (tmp_path / "backends/python/triton_python_backend_stub").write_bytes(b"libpython3.11.so.1.0")
+    binary = tmp_path / "bin/tritonserver"
+    binary.write_text("#!/bin/sh\necho cannot open shared object >&2; exit 127\n")
+    binary.chmod(0o755)
+    choice = ServerChoice(tritonserver=tmp_path, cache_dir=tmp_path / "cache")
+    check = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))["tritonserver"]
+    assert check.status == "problem"
+    assert "it does not run: cannot open shared object" in check.detail
+
+
+def test_the_other_distribution_is_a_problem(
+    choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site/nvidia_pytriton-0.7.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-pytriton\nVersion: 0.7.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    check = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))["distribution"]
+    assert check.status == "problem"
+    assert "nvidia-pytriton 0.7.0" in check.detail
+    assert "pip uninstall" in check.mend
+
+
+def test_runtime_directories(tmp_path: Path) -> None:
+    long = machine_checks.check_runtime_dir(tmp_path / ("x" * 120))
+    assert long.status == "problem"
+    assert "too long for unix sockets" in long.detail
+    public = tmp_path / "public"
+    public.mkdir()
+    public.chmod(0o755)
+    assert machine_checks.check_runtime_dir(public).status == "warning"
+    public.chmod(0o700)
+    assert machine_checks.check_runtime_dir(public).status == "ok"
+    file = tmp_path / "file"
+    file.touch()
+    assert machine_checks.check_runtime_dir(file).status == "problem"
+
+
+def test_gpus_are_listed_and_a_failing_driver_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine_checks.check_gpus().status == "ok"
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, Some GPU, 1000 MiB, 550.1'\n")
+    program.chmod(0o755)
+    assert machine_checks.check_gpus() == Check("GPUs", "ok", "0, Some GPU, 1000 MiB, 550.1")
+    program.write_text("#!/bin/sh\necho no driver; exit 9\n")
+    assert machine_checks.check_gpus().status == "warning"
+
+
+def test_a_check_that_fails_itself_is_a_problem_and_the_others_go_on(
+    choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Check:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(machine_checks, "check_memfd", broken)
+    checks = by_name(diagnosis.run_checks(choice, runtime_dir=tmp_path / "run"))
+    assert checks["memfd"].status == "problem"
+    assert "RuntimeError: boom" in checks["memfd"].detail
+    assert checks["pidfd"].status == "ok"

@@ -1,0 +1,108 @@
+"""When tritonserver's own python backend gets its Python, and how often that is tried."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.install import python_on_demand
+from pytriton.dispatcher.install.cache import ServerRuntimeError
+from pytriton.dispatcher.install.interpreters import Interpreter
+from pytriton.dispatcher.install.proxy_env import ProxyEnvironment
+from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.install.server_runtime import (
+    PythonBackend,
+    ServerChoice,
+    ServerRuntime,
+    python_link,
+)
+from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.ipc.errors import RemoteFailure
+
+
+class Maker:
+    """In the place of `make_python_backend`: fails as long as it has no answer."""
+
+    def __init__(self) -> None:
+        self.answer: PythonBackend | None = None
+        self.asked = 0
+
+    def __call__(self, *_: object) -> PythonBackend:
+        self.asked += 1
+        if self.answer is None:
+            raise ServerRuntimeError("no index answers")
+        return self.answer
+
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
+    maker = Maker()
+    monkeypatch.setattr(python_on_demand, "make_python_backend", maker)
+    return maker
+
+
+@pytest.fixture
+def backends(tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / "backends"
+    (folder / "written-in-python").mkdir(parents=True)
+    (folder / "written-in-python" / "model.py").touch()
+    (folder / "onnxruntime").mkdir()
+    return folder
+
+
+def on_demand(backends: Path, python: PythonBackend | None = None) -> PythonOnDemand:
+    tree = ServerTree(backends, backends, None, (), (((3, 11), backends),), None)
+    return PythonOnDemand(ServerRuntime(tree, "cache", ServerChoice(), None, python), backends)
+
+
+def python_of(folder: Path) -> PythonBackend:
+    interpreter = Interpreter(Path(sys.executable), (3, 11), folder / "libpython3.11.so.1.0")
+    return PythonBackend(folder / "stub", ProxyEnvironment(folder / "env", interpreter))
+
+
+def test_who_needs_it(backends: Path) -> None:
+    async def test() -> None:
+        one = on_demand(backends)
+        names = ["python", "written-in-python", "onnxruntime", "ensemble", ""]
+        assert [one.is_needed(name) for name in names] == [True, True, False, False, False]
+
+    asyncio.run(test())
+
+
+def test_it_is_made_once(backends: Path, maker: Maker, tmp_path: Path) -> None:
+    async def test() -> None:
+        one = on_demand(backends)
+        for _ in range(2):
+            with pytest.raises(RemoteFailure, match=r"model m is for.*no index answers"):
+                await one.ensure("m")
+        assert not python_link(backends).is_symlink()
+        maker.answer = python_of(tmp_path)
+        await asyncio.gather(*(one.ensure("m") for _ in range(5)))
+        assert maker.asked == 3
+        assert python_link(backends).readlink() == tmp_path / "env"
+        assert (backends / "python").readlink() == tmp_path / "stub"
+
+    asyncio.run(test())
+
+
+def test_one_that_was_there_from_the_start_is_not_made(
+    backends: Path, maker: Maker, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        await on_demand(backends, python_of(tmp_path)).ensure("m")
+        assert maker.asked == 0
+
+    asyncio.run(test())
+
+
+def test_models_that_may_do_without_wait_once(backends: Path, maker: Maker) -> None:
+    async def test() -> None:
+        one = on_demand(backends)
+        await one.ensure_if_possible("a")
+        await one.ensure_if_possible("b")
+        assert maker.asked == 1
+
+    asyncio.run(test())

@@ -1,0 +1,27 @@
+"""What a client may not register on this daemon."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.dispatcher.models.admission import check_cache
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+
+def _spec(*, cached: bool) -> messages.ModelSpec:
+    return messages.ModelSpec(
+        "m", 1, {"response_cache": {"enable": cached}}, messages.World("python")
+    )
+
+
+def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
+    with pytest.raises(
+        RemoteFailure, match=r"model m has response_cache=True.*response-cache-size"
+    ):
+        check_cache(_spec(cached=True), DaemonConfig())
+    check_cache(_spec(cached=False), DaemonConfig())
+    check_cache(_spec(cached=True), DaemonConfig(response_cache_size=1 << 20))
+    config = DaemonConfig(tritonserver_options={"cache-config": ["redis,host=127.0.0.1"]})
+    check_cache(_spec(cached=True), config)

@@ -1,0 +1,100 @@
+"""The proxies of one registration: those that are processes are watched, those in tritonserver are not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytriton.dispatcher.models.attached_proxies import Proxies
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+@pytest.fixture
+def stub() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits until it is ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+class Gone:
+    """Notes the proxies that have gone."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.first = asyncio.Event()
+
+    def __call__(self, proxy: str) -> None:
+        self.names.append(proxy)
+        self.first.set()
+
+
+def test_a_proxy_that_was_killed_is_noticed_once(stub: subprocess.Popen[bytes]) -> None:
+    async def main() -> None:
+        gone = Gone()
+        proxies = Proxies(gone)
+        for _ in range(2):  # it asks for a lane again and again
+            proxies.seen("p", stub.pid)
+        stub.kill()
+        await asyncio.wait_for(gone.first.wait(), 30)
+        assert gone.names == ["p"]
+        assert proxies.names() == set()
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_has_said_that_it_ends_is_not_missed(stub: subprocess.Popen[bytes]) -> None:
+    async def main() -> None:
+        gone = Gone()
+        proxies = Proxies(gone)
+        before = len(os.listdir("/proc/self/fd"))
+        proxies.seen("p", stub.pid)
+        proxies.forget("p")
+        proxies.forget("p")
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert (proxies.names(), gone.names) == (set(), [])
+
+    asyncio.run(main())
+
+
+def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> None:
+    async def main() -> None:
+        proxies = Proxies(Gone())
+        proxies.seen("p", stub.pid)
+        with pytest.raises(RemoteFailure, match=f"process {stub.pid} is another proxy than q"):
+            proxies.seen("q", stub.pid)
+        proxies.clear()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, 2**40, -1])
+def test_a_process_that_is_none_is_refused(pid: int) -> None:
+    async def main() -> None:
+        with pytest.raises(RemoteFailure, match=f"no process {pid} is a proxy") as caught:
+            Proxies(Gone()).seen("p", pid)
+        assert caught.value.kind is ErrorKind.INVALID
+
+    asyncio.run(main())
+
+
+def test_those_that_tritonserver_has_given_up_are_killed_and_compiled_ones_named(
+    stub: subprocess.Popen[bytes],
+) -> None:
+    async def main() -> None:
+        gone = Gone()
+        proxies = Proxies(gone)
+        proxies.seen("process", stub.pid)
+        proxies.seen("compiled", None)
+        proxies.seen("other", None)
+        assert proxies.end({"process", "compiled", "unknown"}) == {"compiled"}
+        await asyncio.wait_for(gone.first.wait(), 30)
+        assert gone.names == ["process"]
+        assert proxies.names() == {"compiled", "other"}
+
+    asyncio.run(main())

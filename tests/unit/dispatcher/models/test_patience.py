@@ -1,0 +1,150 @@
+"""What a request waits for: tritonserver, a model's restore, and how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.models.patience import Patience
+from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.state_dir import Content, Entry
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class Server:
+    """As much of a tritonserver as is waited for."""
+
+    def __init__(self) -> None:
+        self.ready = self.ends = False
+        self.news = News()
+
+    def be(self, *, ready: bool = False, ends: bool = False) -> None:
+        self.ready, self.ends = ready, ends
+        self.news.tell()
+
+
+class Client:
+    """Hears what it waits for."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.told = asyncio.Event()
+
+    async def __call__(self, event: messages.Progress) -> None:
+        self.texts.append(event.text)
+        self.told.set()
+
+
+def _kept(*names: str) -> Restoring:
+    world = messages.World("python")
+    return Restoring(
+        Content(
+            [Entry(0, 0.0, messages.ModelSpec(name, 1, {}, world), [b""]) for name in names], []
+        )
+    )
+
+
+def _patience(
+    server: Server, client: Client, restoring: Restoring, limit_s: float = 60
+) -> Patience:
+    what = "model m was not registered"
+    return Patience(what, cast(TritonServer, server), restoring, client, limit_s)
+
+
+async def _after(
+    waiting: Coroutine[Any, Any, None], client: Client, *changes: tuple[Server, dict[str, bool]]
+) -> None:
+    task = asyncio.ensure_future(waiting)
+    await client.told.wait()
+    assert not task.done()
+    for server, change in changes:
+        server.be(**change)
+    await task
+
+
+def test_it_waits_until_tritonserver_is_up() -> None:
+    async def main() -> list[str]:
+        server, client = Server(), Client()
+        patience = _patience(server, client, _kept())
+        await _after(patience.until_up(), client, (server, {}), (server, {"ready": True}))
+        await patience.until_up()
+        return client.texts
+
+    assert set(asyncio.run(main())) == {"waiting: tritonserver is being started"}
+
+
+def test_a_daemon_that_stops_is_not_waited_for() -> None:
+    """As when tritonserver does not start at all."""
+
+    async def main() -> None:
+        server, client = Server(), Client()
+        waiting = _patience(server, client, _kept()).until_up()
+        await _after(waiting, client, (server, {"ends": True}))
+
+    with pytest.raises(RemoteFailure, match="model m was not registered: the daemon is stopping"):
+        asyncio.run(main())
+
+
+def test_there_is_a_limit() -> None:
+    async def main() -> None:
+        await _patience(Server(), Client(), _kept(), 0.01).until_up()
+
+    with pytest.raises(RemoteFailure) as caught:
+        asyncio.run(main())
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+    assert "for 0.01 s (busy_timeout_s), tritonserver is being started" in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
+    async def main() -> list[str]:
+        server, client = Server(), Client()
+        server.be(ready=True)
+        restoring = _kept("first", "m")
+        waiting = asyncio.ensure_future(_patience(server, client, restoring).until_restored("m"))
+
+        async def register(entry: Entry) -> None:
+            await client.told.wait()
+            if fails:
+                raise RemoteFailure(ErrorKind.LOAD_FAILED, "no")
+
+        await restoring.run(register)
+        await waiting
+        assert restoring.waits("m") is False
+        return client.texts
+
+    assert set(asyncio.run(main())) == {"waiting: model m is being restored"}
+
+
+def test_a_restore_can_be_given_up_at_any_time() -> None:
+    """One under way is undone first; one that waits its turn is just forgotten; the others go on."""
+
+    async def main() -> list[str]:
+        restoring = _kept("now", "later", "last")
+        begun, undone, served = asyncio.Event(), list[str](), list[str]()
+
+        async def register(entry: Entry) -> None:
+            if entry.spec.name == "now":
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    undone.append("now")
+            served.append(entry.spec.name)
+
+        running = asyncio.ensure_future(restoring.run(register))
+        await begun.wait()
+        assert await restoring.give_up("later")
+        assert await restoring.give_up("now")
+        assert undone == ["now"]
+        assert not await restoring.give_up("never")
+        await running
+        return served
+
+    assert asyncio.run(main()) == ["last"]

@@ -1,0 +1,59 @@
+"""A model in a bucket that tritonserver has no backend for: whoever asks learns why, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class _Server:
+    """A tritonserver that sees one model in its bucket and has no backend for it."""
+
+    ready = True
+
+    async def repository_states(self) -> dict[str, str]:
+        return {"classifier": ""}
+
+    async def load(self, name: str, config: Any) -> None:
+        raise RemoteFailure(ErrorKind.LOAD_FAILED, "unable to find backend library 'onnxruntime'\n")
+
+
+class _Python:
+    async def ensure_if_possible(self, model: str) -> None:
+        pass
+
+
+def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
+    backends, models = tmp_path / "backends", tmp_path / "models"
+    for folder in (
+        models,
+        *(backends / name for name in ("python", "pytriton", "pytriton_native")),
+    ):
+        folder.mkdir(parents=True)
+    parts: dict[str, Any] = {"python": _Python(), "server": _Server(), "registry": []}
+    config = DaemonConfig(runtime_dir=str(tmp_path), model_repository=("s3://bucket/models",))
+    served = RepositoryModels(
+        config, models=models, backends=backends, library=tmp_path / "lib", **parts
+    )
+
+    async def load() -> None:
+        with pytest.raises(RemoteFailure) as raised:
+            await served.load("classifier")
+        assert raised.value.kind is ErrorKind.LOAD_FAILED
+        (one,) = await served.index()
+        for said in (raised.value.text, one.reason):
+            assert said.startswith(
+                "unable to find backend library 'onnxruntime'\nModels in a cloud"
+            )
+            assert "backends that it has (python), with a config.pbtxt" in said
+            assert "Workers serve ONNX, " in said
+            assert "--model-repository FOLDER" in said
+
+    asyncio.run(load())

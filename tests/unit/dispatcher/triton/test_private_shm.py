@@ -1,0 +1,75 @@
+"""The filter that keeps tritonserver's shared memory private: it touches fchmod(FD, 0644) and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from pytriton.dispatcher.triton import private_shm
+
+#: Creates a file as boost.interprocess does a region, then one with another mode.
+_PROGRAM = """
+import os, sys
+os.umask(0o077)
+one = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644)
+os.fchmod(one, 0o644)
+os.write(one, b"written")
+other = os.open(sys.argv[2], os.O_CREAT | os.O_RDWR, 0o644)
+os.fchmod(other, 0o640)
+os.chmod(sys.argv[3], 0o644)
+"""
+
+
+def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
+    region, other, third = (tmp_path / name for name in ("region", "other", "third"))
+    third.touch(0o600)
+    launcher = [sys.executable, "-I", "-S", private_shm.__file__]
+    done = subprocess.run(
+        [*launcher, sys.executable, "-c", _PROGRAM, region, other, third],
+        check=True,
+        capture_output=True,
+    )
+    assert done.stderr == b""  # the kernel took the filter
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
+    assert modes == [0o600, 0o640, 0o644]
+    assert region.read_bytes() == b"written"
+
+
+def test_a_program_runs_where_there_is_no_filter(tmp_path: Path) -> None:
+    """Some machine or kernel: the program runs, and the reason is told."""
+    source = Path(private_shm.__file__).read_text().replace("platform.machine()", "'vax'")
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(source)
+    command = [sys.executable, "-I", "-S", str(launcher), sys.executable, "-c", "print('ran')"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "ran\n"
+    assert "not known how to on vax" in done.stderr
+    assert "docs/security.md" in done.stderr
+
+
+def test_the_bytes_of_the_filter() -> None:
+    """One machine's, by hand: struct sock_filter is two bytes code, one jt, one jf, four k."""
+    code = private_shm.filter_of(0xC000003E, 91)
+    assert code.hex(" ", 8) == " ".join(
+        [
+            "2000000004000000",  # load the machine
+            "150000053e0000c0",  # x86_64? else allow
+            "2000000000000000",  # load the number of the call
+            "150000035b000000",  # fchmod? else allow
+            "2000000018000000",  # load the mode
+            "15000001a4010000",  # 0644? else allow
+            "0600000000000500",  # return 0
+            "060000000000ff7f",  # allow
+        ]
+    )
+
+
+def test_the_program_may_open_as_many_files_as_the_user_may() -> None:
+    code = "import resource; soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); print(soft == hard > 64)"
+    launcher = [sys.executable, "-I", "-S", private_shm.__file__, sys.executable, "-c", code]
+    lowered = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *launcher]
+    done = subprocess.run(lowered, check=True, capture_output=True, text=True)
+    assert done.stdout == "True\n"

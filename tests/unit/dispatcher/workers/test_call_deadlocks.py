@@ -1,0 +1,68 @@
+"""Which calls wait for each other: the largest set of workers that wait for nothing but each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pytriton.dispatcher.workers.call_deadlocks import Waiting
+
+ME = os.getpid()
+WORKERS = {"a": ["a1"], "b": ["b1"], "two": ["t1", "t2"], "native": []}
+
+
+def stuck(waits: dict[str, list[str]], worker: str) -> list[str]:
+    waiting = Waiting()
+    for name, models in waits.items():
+        waiting.tell(name, ME, models)
+    return waiting.stuck(worker, WORKERS.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("waits", "worker", "models"),
+    [
+        ({"a1": ["b"]}, "a1", []),
+        ({"a1": ["a"]}, "a1", ["a"]),
+        ({"a1": ["b"], "b1": ["a"]}, "a1", ["b"]),
+        ({"a1": ["b"], "b1": ["a"]}, "b1", ["a"]),
+        ({"a1": ["b", "native"], "b1": ["a"]}, "a1", ["b"]),
+        ({"a1": ["native"]}, "a1", []),
+        ({"a1": ["two"], "t1": ["a"]}, "a1", []),
+        ({"a1": ["two"], "t1": ["a"], "t2": ["a"]}, "a1", ["two"]),
+        ({"a1": ["two"], "t1": ["a"], "t2": ["b"]}, "a1", []),
+        ({"a1": ["two"], "t1": ["a"], "t2": ["b"], "b1": ["two"]}, "t2", ["b"]),
+        ({"a1": ["b"], "b1": ["a"]}, "t1", []),
+    ],
+)
+def test_who_waits_in_vain(waits: dict[str, list[str]], worker: str, models: list[str]) -> None:
+    assert stuck(waits, worker) == models
+
+
+def test_a_worker_that_waits_no_longer_frees_the_others() -> None:
+    waiting = Waiting()
+    waiting.tell("a1", ME, ["b"])
+    waiting.tell("b1", ME, ["a"])
+    waiting.tell("a1", ME, [])
+    assert waiting.stuck("b1", WORKERS.__getitem__) == []
+
+
+def test_proxies_of_one_process_tell_for_themselves() -> None:
+    waiting = Waiting()
+    waiting.tell("a1", ME, ["b"], "one")
+    waiting.tell("a1", ME, [], "another")
+    waiting.tell("b1", ME, ["a"], "third")
+    assert waiting.stuck("a1", WORKERS.__getitem__) == ["b"]
+    waiting.tell("a1", ME, [], "one")
+    assert waiting.stuck("b1", WORKERS.__getitem__) == []
+
+
+def test_what_a_proxy_has_told_ends_with_it() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    waiting = Waiting()
+    waiting.tell("a1", ended.pid, ["b"])
+    waiting.tell("b1", ME, ["a"])
+    assert waiting.stuck("b1", WORKERS.__getitem__) == []

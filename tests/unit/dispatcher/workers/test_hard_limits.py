@@ -1,0 +1,94 @@
+"""Hard limits on what a worker and all that it started use."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import cast
+
+import psutil
+import pytest
+
+from pytriton.dispatcher.workers.hard_limits import guard
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.ipc.messages import Limits
+
+_CHILDREN = (
+    "import subprocess, sys\n"
+    "for _ in range(2):\n"
+    "    subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+    "print('ready', flush=True)\n"
+    "input()\n"
+)
+
+
+class Worker:
+    """A worker as its limits see it: a process, and who ends it why."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.why: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited.done()
+
+    def end_now(self, why: str) -> None:
+        self.why = why
+        self.exited.set_result(-9)
+
+
+@pytest.fixture
+def family() -> Iterator[int]:
+    """A process with two children."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILDREN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        children = psutil.Process(process.pid).children()
+        yield process.pid
+        for child in children:
+            child.kill()
+        process.kill()
+
+
+async def _guarded(pid: int, limits: Limits) -> str | None:
+    worker = Worker(pid)
+    await asyncio.wait_for(guard(cast(WorkerProcess, worker), limits), 30)
+    return worker.why
+
+
+def test_a_worker_without_hard_limits_is_not_looked_at() -> None:
+    assert asyncio.run(_guarded(-1, Limits())) is None
+
+
+def test_too_many_processes_end_it(family: int) -> None:
+    why = asyncio.run(_guarded(family, Limits(processes=1)))
+    assert why == "it had started 2 processes, and may have 1 (limits)"
+
+
+def test_the_memory_of_all_its_processes_counts(family: int) -> None:
+    each = psutil.Process(family).memory_info()
+    # More than it uses itself, less than it uses with its children.
+    why = asyncio.run(_guarded(family, Limits(memory_hard=2 * (each.rss - each.shared))))
+    assert why is not None
+    assert why.endswith("(limits)")
+    assert "bytes of memory, and may use" in why
+
+
+def test_within_its_limits_it_runs_until_it_ends(family: int) -> None:
+    async def main() -> str | None:
+        worker = Worker(family)
+        limits = Limits(processes=2, memory_hard=1 << 40)
+        looking = asyncio.ensure_future(guard(cast(WorkerProcess, worker), limits))
+        done, _ = await asyncio.wait([looking], timeout=0.1)
+        assert not done
+        worker.exited.set_result(0)
+        await asyncio.wait_for(looking, 30)
+        return worker.why
+
+    assert asyncio.run(main()) is None

@@ -1,0 +1,65 @@
+"""Who may run a model in its own threads, and that the end of such a process is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import zmq.asyncio
+
+from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.control.peers import Sender
+from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+def peer(uid: int | None, pid: int | None) -> Peer:
+    socket: zmq.asyncio.Socket = None  # type: ignore[assignment]  # nothing is sent
+    return Peer(socket, b"", b"", Sender("somebody", uid, pid))
+
+
+async def _refusal(sender: Peer) -> RemoteFailure:
+    with pytest.raises(RemoteFailure) as caught:
+        Registrant(sender, "m")
+    return caught.value
+
+
+def _ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("sender", "words"),
+    [
+        (lambda: peer(None, None), "cannot see the process of somebody.*another PID namespace"),
+        (lambda: peer(os.geteuid(), None), "cannot see"),
+        (lambda: peer(os.geteuid() + 1, os.getpid()), "daemon's own user.*this is one of user"),
+        (lambda: peer(os.geteuid(), _ended_pid()), "its process has ended"),
+    ],
+    ids=["over TCP", "another namespace", "another user", "ended"],
+)
+def test_who_cannot_run_threads_for_us_is_refused(sender: Any, words: str) -> None:
+    failure = asyncio.run(_refusal(sender()))
+    assert failure.kind is ErrorKind.INVALID
+    assert failure.text.startswith('model m with isolation="thread"')
+    with pytest.raises(RemoteFailure, match=words):
+        raise failure
+
+
+def test_the_end_of_a_registrant_is_noticed() -> None:
+    async def until_ended() -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+        assert not registrant.ended.done()
+        process.kill()
+        await asyncio.wait_for(registrant.ended, 60)
+        process.communicate()
+        await registrant.release("it is over")  # harmless: nobody is there
+
+    asyncio.run(until_ended())

@@ -1,0 +1,204 @@
+"""How a worker that ends is replaced: what counts as the instance's failure, back-off without end, and healing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.fake_worker import SPEC, FakeWorker
+
+from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy
+from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.supervisor import Keeper
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+#: Longer than any test: a pause that nobody sits out.
+NEVER_S = 1000.0
+
+
+class Instance:
+    """A keeper with workers that load, or not, as the test says."""
+
+    def __init__(self, limit: int | None = None, first_delay_s: float = NEVER_S) -> None:
+        self.loads = True
+        self.started: list[FakeWorker] = []
+        self._news = asyncio.Condition()
+        policy = RestartPolicy(10.0, limit, first_delay_s, NEVER_S)
+        self.keeper = Keeper(0, SPEC, self.start, policy, self._tell)
+
+    async def start(self, slot: int) -> Worker:
+        worker = FakeWorker(len(self.started))
+        self.started.append(worker)
+        if self.loads:
+            worker.loaded()
+        else:
+            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+        return worker
+
+    async def _tell(self, ready: str | None) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with self._news:
+            await asyncio.wait_for(self._news.wait_for(condition), 10)
+
+    async def serving(self, count: int) -> FakeWorker:
+        """Return the worker that serves, once so many have been started."""
+        await self.until(lambda: len(self.started) == count and self.keeper.serving is not None)
+        return self.started[-1]
+
+    @property
+    def state(self) -> str:
+        return self.keeper.info(0, spare=False).state
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
+    """Also where none may be replaced that ends by itself, and none of them answered anything."""
+
+    async def test() -> None:
+        one = Instance(limit=0)
+        for count in range(1, 30):
+            (await one.serving(count)).end(in_batch=True)
+        worker = await one.serving(30)
+        info = one.keeper.info(0, spare=False)
+        assert (info.state, info.restarts, info.fruitless_ends) == ("ready", 29, 29)
+        assert not one.keeper.is_hopeless
+        assert "29 workers in a row ended" in (one.keeper.problem() or "")
+        worker.own.begin(1)
+        worker.own.end()
+        assert one.keeper.problem() is None
+        assert one.keeper.info(0, spare=False).fruitless_ends == 0
+        await one.keeper.stop(0)
+
+    run(test)
+
+
+def test_a_crash_loop_is_told_and_goes_on() -> None:
+    """More failures than were once allowed: the next try has its time, and status says why."""
+
+    async def test() -> None:
+        one = Instance(first_delay_s=0.0)
+        await one.serving(1)
+        one.loads = False
+        one.started[0].end()
+        await one.until(lambda: len(one.started) > 20)
+        assert one.keeper.is_hopeless
+        told = one.keeper.problem() or ""
+        assert "instance 0 is in a crash loop" in told
+        assert "model m could not be loaded: no file" in told
+        one.loads = True
+        await one.until(lambda: one.keeper.serving is not None)
+        assert not one.keeper.is_hopeless
+        await one.keeper.stop(0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("limit", [None, 1], ids=["waiting for its next try", "given up"])
+def test_healing_loads_a_worker_at_once(limit: int | None) -> None:
+    async def test() -> None:
+        one = Instance(limit)
+        await one.serving(1)
+        one.loads = False
+        one.started[0].end()
+        at_rest = "backoff" if limit is None else "failed"
+        await one.until(lambda: len(one.started) == 2 and one.state == at_rest)
+        told = one.keeper.problem() or ""
+        if limit is None:
+            next_try_at = one.keeper.info(0, spare=False).next_try_at
+            assert next_try_at is not None
+            assert NEVER_S - 60 < next_try_at - time.time() < NEVER_S
+            assert told == ""  # two in a row are no loop yet
+        else:
+            assert "instance 0 has been given up" in told
+        with pytest.raises(RemoteFailure, match="no file"):
+            await one.keeper.heal()
+        assert len(one.started) == 3
+        await one.until(lambda: one.state == at_rest)
+        one.loads = True
+        await one.keeper.heal()
+        assert (one.state, len(one.started)) == ("ready", 4)
+        await one.keeper.heal()  # nothing to do
+        assert len(one.started) == 4
+        await one.keeper.stop(0)
+
+    run(test)
+
+
+def test_who_waits_for_healing_is_told_when_the_instance_is_stopped() -> None:
+    async def test() -> None:
+        one = Instance()
+        await one.serving(1)
+        one.loads = False
+        one.started[0].end()
+        await one.until(lambda: len(one.started) == 2 and one.state == "backoff")
+        healing = asyncio.ensure_future(one.keeper.heal())
+        await asyncio.sleep(0)
+        await one.keeper.stop(0)
+        with pytest.raises(RemoteFailure, match=r"is being stopped|no file"):
+            await healing
+
+    run(test)
+
+
+def test_pauses_grow_to_the_longest_and_stay_there() -> None:
+    policy = RestartPolicy(1.0, None, 0.5, 30.0)
+    delays = [policy.delay_s(failures) for failures in (1, 2, 3, 8, 9, 100_000)]
+    assert delays == [0.0, 0.5, 1.0, 30.0, 30.0, 30.0]
+    assert RestartPolicy(1.0, 2, 0.5, 30.0).delay_s(3) is None
+
+
+def test_requests_do_not_wait_out_a_crash_loop() -> None:
+    """A proxy that asks for a worker gets the reason, and when the next try is, instead of waiting for ever."""
+
+    async def test() -> None:
+        loads = True
+        started: list[FakeWorker] = []
+
+        async def start(slot: int) -> Worker:
+            worker = FakeWorker(len(started))
+            started.append(worker)
+            if loads:
+                worker.loaded()
+            else:
+                worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+            return worker
+
+        async def report(_: messages.Progress) -> None:
+            pass
+
+        pool = Pool(SPEC, start, RestartPolicy(10.0, None, 0.0, NEVER_S))
+        pool_of_long_pauses: Any = RestartPolicy(10.0, None, NEVER_S, NEVER_S)
+        await pool.start(report)
+        pool._keepers[0]._policy = pool_of_long_pauses
+        loads = False
+        started[0].end()
+        await pool.until(lambda: pool.infos()[0].next_try_at is not None and len(started) == 2)
+        waiting = asyncio.ensure_future(pool.route("proxy", None))
+        with pytest.raises(RemoteFailure, match=r"instance 0 of model m has no worker.*no file"):
+            await pool.heal(report)  # the third failure in a row
+        with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*is started in") as caught:
+            await waiting
+        assert caught.value.kind is ErrorKind.UNAVAILABLE
+        assert len(started) == CRASH_LOOP
+        (problem,) = pool.problems()
+        assert problem.startswith(
+            "model m: instance 0 is in a crash loop: 3 workers in a row ended"
+        )
+        loads = True
+        await pool.heal(report)
+        attached = await pool.route("proxy", None)
+        assert attached.worker == "w3"
+        await pool.stop(0)
+
+    run(test)

@@ -1,0 +1,266 @@
+"""Buffers for outputs: sent from where they lie, and arrays like any other where that cannot be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.descriptors import leaves_open
+from support.output_client import (
+    COLUMNS,
+    ROW_BYTES,
+    Serve,
+    expect,
+    filled,
+    serving,
+)
+
+import pytriton
+from pytriton.decorators import batch
+from pytriton.ipc.lanes.lane_messages import BatchFailed
+from pytriton.ipc.lanes.tensors import Array
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    with serving(monkeypatch) as load:
+        yield load
+
+
+# ── in place ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_output_is_sent_from_where_it_was_computed(serve: Serve) -> None:
+    client = serve(batch(lambda x: {"y": filled(x)}))
+    client.ask((2, 7.0))
+    expect(client, (2, 7.0))
+    assert client.worker.arena.size == 0  # nothing was copied
+
+
+def test_pieces_that_batch_cuts_are_sent_from_where_they_lie(serve: Serve) -> None:
+    client = serve(batch(lambda x: {"y": filled(x)}))
+    client.ask((2, 1.0), (1, 2.0), (3, 3.0))
+    expect(client, (2, 1.0), (1, 2.0), (3, 3.0))
+    assert client.worker.arena.size == 0
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y[:],
+        lambda y: y.reshape(-1).reshape(y.shape)[0:],
+        lambda y: y.view(np.uint8).view(np.float32),
+        lambda y: np.asarray(y)[:, :][:],
+        lambda y: np.ndarray(y.shape, y.dtype, y),
+    ],
+)
+def test_any_contiguous_view_is_recognised(serve: Serve, view: Callable[[Array], Array]) -> None:
+    client = serve(batch(lambda x: {"y": view(filled(x))}))
+    client.ask((2, 7.0))
+    expect(client, (2, 7.0))
+
+
+def test_one_buffer_may_be_several_outputs(serve: Serve) -> None:
+    def infer(requests: Any) -> Any:
+        y = filled(requests[0]["x"])
+        return [{"y": y}, {"y": y[:1]}]
+
+    client = serve(infer)
+    client.ask((2, 7.0), (1, 8.0))
+    expect(client, (2, 7.0), (1, 7.0))
+
+
+async def _coroutine(requests: Any) -> Any:
+    return [{"y": filled(request["x"])} for request in requests]
+
+
+def _generator(requests: Any) -> Any:
+    yield [{"y": filled(request["x"])} for request in requests]
+
+
+@pytest.mark.parametrize("infer", [_coroutine, _generator])
+def test_coroutines_and_generators(serve: Serve, infer: Any) -> None:
+    client = serve(infer)
+    for number in range(3):
+        client.ask((1, number), (2, -number))
+        expect(client, (1, number), (2, -number))
+
+
+def test_threads_of_the_callable_ask_at_once(serve: Serve) -> None:
+    def infer(requests: Any) -> Any:
+        answers: dict[int, dict[str, Array]] = {}
+
+        def answer(index: int) -> None:
+            answers[index] = {"y": filled(requests[index]["x"])}
+
+        threads = [threading.Thread(target=answer, args=(k,)) for k in range(len(requests))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [answers[index] for index in range(len(requests))]
+
+    client = serve(infer)
+    for number in range(20):
+        rows = [(1 + k % 3, float(k + number)) for k in range(8)]
+        client.ask(*rows)
+        expect(client, *rows)
+
+
+def test_memory_is_used_again_and_nothing_is_got_once_warm(serve: Serve) -> None:
+    addresses = set()
+
+    def infer(x: Array) -> Any:
+        y = filled(x)
+        addresses.add(y.ctypes.data)
+        return {"y": y}
+
+    client = serve(batch(infer))
+    client.ask((4, 0.0))
+    expect(client, (4, 0.0))  # maps the memory
+    with leaves_open():
+        for number in range(50):
+            client.ask((4, number))
+            expect(client, (4, number))
+    assert len(addresses) == 1
+
+
+def test_memory_that_is_not_needed_is_used_again_within_a_call(serve: Serve) -> None:
+    def infer(x: Array) -> Any:
+        for _ in range(100):
+            y = filled(x)
+        return {"y": y}
+
+    client = serve(batch(infer))
+    client.ask((1, 1.0))
+    expect(client, (1, 1.0))
+    assert client.proxy.memory(1, 1).size() < 10 * ROW_BYTES
+
+
+def test_arrays_stay_valid_when_memory_grows(serve: Serve) -> None:
+    """What was given out before lies in an older mapping of the same pages."""
+
+    def infer(requests: Any) -> Any:
+        arrays = [
+            pytriton.empty_output((1 << k, COLUMNS), np.float32) for k in range(len(requests))
+        ]
+        for array, request in zip(arrays, requests):
+            array[:] = request["x"]
+        return [{"y": array} for array in arrays]
+
+    client = serve(infer)
+    for count in (1, 3, 5):
+        rows = [(1 << k, k + count / 8) for k in range(count)]
+        client.ask(*rows)
+        expect(client, *rows)
+
+
+# ── where it is an array like any other ──────────────────────────────────────────────────────────
+
+
+def test_outside_of_a_call_it_is_numpys(serve: Serve) -> None:
+    before = pytriton.empty_output((1, COLUMNS), np.float32)
+    client = serve(batch(lambda x: {"y": filled(x)}))
+    client.ask((1, 1.0))
+    after = pytriton.empty_output((1, COLUMNS), np.float32)
+    assert before.flags.owndata
+    assert after.flags.owndata
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((COLUMNS, 1), object), (10, np.float32), ((0, COLUMNS), np.float32)]
+)
+def test_strings_and_small_arrays_are_numpys(serve: Serve, shape: Any, dtype: Any) -> None:
+    def infer(x: Array) -> Any:
+        array = pytriton.empty_output(shape, dtype)
+        assert array.flags.owndata
+        assert array.dtype == dtype
+        assert array.shape == ((shape,) if isinstance(shape, int) else shape)
+        return {"y": x}
+
+    client = serve(batch(infer))
+    client.ask((1, 5.0))
+    assert client.read()[0].tolist() == [[5.0]]
+
+
+@pytest.mark.parametrize("shape", [(-1, -COLUMNS), (-1, COLUMNS), (1.5, COLUMNS), "ab", None])
+def test_what_is_no_shape_is_refused(serve: Serve, shape: Any) -> None:
+    def infer(x: Array) -> Any:
+        with pytest.raises((ValueError, TypeError)):
+            pytriton.empty_output(shape, np.float32)
+        return {"y": filled(x)}
+
+    client = serve(batch(infer))
+    client.ask((1, 5.0))
+    expect(client, (1, 5.0))
+
+
+def test_more_than_the_machine_has_is_a_memory_error(serve: Serve) -> None:
+    def infer(x: Array) -> Any:
+        with pytest.raises(MemoryError, match="more are available"):
+            pytriton.empty_output((1 << 50,), np.float32)
+        return {"y": filled(x)}
+
+    client = serve(batch(infer))
+    client.ask((1, 5.0))
+    expect(client, (1, 5.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y[:, ::-1],
+        lambda y: y.reshape(COLUMNS, -1).T,
+        lambda y: y.astype(np.float64),
+        lambda y: y * 1,
+    ],
+    ids=["backwards", "transposed", "cast", "another"],
+)
+def test_what_is_not_the_buffer_is_copied(serve: Serve, change: Callable[[Array], Array]) -> None:
+    client = serve(batch(lambda x: {"y": change(filled(x))}))
+    client.ask((2, 7.0))
+    expect(client, (2, 7.0), in_place=False)
+
+
+def test_declarations_are_checked_as_ever(serve: Serve) -> None:
+    def infer(requests: Any) -> Any:
+        dtype = np.float64 if requests[0]["x"][0, 0] else np.float32
+        return [{"y": pytriton.empty_output((2, COLUMNS), dtype)}]
+
+    client = serve(infer, strict=True)
+    (answer,) = client._model.answer([client.part((2, 1.0))])
+    assert isinstance(answer, BatchFailed)
+    assert "invalid type" in answer.text
+    (answer,) = client._model.answer([client.part((3, 0.0))])
+    assert isinstance(answer, BatchFailed)
+    assert "2 rows along the batch axis" in answer.text
+
+
+def _in_a_fork() -> bool:
+    return pytriton.empty_output((1, COLUMNS), np.float32).flags.owndata
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_fork_of_the_worker_gets_memory_of_its_own(serve: Serve) -> None:
+    """It and the worker would otherwise hand out the same memory twice."""
+    said = []
+
+    def infer(x: Array) -> Any:
+        y = filled(x)
+        reader, writer = multiprocessing.get_context("fork").Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: writer.send(_in_a_fork())
+        )
+        child.start()
+        child.join()
+        said.append(reader.recv())
+        return {"y": y}
+
+    client = serve(batch(infer))
+    client.ask((1, 3.0))
+    expect(client, (1, 3.0))
+    assert said == [True]

@@ -1,0 +1,62 @@
+"""Lanes of a streaming worker that the dispatcher wants elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.worker.streams.lane_withdrawals import Withdrawals
+from pytriton.worker.streams.stream_answers import Outbox
+
+
+class Control:
+    """The worker's connection with the dispatcher, as far as it is listened to."""
+
+    def __init__(self, *said: messages.AnyMessage) -> None:
+        self._said = list(said)
+
+    def receive(self, timeout_ms: int) -> tuple[bytes, messages.AnyMessage] | None:
+        assert timeout_ms == 0
+        return (b"", self._said.pop(0)) if self._said else None
+
+
+class Box:
+    """A lane's outbox with so many streams under way."""
+
+    def __init__(self, streams: int) -> None:
+        self.streams = dict.fromkeys(range(streams))
+
+
+def heard(lanes: int, *said: messages.AnyMessage) -> Withdrawals:
+    withdrawals = Withdrawals()
+    withdrawals.hear(cast(ControlClient, Control(*said)), lanes)
+    return withdrawals
+
+
+def due(withdrawals: Withdrawals, boxes: dict[str, Box]) -> list[Any]:
+    return withdrawals.due(cast("dict[Lane, Outbox]", boxes))
+
+
+def test_nothing_is_closed_that_nobody_wants() -> None:
+    assert due(heard(2), {"a": Box(0)}) == []
+
+
+def test_an_idle_lane_goes_once() -> None:
+    withdrawals = heard(2, messages.WithdrawLane())
+    boxes = {"a": Box(1), "b": Box(0)}
+    assert due(withdrawals, boxes) == ["b"]
+    assert due(withdrawals, boxes) == []
+
+
+def test_a_busy_lane_goes_when_its_streams_have_ended() -> None:
+    withdrawals = heard(1, messages.WithdrawLane())
+    assert due(withdrawals, {"a": Box(2)}) == []
+    assert due(withdrawals, {"a": Box(0)}) == ["a"]
+
+
+def test_no_more_are_owed_than_there_are_lanes() -> None:
+    withdrawals = heard(1, messages.WithdrawLane(), messages.WithdrawLane())
+    assert due(withdrawals, {"a": Box(0)}) == ["a"]
+    assert due(withdrawals, {"b": Box(0)}) == []

@@ -1,0 +1,147 @@
+"""The answers of decoupled models: what may be under way on a lane, and when a generator has to wait."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from pytriton.ipc.lanes.lane import Lane, LaneError
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    Cancel,
+    Credit,
+    RequestRef,
+    ResponseRef,
+    Room,
+)
+from pytriton.worker.outputs.results import ResultWriter
+from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
+
+
+class Writer:
+    """Takes every result for what is to be said about it."""
+
+    def checked(self, results: Any, count: int) -> Any:
+        assert len(results) == count
+        return results
+
+    def write(self, results: Any, requests: Any, lane: Lane) -> list[ResponseRef]:
+        return [ResponseRef([], result) for result in results]
+
+
+def batch(number: int, requests: int = 1) -> Batch:
+    return Batch(number, [RequestRef([], "", [])] * requests)
+
+
+@pytest.fixture
+def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
+    """A lane's outbox with room for two batches; what is said about that has been read."""
+    box = Outbox(lanes[1], 2)
+    assert lanes[0].receive() == Room(2)
+    return box
+
+
+def stream(outbox: Outbox, number: int, requests: int = 1) -> Stream:
+    return Stream(outbox, batch(number, requests), cast(ResultWriter, Writer()))
+
+
+def test_a_stream_says_that_it_began_its_parts_and_its_end(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7, requests=2)
+    one.begun()
+    one.put(["a", None])
+    one.put([None, None])  # nothing for anybody: nothing is sent
+    one.put(["b", "c"])
+    one.end()
+    said = [lanes[0].receive() for _ in range(4)]
+    a, b, c = (ResponseRef([], text) for text in "abc")
+    assert said == [BatchBegun(7), BatchPart(7, [a, None]), BatchPart(7, [b, c]), BatchDone(7, [])]
+    assert outbox.streams == {}
+
+
+def test_an_error_ends_it_with_what_is_for_the_client(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    stream(outbox, 7).end(ValueError("no such word"))
+    end = lanes[0].receive()
+    assert isinstance(end, BatchFailed)
+    assert "no such word" in end.text
+
+
+def test_who_has_gone_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
+    one = stream(outbox, 7, requests=2)
+    assert outbox.heard(Cancel(7, 0)) is None
+    assert (one.is_cancelled(0), one.is_cancelled(1), one.abandoned) == (True, False, False)
+    one.put(["a", "b"])
+    assert lanes[0].receive() == BatchPart(7, [None, ResponseRef([], "b")])
+    outbox.heard(Cancel(7, 1))
+    assert one.abandoned
+    outbox.heard(Cancel(99, 0))  # of a batch that has ended meanwhile
+
+
+def test_a_generator_waits_until_parts_are_given_back(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7)
+    count = 0
+    while not outbox.full:
+        one.put([str(count)])
+        count += 1
+    assert count == 32
+    lanes[0].send(Credit(1))
+    outbox.listen(wait=True)
+    assert not outbox.full
+
+
+def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
+    one = stream(outbox, 7)
+    outbox.lane.arena.allocate(9 << 20)
+    assert not outbox.full  # there is none that could be given back
+    one.put(["large"])
+    assert outbox.full
+    outbox.heard(Credit(1))
+    assert outbox.lane.arena.used == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (batch(1), "batch 1 is under way already"),
+        (batch(3), "no room for another batch"),
+        (Credit(1), "1 parts were given back, more than there were"),
+        (BatchDone(1, []), "BatchDone is not for a worker"),
+    ],
+    ids=["twice", "a third", "too much credit", "a worker's message"],
+)
+def test_what_a_proxy_may_not_say_ends_the_lane(outbox: Outbox, message: Any, words: str) -> None:
+    stream(outbox, 1), stream(outbox, 2)
+    with pytest.raises(LaneError, match=words):
+        outbox.heard(message)
+
+
+def test_a_batch_is_handed_out_as_long_as_there_is_room(outbox: Outbox) -> None:
+    assert outbox.heard(batch(1)) == batch(1)
+    stream(outbox, 1)
+    assert outbox.heard(batch(2)) == batch(2)
+
+
+def test_a_batch_that_comes_where_credit_is_waited_for_has_no_room(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    stream(outbox, 1)
+    lanes[0].send(batch(2))
+    with pytest.raises(LaneError, match="no room"):
+        outbox.listen(wait=True)
+
+
+def test_what_a_callable_returned_is_one_part_or_many() -> None:
+    assert list(parts_of([{"y": 1}])) == [[{"y": 1}]]
+    assert list(parts_of(iter([[1], [2]]))) == [[1], [2]]
+    forgotten = print  # what a factory makes, instead of parts
+    assert list(parts_of(forgotten)) == [forgotten]

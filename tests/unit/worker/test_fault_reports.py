@@ -1,0 +1,100 @@
+"""What a worker says of an exception, with the requests that failed by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.decorators import batch
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
+from pytriton.ipc.records import LONGEST_LINE, decoded
+from pytriton.worker.callables import load_callable, synchronous
+from pytriton.worker.fault_reports import report_error, report_threads, traceback_of
+
+TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
+
+
+def test_requests_and_traces_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    requests = [RequestRef([], "", [], "seven"), RequestRef([], "", [])]
+    traced = Batch(1, requests, BatchTrace(0, [TRACE, ""]))
+    of_python_model = Batch(2, [RequestRef([], "", [], "8", RequestDetails(0, 0, 0, "no JSON"))])
+    report_error(ValueError("no"), batches=[traced, of_python_model])
+    line, rest = capfd.readouterr().err.split("\n")
+    assert rest == ""
+    record = decoded(line.encode())
+    assert record is not None
+    assert record.event == "its callable failed: ValueError: no"
+    assert record.request_ids == ["seven", "8"]
+    assert record.trace_ids == ["4bf92f3577b34da6a3ce929d0e0e4736"]
+
+
+def test_all_of_a_long_text_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "".join(f"{number} " for number in range(LONGEST_LINE))
+    report_error(ValueError(text))
+    first, *rest = capfd.readouterr().err.split("\n")
+    assert decoded(first.encode()) is not None
+    assert text in "".join(rest)  # in lines that the log does not cut
+
+
+def test_the_end_of_a_thread_is_reported(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # is put back
+    report_threads()
+
+    def work() -> None:
+        raise ValueError("not here")
+
+    thread = threading.Thread(target=work, name="helper")
+    thread.start()
+    thread.join()
+    record = decoded(capfd.readouterr().err.rstrip("\n").encode())
+    assert record is not None
+    assert record.event == "thread helper of it failed: ValueError: not here"
+
+
+# ── where a traceback begins ─────────────────────────────────────────────────────────────────────
+
+
+def _files(error: BaseException) -> list[str]:
+    return [Path(name).name for name in re.findall(r'^  File "(.*?)"', traceback_of(error), re.M)]
+
+
+def test_a_traceback_begins_at_the_users_frame() -> None:
+    """How the worker comes to call it, decorators too, is not its owner's matter; nor that of what caused it."""
+
+    @batch
+    async def infer(x: Any) -> Any:
+        try:
+            raise KeyError("cause")
+        except KeyError as error:
+            raise ValueError("no") from error
+
+    function, loop = synchronous(infer)
+    with pytest.raises(ValueError, match="no") as caught:
+        function([{"x": np.ones(1)}])
+    assert loop is not None
+    loop.close()
+    own = caught.value
+    assert own.__traceback__ is not None
+    from_worker = own.with_traceback(own.__traceback__.tb_next)  # without this test's own frame
+    assert _files(from_worker) == ["test_fault_reports.py", "test_fault_reports.py"]
+    assert "direct cause" in traceback_of(from_worker)
+
+
+def test_a_fault_of_ours_keeps_its_frames() -> None:
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    with pytest.raises(ValueError, match="payload") as caught:
+        load_callable(b"none", spec)
+    own = caught.value
+    assert own.__traceback__ is not None
+    files = _files(own.with_traceback(own.__traceback__.tb_next))
+    assert files[0] == "callables.py"
+    assert files[-1] == "payload.py"

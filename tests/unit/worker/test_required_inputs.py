@@ -1,0 +1,113 @@
+"""Requests that lack an input which is not optional: they fail, and nobody in their batch with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
+from pytriton.ipc.messages import ModelSpec, World
+from pytriton.worker.model import Model, Part
+
+Lanes = tuple[Lane, Lane]
+
+
+def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> Model:
+    def entry(name: str) -> dict[str, Any]:
+        return {"name": name, "data_type": "TYPE_FP32", "dims": [1]}
+
+    config = {
+        "name": "sum",
+        "max_batch_size": 8,
+        "input": [entry("x"), {**entry("o"), "optional": optional}],
+        "output": [entry("y")],
+        "model_transaction_policy": {"decoupled": decoupled},
+    }
+    return Model(ModelSpec("sum", 1, config, World("")), infer)
+
+
+def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
+    """What the proxy sends, and the worker receives: inputs by name."""
+    proxy, worker = lanes
+    refs = []
+    for inputs in requests:
+        arrays = [(name, np.full((1, 1), value, np.float32)) for name, value in inputs.items()]
+        tensor_refs = [tensors.write(proxy, n, "FP32", a, a.dtype) for n, a in arrays]
+        refs.append(RequestRef(tensor_refs, "", []))
+    proxy.send(Batch(5, refs))
+    received = worker.receive()
+    assert isinstance(received, Batch)
+    return Part(worker, received)
+
+
+def answers(lanes: Lanes, to: Model, part: Part) -> list[float | str | None]:
+    """The answer to each request, as the proxy reads it."""
+    (answer,) = to.answer([part])
+    assert isinstance(answer, BatchDone)
+    assert answer.id == 5
+    part.lane.send(answer)
+    received = lanes[0].receive()
+    assert isinstance(received, BatchDone)
+    return [
+        response.error
+        if response.error is not None
+        else float(tensors.read(lanes[0], response.outputs[0], np.dtype(np.float32))[0, 0])
+        for response in received.responses
+    ]
+
+
+def sums(requests: Any) -> Any:
+    return [{"y": request["x"] + request.get("o", 0)} for request in requests]
+
+
+def test_only_the_request_that_lacks_it_fails(lanes: Lanes) -> None:
+    part = batch(lanes, {"x": 1}, {"o": 2}, {"x": 3, "o": 4}, {})
+    right, wrong, also_right, empty = answers(lanes, model(sums), part)
+    assert (right, also_right) == (1, 7)
+    assert wrong == (
+        "the request lacks the input `x` of model `sum`, which is not optional; it has `o`."
+    )
+    assert str(empty).endswith("it has none.")
+
+
+def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
+    def refuses(requests: Any) -> Any:
+        raise AssertionError("nothing is left to do")
+
+    (wrong,) = answers(lanes, model(refuses), batch(lanes, {"o": 2}))
+    assert "lacks the input `x`" in str(wrong)
+
+
+def test_when_the_callable_fails_each_is_told_its_own(lanes: Lanes) -> None:
+    def fails(requests: Any) -> Any:
+        raise LookupError("no weights")
+
+    failed, wrong = answers(lanes, model(fails), batch(lanes, {"x": 1}, {"o": 2}))
+    assert failed == "LookupError: no weights"
+    assert "lacks the input `x`" in str(wrong)
+
+
+def test_merged_batches_are_told_apart(lanes: Lanes) -> None:
+    part = batch(lanes, {"o": 2})
+    good = batch(lanes, {"x": 1})
+    first, second = model(sums).answer([part, good])
+    assert isinstance(first, BatchDone)
+    assert isinstance(second, BatchDone)
+    assert "lacks" in str(first.responses[0].error)
+    assert second.responses[0].error is None
+
+
+def test_without_optional_inputs_tritons_own_check_is_enough(lanes: Lanes) -> None:
+    (answer,) = model(sums, optional=False).answer([batch(lanes, {"o": 2})])
+    assert isinstance(answer, BatchFailed)
+    assert answer.text == "KeyError: 'x'"
+
+
+def test_of_a_decoupled_model_the_batch_fails(lanes: Lanes) -> None:
+    served = model(sums, decoupled=True)
+    with pytest.raises(ValueError, match="lacks the input `x` of model `sum`"):
+        served.requests([batch(lanes, {"o": 2})])

@@ -1,0 +1,237 @@
+"""A worker's connection with one proxy for calls: a thread hears the answers and gives them to who waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pytriton.calls import ModelCall
+from pytriton.exceptions import CallError
+from pytriton.ipc import datatypes
+from pytriton.ipc.calls import (
+    Answer,
+    AnswerRead,
+    Call,
+    CallConnection,
+    CallDropped,
+    Link,
+    Retiring,
+    Slot,
+    Slots,
+)
+from pytriton.ipc.errors import shown
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import LaneClosed, LaneError
+from pytriton.ipc.lanes.lane_messages import TensorRef
+from pytriton.ipc.lanes.tensors import Array
+
+_NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
+
+
+class Waiting(Protocol):
+    """Who waits for the answers to a call."""
+
+    call: ModelCall
+
+    def sent(self, wire: Wire, number: int) -> None:
+        """It is under way as this number."""
+
+    def put(self, wire: Wire | None, answer: Answer) -> bool:
+        """An answer has come, to be given to `Wire.has_read`; from no wire: it is ours. False: not wanted."""
+
+
+class Wire:
+    """The connection with one proxy."""
+
+    def __init__(self, connection: CallConnection) -> None:
+        self.usable = True
+        self.alive = True
+        self._connection = connection
+        self._slots = Slots(connection)
+        self._lock = threading.Lock()
+        self._pending: dict[int, tuple[Waiting, Slot]] = {}
+        self._unread = 0  #: answers whose memory somebody has to read
+        threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
+
+    @property
+    def busy(self) -> int:
+        """How many calls are under way."""
+        return len(self._pending)
+
+    def send(self, number: int, pending: Waiting, chain: list[Link]) -> bool:
+        """Send a call; False when the proxy is gone, or about to.
+
+        Raises:
+            CallError: it cannot be sent by any proxy.
+        """
+        call = pending.call
+        try:
+            slot = self._slots.take()
+        except LaneClosed:
+            self.usable = False
+            return False
+        except ArenaError as error:
+            raise _unsendable(call.model, error) from error
+        try:
+            message = _message(number, call, slot, chain)
+        except BaseException as error:
+            self._slots.give_back(slot)
+            if isinstance(error, ArenaError):
+                raise _unsendable(call.model, error) from error
+            raise
+        with self._lock:
+            registered = self.usable
+            if registered:
+                self._pending[number] = (pending, slot)
+                pending.sent(self, number)
+        if not registered:
+            self._slots.give_back(slot)
+            return False
+        try:
+            self._connection.send(message)
+        except LaneClosed:
+            self.usable = False
+            return not self._take_back(number, slot)  # else the reader has told that it is lost
+        except LaneError as error:
+            self._take_back(number, slot)
+            raise _unsendable(call.model, error) from error
+        return True
+
+    def copied(self, ref: TensorRef) -> Array:
+        """Return an output as an array of the caller's own."""
+        if ref.datatype == "BYTES":
+            return tensors.decode_bytes(tensors.read_raw(self._connection, ref), ref.shape)
+        dtype = datatypes.element_dtype(ref.datatype)
+        copied: Array = tensors.read(self._connection, ref, dtype).copy()
+        return copied
+
+    def has_read(self, answer: Answer) -> None:
+        """The memory of an answer is needed no longer."""
+        with contextlib.suppress(LaneClosed):
+            self._connection.send(AnswerRead(answer.id))
+        with self._lock:
+            self._unread -= 1
+        self._end_if_done()
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for this call any longer; if it has not ended, the proxy is told."""
+        if number in self._pending:
+            with contextlib.suppress(LaneClosed):
+                self._connection.send(CallDropped(number))
+
+    def hang_up(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.hang_up()
+
+    def let_go(self) -> None:
+        """In a forked child: close what it inherited."""
+        self._connection.let_go()
+
+    def _take_back(self, number: int, slot: Slot) -> bool:
+        """A call was not sent after all; False if it has been taken back already."""
+        with self._lock:
+            known = self._pending.pop(number, None) is not None
+        if known:
+            self._slots.give_back(slot)
+        return known
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = self._connection.receive()
+                if isinstance(message, Answer):
+                    self._answered(message)
+                elif isinstance(message, Retiring):
+                    with self._lock:
+                        self.usable = False
+                    self._end_if_done()
+                else:
+                    raise LaneError(f"a proxy said {message!r:.100}")
+        except (LaneClosed, LaneError) as end:
+            self._lost(str(end))
+        self.alive = self.usable = False
+        self._slots.close()
+        self._connection.close()
+
+    def _end_if_done(self) -> None:
+        """Hang up when the proxy retires, and nothing that it has is needed any longer."""
+        with self._lock:
+            done = not self.usable and not self._pending and not self._unread
+        if done:
+            self.hang_up()
+
+    def _answered(self, answer: Answer) -> None:
+        with self._lock:
+            self._unread += 1
+            pending, slot = self._pending.get(answer.id, (None, None))
+            if answer.final:
+                self._pending.pop(answer.id, None)
+        if pending is None or slot is None:
+            raise LaneError(f"a proxy answered call {answer.id}, which is not under way")
+        if answer.final:
+            self._slots.give_back(slot)
+        if not pending.put(self, answer):
+            self.has_read(answer)
+
+    def _lost(self, why: str) -> None:
+        with self._lock:
+            self.usable = False
+            under_way, self._pending = self._pending, {}
+        for number, (pending, slot) in under_way.items():
+            self._slots.give_back(slot)
+            text = (
+                f"the proxy that made the call has ended ({why}): tritonserver has probably stopped"
+            )
+            pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
+
+
+def _unsendable(model: str, error: Exception) -> CallError:
+    return CallError(f"call to model {model}: {error}", model_name=model, code="UNAVAILABLE")
+
+
+def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Call:
+    return Call(
+        number,
+        call.model,
+        call.version,
+        [_placed(call.model, name, array, slot) for name, array in call.inputs.items()],
+        list(call.outputs),
+        _parameters(call.parameters),
+        call.request_id,
+        call.correlation_id,
+        call.flags,
+        call.timeout_us,
+        call.stream,
+        chain,
+    )
+
+
+def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
+    """Lay an input down in memory that the proxy reads."""
+    if array.dtype.kind in "OSU":
+        try:
+            data = tensors.encode_bytes(array)
+        except TypeError as error:
+            raise TypeError(f"call to model {model}: input {name}: {error}") from error
+        return slot.placed(tensors.write_raw(slot, name, "BYTES", array.shape, data))
+    dtype = array.dtype.newbyteorder("=")
+    datatype = _NAMES.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
+    if datatype is None:
+        raise TypeError(
+            f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"
+        )
+    return slot.placed(tensors.write(slot, name, datatype, array, dtype))
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    for name, value in parameters.items():
+        if not isinstance(value, (str, int, bool)):
+            raise TypeError(
+                f"request parameter {name} is {shown(value, 60)}: Triton takes str, int and bool values only"
+            )
+    return json.dumps(dict(parameters))

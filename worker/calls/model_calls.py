@@ -1,0 +1,247 @@
+"""A worker's end of calls to other models: any thread sends them, one thread for each proxy hears the answers.
+
+    infer() ──▶ Caller.begin ──▶ Wire.send ──▶ proxy           call_wire.py
+    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         outputs are copied by who waits
+
+Nothing of this runs in a worker that makes no calls, but for a socket that listens: proxies connect to it,
+and are taken from its queue when the first call is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextvars import ContextVar
+
+from pytriton import calls
+from pytriton.calls import Delivery, ModelCall
+from pytriton.exceptions import CallError
+from pytriton.ipc.calls import (
+    MOVED,
+    Answer,
+    CallConnection,
+    Link,
+    decode_chain,
+    socket_path,
+)
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import LaneError
+from pytriton.ipc.parameters import CHAIN_PARAMETER
+from pytriton.worker.calls.call_wire import Wire
+from pytriton.worker.model import Model, Part
+
+#: The batch that a task of an event loop serves.
+serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
+#: Connections that wait to be taken.
+_BACKLOG = 1024
+
+
+class Caller:
+    """Makes the calls of one worker; `close` ends it."""
+
+    def __init__(self, worker: str, model: Model, lane_path: str) -> None:
+        self._worker = worker
+        self._model = model
+        self._path = socket_path(lane_path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self._path)
+        os.chmod(self._path, 0o600)  # whatever umask a user's process has
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
+        self._lock = threading.Lock()
+        self._wires: list[Wire] = []
+        self._ids = itertools.count(1)
+        self._thread = threading.get_ident()
+        _let_go_in_children(self)
+        calls.add_caller(self)
+
+    def calls_for_this_thread(self) -> bool:
+        """Whether this thread, or this task, serves a batch of this worker."""
+        return self._thread == threading.get_ident()
+
+    def begin(self, call: ModelCall) -> _Pending:
+        """Send a call."""
+        pending = _Pending(self, call)
+        self.send(pending)
+        return pending
+
+    def send(self, pending: _Pending) -> None:
+        """Send a call by one of the proxies.
+
+        Raises:
+            CallError: none is there.
+        """
+        while True:
+            wire = self._wire(pending.call.model)
+            if wire.send(next(self._ids), pending, self._chain()):
+                return
+
+    def close(self) -> None:
+        """Make no more calls; those under way are lost."""
+        calls.remove_caller(self)
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        for wire in self._wires:
+            wire.hang_up()
+
+    def _wire(self, model: str) -> Wire:
+        """Return the proxy with the fewest calls under way."""
+        with self._lock:
+            while True:
+                try:
+                    connection, _ = self._listener.accept()
+                except OSError:  # nobody is waiting
+                    break
+                wire = Wire(CallConnection(connection, peer_trusted=True))
+                self._wires.append(wire)
+            self._wires = [wire for wire in self._wires if wire.alive]
+            usable = [wire for wire in self._wires if wire.usable]
+        if not usable:
+            raise CallError(
+                f"call to model {model}: no proxy of model {self._model.name} is attached to this worker, "
+                "so there is nobody to make it; call while a request is being served",
+                model_name=model,
+                code="UNAVAILABLE",
+            )
+        return min(usable, key=lambda wire: wire.busy)
+
+    def _chain(self) -> list[Link]:
+        """Return who waits for a call that is made now."""
+        parts = serving.get()
+        occupied = parts is None
+        if parts is None:
+            parts = self._model.now
+        chain: list[Link] = []
+        for part in parts:
+            for request in part.batch.requests:
+                if CHAIN_PARAMETER in request.parameters:
+                    chain += [
+                        link for link in decode_chain(request.parameters) if link not in chain
+                    ]
+        return [*chain, Link(self._model.name, self._worker if occupied and parts else "")]
+
+    def _let_go(self) -> None:
+        """In a child that the callable forked: it must not hide this worker's end from the proxies."""
+        self._listener.close()
+        for wire in self._wires:
+            wire.let_go()
+
+
+def _let_go_in_children(caller: Caller) -> None:
+    """Such a hook stays for as long as the process: it must not keep a caller that has ended."""
+    reference = weakref.ref(caller)
+
+    def let_go() -> None:
+        caller = reference()
+        if caller is not None:
+            caller._let_go()
+
+    os.register_at_fork(after_in_child=let_go)
+
+
+class _Pending:
+    """A call under way: `pytriton.calls.Pending`."""
+
+    def __init__(self, caller: Caller, call: ModelCall) -> None:
+        self.call = call
+        self._caller = caller
+        self._changed = threading.Condition()
+        self._answers: deque[tuple[Wire | None, Answer]] = deque()
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._sent: tuple[Wire, int] | None = None
+        self._ended = False
+
+    def sent(self, wire: Wire, number: int) -> None:
+        """It is under way as this number."""
+        self._sent = (wire, number)
+
+    def put(self, wire: Wire | None, answer: Answer) -> bool:
+        """An answer has come (from no wire: it is ours); False if nobody waits for it."""
+        with self._changed:
+            if self._ended:
+                return False
+            self._answers.append((wire, answer))
+            self._changed.notify()
+            waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            loop, future = waiter
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(_wake, future)
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Delivery | None:
+        """Wait for the next answer; None when it has not come in time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._changed.wait_for(lambda: self._answers, left):
+                    return None
+                wire, answer = self._answers.popleft()
+            delivery = self._read(wire, answer)
+            if delivery is not None:
+                return delivery
+
+    async def wait_async(self) -> Delivery:
+        """Wait for the next answer; one task at a time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            future = None
+            with self._changed:
+                if self._answers:
+                    wire, answer = self._answers.popleft()
+                else:
+                    future = loop.create_future()
+                    self._waiter = (loop, future)
+            if future is not None:
+                await future
+                continue
+            delivery = self._read(wire, answer)
+            if delivery is not None:
+                return delivery
+
+    def cancel(self) -> None:
+        """Give it up."""
+        with self._changed:
+            if self._ended:
+                return
+            self._ended = True
+            unread = [(wire, answer) for wire, answer in self._answers if wire is not None]
+            self._answers.clear()
+        for wire, answer in unread:
+            wire.has_read(answer)
+        if self._sent is not None:
+            wire, number = self._sent
+            wire.drop(number)
+
+    def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
+        """Return what an answer holds; None if the call had to be sent again."""
+        if answer.code == MOVED:
+            if wire is not None:
+                wire.has_read(answer)
+            self._caller.send(self)
+            return None
+        if wire is None:
+            return Delivery({}, True, answer.error, answer.code)
+        try:
+            outputs = {ref.name: wire.copied(ref) for ref in answer.outputs}
+        except (LaneError, ArenaError) as error:
+            text = f"its answer was lost: {error}"
+            return Delivery({}, True, text, "UNAVAILABLE")
+        finally:
+            wire.has_read(answer)
+        return Delivery(outputs, answer.final, answer.error, answer.code, answer.parameters)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

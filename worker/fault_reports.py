@@ -1,0 +1,173 @@
+"""Where a worker says what went wrong: a process prints it, for the daemon's log; a thread logs it, in its process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+from pytriton.ipc.errors import described, for_client, sendable
+from pytriton.ipc.records import encoded, record_of
+
+if TYPE_CHECKING:
+    from pytriton.ipc.lanes.lane_messages import Batch
+
+_here = threading.local()
+#: How a callable comes to be loaded and called; no matter of its owner's.
+_WAY = (
+    *(
+        os.path.dirname(os.path.abspath(path)) + os.sep
+        for path in (os.path.dirname(__file__), asyncio.__file__, cloudpickle.__file__)
+    ),
+    "<frozen importlib",
+)
+#: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
+_LONGEST_LINE = 10_000
+#: Characters of a traceback that is sent.
+_MOST_TRACEBACK = 1 << 18
+
+
+def report_to(logger: logging.Logger, model: str) -> None:
+    """Have this thread's reports about a model go to a logger: the process's output belongs to others."""
+    _here.logger, _here.model = logger, model
+
+
+def report_error(
+    error: BaseException, what: str = "its callable failed", batches: Sequence[Batch] = ()
+) -> None:
+    """Report an exception with its traceback, and with the ids of the requests that failed by it: one record."""
+    logger: logging.Logger | None = getattr(_here, "logger", None)
+    if logger is None:
+        ids = [request.request_id for batch in batches for request in batch.requests]
+        record = record_of(
+            error, _traceback(error), what, [one for one in ids if one], list(_trace_ids(batches))
+        )
+        line, was_cut = encoded(record)
+        _print_record(line.decode())
+        if was_cut:
+            _print(record.exception)
+        return
+    logger.error(
+        "model %s: %s", _here.model, what, exc_info=(type(error), error, error.__traceback__)
+    )
+
+
+def told(error: BaseException) -> str:
+    """Return what a client is told of an exception that is reported: so much as reaches it."""
+    return for_client(described(error))
+
+
+def cut_for_client(text: str) -> str:
+    """Return so much of an error's text as reaches a client; report all of it where that is not all."""
+    cut = for_client(text)
+    if len(cut) < len(text):
+        report(text)
+    return cut
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an exception's traceback for the registrant, or so much of it as a control message carries."""
+    text = sendable(_traceback(error))
+    more = len(text) - _MOST_TRACEBACK
+    return (
+        f"{text[:_MOST_TRACEBACK]}\n[… {more} characters more are in the model's log]"
+        if more > 0
+        else text
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return an exception's traceback, whatever its own methods do."""
+    try:
+        lines = [*_from_users_frame(error).format()]
+    except Exception:  # of a property of it, say
+        lines = [*traceback.format_tb(error.__traceback__), described(error), "\n"]
+    return "".join(lines)
+
+
+def _from_users_frame(error: BaseException) -> traceback.TracebackException:
+    """Return an exception's traceback that begins where the user's code does, not with how we came to call it."""
+    whole = traceback.TracebackException(type(error), error, error.__traceback__)
+    waiting: list[traceback.TracebackException | None] = [whole]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        users = next((at for at, frame in enumerate(one.stack) if not _is_way(frame.filename)), 0)
+        del one.stack[:users]
+        waiting += [one.__cause__, one.__context__]
+    return whole
+
+
+def _is_way(file: str) -> bool:
+    return file.startswith(_WAY)
+
+
+def _print(text: str) -> None:
+    """Print to the log; a line that it would cut goes on in the next one."""
+    for line in text.splitlines():
+        for start in range(0, max(1, len(line)), _LONGEST_LINE):
+            print(line[start : start + _LONGEST_LINE], file=sys.stderr)
+
+
+def report_threads() -> None:
+    """From now on report what ends a thread of this process, which Python only prints."""
+
+    def hook(ended: threading.ExceptHookArgs) -> None:
+        if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+            name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+            report_error(ended.exc_value, f"{name} of it failed")
+
+    threading.excepthook = hook
+
+
+def note(text: str) -> None:
+    """Report something that is as it should be."""
+    logger: logging.Logger | None = getattr(_here, "logger", None)
+    if logger is None:
+        print(text)
+        return
+    logger.info("model %s: %s", _here.model, text)
+
+
+def report(text: str) -> None:
+    """Report something that somebody should look at."""
+    logger: logging.Logger | None = getattr(_here, "logger", None)
+    if logger is None:
+        _print(text)
+        return
+    logger.warning("model %s: %s", _here.model, text)
+
+
+def _print_record(text: str) -> None:
+    """Print to the process's own standard error, wherever a callable has led that of Python."""
+    stream = sys.__stderr__ or sys.stderr
+    if stream is not None:
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def _trace_ids(batches: Sequence[Batch]) -> Iterator[str]:
+    """Yield the trace of each traced request, once."""
+    contexts: list[str | None] = []
+    for batch in batches:
+        contexts += batch.trace.contexts if batch.trace is not None else []
+        contexts += [request.details.trace for request in batch.requests if request.details]
+    for context in dict.fromkeys(contexts):
+        try:
+            found = json.loads(context or "{}")
+        except ValueError:
+            continue
+        parts = str(found.get("traceparent", "") if isinstance(found, dict) else "").split("-")
+        if len(parts) == 4:
+            yield parts[1]

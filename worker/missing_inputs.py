@@ -1,0 +1,58 @@
+"""Requests that lack an input: refused here, since Triton only counts inputs.
+
+A model that has optional inputs gets every request that brings as many inputs as there are required
+ones, whichever they are (seen in 2.51). The callable would meet a KeyError, and everybody in its
+batch with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef, ResponseRef
+
+
+class RequiredInputs:
+    """The inputs that every request of a model has to bring. `names` is empty where Triton's count is enough."""
+
+    def __init__(self, model: str, config: Mapping[str, Any]) -> None:
+        names = [entry["name"] for entry in config["input"] if not entry.get("optional")]
+        self._model = model
+        self.names = names if len(names) < len(config["input"]) else []
+
+    def lacking(self, batch: Batch) -> list[str | None] | None:
+        """Return for each request what is wrong with it; None when all are right."""
+        if not self.names:
+            return None
+        found = [self._fault(request) for request in batch.requests]
+        return found if any(found) else None
+
+    def _fault(self, request: RequestRef) -> str | None:
+        given = [ref.name for ref in request.inputs]
+        for name in self.names:
+            if name not in given:
+                return (
+                    f"the request lacks the input `{name}` of model `{self._model}`, which is not "
+                    f"optional; it has {', '.join(f'`{one}`' for one in given) or 'none'}."
+                )
+        return None
+
+
+def complete(batch: Batch, faults: list[str | None]) -> Batch:
+    """Return a batch without the requests that have a fault."""
+    right = [request for request, fault in zip(batch.requests, faults) if fault is None]
+    return Batch(batch.id, right)
+
+
+def with_faults(answer: BatchDone | BatchFailed, faults: list[str | None]) -> BatchDone:
+    """Return the answer to the whole batch, of that to its `complete` part."""
+    return BatchDone(answer.id, list(_responses(answer, faults)))
+
+
+def _responses(answer: BatchDone | BatchFailed, faults: list[str | None]) -> Iterator[ResponseRef]:
+    given = iter(answer.responses if isinstance(answer, BatchDone) else ())
+    failed = answer.text if isinstance(answer, BatchFailed) else None
+    for fault in faults:
+        text = fault or failed
+        yield next(given) if text is None else ResponseRef([], text)

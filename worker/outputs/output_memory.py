@@ -1,0 +1,248 @@
+"""Memory that a callable computes its outputs into, so that nothing is copied: what `empty_output` gives out.
+
+Each lane on which buffers were asked for has an arena for them, apart from the one that results are
+copied into. A buffer's memory is used again when nothing refers to its array any longer *and* the
+proxy is done with it::
+
+    begin ───────▶ callable ──────────▶ results written ────▶ settled ──────▶ next batch: begin
+    reuse what     allocate, compute    point at buffers      still held?     (the proxy has read
+    nobody holds                        in place              copy instead    what was in place)
+
+So an array is never another call's memory, however long it is kept. And what the proxy reads in place,
+nothing in this process can write to: when it is answered, a buffer that somebody still holds is copied
+like any other array. Holding is seen by a weak reference to the array that was given out: all its
+views, memoryviews and tensors hold that one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pytriton.ipc.errors import described
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.arena import Arena, ArenaError
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
+from pytriton.ipc.lanes.tensors import Array
+
+#: The number under which a lane's peer knows the arena of its buffers.
+_BUFFERS = 1
+#: Below, a copy costs less than to see that none is needed (measured: as much at 256 KiB).
+_SMALLEST = 1 << 18
+#: A callable that keeps more than this gets ordinary memory, which the limits on memory see; a buffer
+#: counts as a MiB at least.
+_MOST_KEPT = 256 << 20
+
+
+class Part(Protocol):
+    """A batch and the lane it came on: `worker.model.Part`."""
+
+    @property
+    def lane(self) -> Lane:
+        """Its memory is asked for."""
+
+    @property
+    def batch(self) -> Batch:
+        """Its id is answered to."""
+
+
+class _Block(NamedTuple):
+    """A buffer: the array that was given out (None when nothing holds it any more), and its place in the arena."""
+
+    array: weakref.ref[Array]
+    start: int
+    end: int
+
+
+class _LaneBuffers:
+    """The buffers of one lane."""
+
+    def __init__(self) -> None:
+        self.arena = Arena("pytriton-outputs")
+        self.announced = False
+        self.placed: list[_Block] = []  #: what the answer at hand points at
+        self._blocks: list[_Block] = []
+        self._full = False
+
+    def recycle(self) -> None:
+        """Use again what nobody holds. The proxy must be done with it."""
+        self.placed = []
+        self._blocks = [block for block in self._blocks if block.array() is not None]
+        self._blocks.sort(key=_start)
+        kept = [(block.start, block.end) for block in self._blocks]
+        self._full = sum([max(end - start, 1 << 20) for start, end in kept]) > _MOST_KEPT
+        self.arena.reset(kept)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array | None:
+        """Return a new array; None when too many are kept.
+
+        Raises:
+            ArenaError: no memory for it.
+        """
+        if not self.arena.fits(nbytes) and not self.placed:
+            self.recycle()  # rather than grow
+        if self._full:
+            return None
+        start = self.arena.allocate(nbytes)
+        array: Array = np.ndarray(shape, dtype, self.arena.writable(), start)
+        self._blocks.append(_Block(weakref.ref(array), start, start + nbytes))
+        return array
+
+    def find(self, array: Array) -> tuple[_Block, int] | None:
+        """Return the buffer that holds a contiguous array, and the array's offset in the arena.
+
+        It holds a view of it if it is its base: numpy makes the first array the base of every view.
+        """
+        for block in self._blocks:
+            given = block.array()
+            if given is array:
+                return block, block.start
+            if given is not None and given is array.base:
+                start = block.start + tensors.address(array) - tensors.address(given)
+                return (block, start) if _inside(block, start, array.nbytes) else None
+        return None
+
+
+class OutputBuffers:
+    """Gives out buffers while a callable runs, and finds them again in what it returned.
+
+    One per worker. Of a call on several lanes, buffers lie in the first one's memory; what belongs
+    to the others is copied. `used` is set once a buffer was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # a callable may have threads
+        self._lane: Lane | None = None  #: of the call that is running
+        self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); a lane takes its own along
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """A call begins; so the proxies are done with their last answers."""
+        if not self.used:
+            self._lane = parts[0].lane
+            return
+        with self._lock:
+            self._lane = parts[0].lane
+            for part in parts:
+                buffers = self._lanes.get(id(part.lane))
+                if buffers is not None:
+                    buffers.recycle()
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """Return a new array for an output; None where numpy's own will do.
+
+        Raises:
+            MemoryError: no memory for it.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        if (
+            nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid
+        ):  # a fork of the worker
+            return None
+        with self._lock:
+            lane = self._lane
+            if lane is None:  # no call is running
+                return None
+            buffers = self._lanes.get(id(lane)) or self._add(lane)
+            try:
+                return buffers.allocate(shape, dtype, nbytes)
+            except ArenaError as error:
+                raise MemoryError(f"empty_output: {error}") from error
+
+    def place(self, lane: Lane, name: str, datatype: str, array: Array) -> TensorRef | None:
+        """Return where an output lies already; None when it has to be copied.
+
+        Raises:
+            LaneClosed, LaneError: the proxy cannot be told of the memory.
+        """
+        buffers = self._lanes.get(id(lane))
+        if buffers is None or array.nbytes == 0 or not array.flags.c_contiguous:
+            return None
+        found = buffers.find(array)
+        if found is None:
+            return None
+        block, offset = found
+        if not buffers.announced:
+            lane.announce(_BUFFERS, buffers.arena.open_readonly())
+            buffers.announced = True
+        buffers.placed.append(block)
+        return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
+
+    def large(self, lane: Lane) -> bool:
+        """Whether a lane's buffers hold more memory than they keep."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        return buffers is not None and buffers.arena.large
+
+    def was_read(self, lane: Lane) -> None:
+        """A lane's proxy has read the last answer: what nobody else holds can be used again, or given back."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        if buffers is not None:
+            with self._lock:
+                buffers.recycle()
+
+    def give_back(self, lane: Lane) -> None:
+        """Give back what a lane's buffers have not needed for a while."""
+        buffers = self._lanes.get(id(lane)) if self.used else None
+        if buffers is not None and not buffers.placed:
+            self.was_read(lane)
+
+    def end(self) -> None:
+        """The call has ended, one way or the other."""
+        self._lane = None
+
+    def settled(
+        self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
+    ) -> list[BatchDone | BatchFailed]:
+        """The call has ended: return its answers without what can still be written to.
+
+        Nothing of the worker may refer to the results any longer.
+        """
+        if not self.used:
+            return answers
+        return [self._settled(part, answer) for part, answer in zip(parts, answers)]
+
+    def _add(self, lane: Lane) -> _LaneBuffers:
+        self.used = True
+        buffers = self._lanes[id(lane)] = _LaneBuffers()
+        weakref.finalize(lane, self._remove, id(lane))
+        return buffers
+
+    def _remove(self, lane_id: int) -> None:
+        self._lanes.pop(lane_id).arena.close()
+
+    def _settled(self, part: Part, answer: BatchDone | BatchFailed) -> BatchDone | BatchFailed:
+        buffers = self._lanes.get(id(part.lane))
+        if buffers is None or isinstance(answer, BatchFailed):
+            return answer
+        held = [block for block in buffers.placed if block.array() is not None]
+        try:
+            for outputs in [response.outputs for response in answer.responses] if held else ():
+                for index, ref in enumerate(outputs):
+                    if ref.memory == _BUFFERS and any(
+                        _inside(block, ref.offset, ref.nbytes) for block in held
+                    ):
+                        outputs[index] = _copied(ref, part.lane, buffers.arena)
+        except ArenaError as error:
+            return BatchFailed(answer.id, described(error))
+        return answer
+
+
+def _start(block: _Block) -> int:
+    return block.start
+
+
+def _inside(block: _Block, start: int, nbytes: int) -> bool:
+    return block.start <= start and start + nbytes <= block.end
+
+
+def _copied(ref: TensorRef, lane: Lane, arena: Arena) -> TensorRef:
+    data = memoryview(arena.writable())[ref.offset : ref.offset + ref.nbytes]
+    return tensors.write_raw(lane, ref.name, ref.datatype, ref.shape, data)

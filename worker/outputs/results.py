@@ -1,0 +1,323 @@
+"""Check what a callable returned against the model's declaration, and lay it down for the proxy.
+
+What lies in a buffer of `empty_output` stays where it is, and so does what can be lent (output_transfer.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytriton.ipc.errors import shown
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import RequestRef, ResponseRef, TensorRef
+from pytriton.ipc.lanes.tensors import Array
+from pytriton.proxy.pieces import Pieces
+from pytriton.proxy.types import Request
+from pytriton.worker.outputs.output_memory import OutputBuffers
+from pytriton.worker.outputs.output_transfer import lay_down
+
+#: The default name of an input.
+_DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
+
+
+#: What PyTriton says of other arrays.
+_KINDS = (
+    ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
+    "(dtype.kind: biufOSU)"
+)
+#: A factory whose parameters all have defaults can be called with requests, and so is found out late.
+_FACTORY = " If it makes the callable, register it with factory=True."
+
+
+class ResultError(Exception):
+    """The callable returned something else than the model declares; the text names it in one line."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One declared output. `dims` is without the batch axis; -1 is any size."""
+
+    name: str
+    datatype: str
+    dtype: np.dtype[Any]
+    dims: tuple[int, ...]
+
+
+class ResultWriter:
+    """Checks and writes the results of one model's callable."""
+
+    def __init__(
+        self,
+        model: str,
+        outputs: Sequence[Output],
+        *,
+        batching: bool,
+        strict: bool,
+        buffers: OutputBuffers | None = None,
+    ) -> None:
+        self._model = model
+        self._outputs = outputs
+        self._declared = {output.name for output in outputs}
+        names = [output.name for output in outputs]
+        #: Whether the outputs were declared without names; then a callable's own names go by their order.
+        self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
+        self._batching = batching
+        self._strict = strict
+        self._buffers = buffers or OutputBuffers()
+
+    def checked(self, results: Any, count: int) -> Sequence[Any]:
+        """Return what the callable returned for `count` requests, if it is a list of so many.
+
+        Raises:
+            ResultError: it is not.
+        """
+        if type(results) is not list and not _is_list(results):
+            raise ResultError(
+                f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
+                f"numpy arrays. Got {shown(results)}.{_FACTORY if callable(results) else ''}"
+            )
+        if len(results) != count:
+            raise ResultError(
+                f"Number of outputs returned by `{self._model}` inference callable ({len(results)}) does "
+                f"not match number of requests ({count}) received from Triton."
+            )
+        return results  # type: ignore[no-any-return]
+
+    def write(
+        self, results: Sequence[Any], requests: Sequence[RequestRef], lane: Lane
+    ) -> list[ResponseRef]:
+        """Return one response per request; only outputs that the client asked for are written.
+
+        Raises:
+            ResultError: names, batch axis, type or (strict) shape are not as declared.
+            ArenaError: no memory for them.
+        """
+        if type(results) is Pieces:
+            refs = self._write_pieces(results, requests, lane)
+            if refs is not None:
+                return refs
+        return [
+            ResponseRef(self._response(result, request, lane))
+            for result, request in zip(results, requests)
+        ]
+
+    def _write_pieces(
+        self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
+    ) -> list[ResponseRef] | None:
+        """Write whole arrays where each request gets a slice of them; None where one has to look closer."""
+        requested = requests[0].requested
+        rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
+        alike = all(request.requested == requested for request in requests)
+        if self._strict or not self._batching or not alike or len(rows) != len(requests):
+            return None
+        wholes = []
+        for output in self._outputs:
+            if requested and output.name not in requested:
+                continue
+            whole = results.whole(output.name)
+            if (
+                whole is None
+                or whole.ndim != len(output.dims) + 1
+                or whole.dtype is not output.dtype
+                or output.datatype == "BYTES"
+            ):
+                return None
+            if [len(result[output.name]) for result in results] != rows:
+                return None
+            wholes.append((output, whole))
+        if not wholes or not sum(rows):
+            return None
+        columns = [_rows_of(self._lay_down(output, whole, lane), rows) for output, whole in wholes]
+        return [ResponseRef(list(refs)) for refs in zip(*columns)]
+
+    def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
+        if type(result) is not dict and not isinstance(result, (Mapping, Request)):
+            raise ResultError(
+                f"Outputs returned by `{self._model}` model callable must be list of response dicts with "
+                f"numpy arrays. Got a list with {shown(result)}."
+            )
+        if type(result) is Request:
+            result = self._passed_on(result)
+        elif self._unnamed and self._declared.isdisjoint(result):
+            result = self._in_order(result)
+        if self._strict:
+            self._refuse_undeclared(result)
+        requested = request.requested
+        return [
+            self._output(output, result, request, lane)
+            for output in self._outputs
+            if not requested or output.name in requested
+        ]
+
+    def _output(
+        self, output: Output, result: Mapping[str, Any], request: RequestRef, lane: Lane
+    ) -> TensorRef:
+        try:
+            value: Any = result[output.name]
+        except KeyError:
+            strange = [name for name in result if not isinstance(name, str)]
+            if strange:
+                raise ResultError(
+                    f"Not all keys returned by `{self._model}` model callable are string: "
+                    f"{shown(strange[0])}."
+                ) from None
+            raise ResultError(
+                f"Model `{self._model}` returned no output `{output.name}`; it returned "
+                f"{', '.join(f'`{name}`' for name in result) or 'nothing'}."
+            ) from None
+        if type(value) is not np.ndarray:
+            value = self._array(output, value)
+        if self._batching:
+            self._check_batch_axis(output, value, request)
+        if value.ndim != len(output.dims) + self._batching:
+            self._refuse_rank(output, value)
+        if self._strict:
+            self._check_shape(output, value)
+        if output.datatype == "BYTES":
+            return self._write_bytes(output, value, lane)
+        if value.dtype is not output.dtype and value.dtype != output.dtype:
+            self._check_dtype(output, value)
+        return self._lay_down(output, value, lane)
+
+    def _lay_down(self, output: Output, array: Array, lane: Lane) -> TensorRef:
+        if self._buffers.used and array.dtype == output.dtype:
+            ref = self._buffers.place(lane, output.name, output.datatype, array)
+            if ref is not None:
+                return ref
+        return lay_down(lane, output.name, output.datatype, array, output.dtype)
+
+    def _passed_on(self, request: Request) -> Mapping[str, Any]:
+        """Return a request that is the answer, as in `lambda requests: requests`, under its outputs' names.
+
+        INPUT_1 answers as OUTPUT_1 (the names of unnamed tensors), and an only input as the only output.
+        """
+        if any(name in request for name in self._declared):
+            return request
+        if len(request) == len(self._outputs) == 1:
+            return {self._outputs[0].name: next(iter(request.values()))}
+        return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
+
+    def _in_order(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return as many outputs as were declared without names under those they got: `{"add": ..., "sub": ...}`.
+
+        PyTriton's documents show it (their response cache).
+        """
+        if len(result) != len(self._outputs) or not all(isinstance(name, str) for name in result):
+            return result
+        return {output.name: value for output, value in zip(self._outputs, result.values())}
+
+    def _refuse_undeclared(self, result: Mapping[str, Any]) -> None:
+        for name in result:
+            if name not in self._declared:
+                raise ResultError(
+                    f"Returned output `{name}` is not defined in model config for model `{self._model}`."
+                )
+
+    def _array(self, output: Output, value: Any) -> Array:
+        if isinstance(value, np.ndarray):
+            return value
+        if not isinstance(value, (np.generic, int, float, bool, str, bytes)):
+            raise ResultError(
+                f"Not all values returned by `{self._model}` model callable are numpy arrays: output "
+                f"`{output.name}` is {shown(value)}, not a numpy array."
+            )
+        # numpy's own dtypes for strings would cut off trailing NULs
+        return np.array(value, object if isinstance(value, (str, bytes)) else None)
+
+    def _write_bytes(self, output: Output, array: Array, lane: Lane) -> TensorRef:
+        if array.dtype.kind not in "OSU":
+            raise self._error(output, f"has dtype {array.dtype}, expected bytes, str or object")
+        try:
+            data = tensors.encode_bytes(array)
+        except TypeError as error:
+            raise self._error(output, str(error)) from error
+        return tensors.write_raw(lane, output.name, "BYTES", array.shape, data)
+
+    def _check_batch_axis(self, output: Output, array: Array, request: RequestRef) -> None:
+        if array.ndim == 0:
+            raise self._error(output, "is a scalar, it lacks the batch axis")
+        if request.inputs and array.shape[0] != request.inputs[0].shape[0]:
+            raise self._error(
+                output,
+                f"has {array.shape[0]} rows along the batch axis (shape {array.shape}) "
+                f"for a request of {request.inputs[0].shape[0]}",
+            )
+
+    def _refuse_rank(self, output: Output, array: Array) -> None:
+        """Its metadata would tell clients of another number of axes than answers have."""
+        if self._strict:
+            self._check_shape(output, array)
+        shape = array.shape[1:] if self._batching else array.shape
+        batch = " without the batch axis" if self._batching else ""
+        raise self._error(
+            output,
+            f"has {len(shape)} axes{batch} (shape {shape}), and {len(output.dims)} are declared: {output.dims}",
+        )
+
+    def _check_shape(self, output: Output, array: Array) -> None:
+        shape = array.shape[1:] if self._batching else array.shape
+        fits = len(shape) == len(output.dims) and all(
+            want in (-1, got) for want, got in zip(output.dims, shape)
+        )
+        if not fits:
+            raise self._error(
+                output, f"has invalid shapes. Returned: {shape}. Expected: {output.dims}"
+            )
+
+    def _check_dtype(self, output: Output, array: Array) -> None:
+        given, declared = array.dtype, output.dtype
+        if self._strict:
+            raise self._error(output, f"has invalid type. Returned: {given}. Expected: {declared}")
+        if given.kind in "iub" and declared.kind in "iu":
+            castable = np.can_cast(given, declared) or _in_range(array, declared)
+        else:
+            castable = _castable(given, declared)
+        if not castable:
+            known = given.kind in "biufOSU" or given.name == "bfloat16"
+            raise self._error(
+                output,
+                f"has dtype {given}, which cannot be cast to {declared} without losing values"
+                + ("" if known else _KINDS),
+            )
+
+    def _error(self, output: Output, what: str) -> ResultError:
+        return ResultError(f"Output `{output.name}` of model `{self._model}` {what}.")
+
+
+def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
+    """Return where the slices of an array lie, so many rows each."""
+    row = whole.shape[1:]
+    nbytes = whole.nbytes // whole.shape[0]
+    offset = whole.offset
+    refs = []
+    for count in rows:
+        shape = [count, *row]
+        size = count * nbytes
+        refs.append(TensorRef(whole.name, whole.datatype, shape, whole.memory, offset, size))
+        offset += size
+    return refs
+
+
+def _is_list(results: Any) -> bool:
+    return isinstance(results, Sequence) and not isinstance(results, (str, bytes, Mapping))
+
+
+def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
+    # "same_kind" lets float64 become float32; of ml_dtypes' types (kind "V") numpy knows only some
+    # casts.
+    if "V" in (given.kind, declared.kind):
+        return given.kind in "fiubV" and declared.kind in "fV" and given.type is not np.void
+    return np.can_cast(given, declared, "same_kind")
+
+
+def _in_range(array: Array, declared: np.dtype[Any]) -> bool:
+    if array.size == 0:
+        return True
+    limits = np.iinfo(declared)
+    return bool(int(array.min()) >= limits.min and int(array.max()) <= limits.max)

@@ -1,0 +1,381 @@
+"""The loop of a Triton Python model that may answer at any time, from any thread, also after `execute` has returned.
+
+    main thread     execute, one batch after the other
+    lanes' thread   lanes, control messages, signals: new batches to the main thread, credit to who waits
+    any thread      response senders; an event loop for `async def execute`
+
+All that these share (outboxes, lanes, the arena) is used under one lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from pytriton import pb_utils
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    BatchReturned,
+    Metrics,
+    ResponseDetails,
+    ResponseRef,
+)
+from pytriton.pb_utils import host
+from pytriton.worker.calls.model_calls import serving
+from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import Part
+from pytriton.worker.python_model.backend_host import WorkerHost
+from pytriton.worker.python_model.batches import ANSWERED, PythonModel, WrongReturn, check_responses
+from pytriton.worker.streams.lane_withdrawals import Withdrawals
+from pytriton.worker.streams.stream_answers import Outbox
+
+#: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
+#: `execute` has returned.
+_AT_ONCE = 1024
+#: Changes of metrics in one message.
+_METRICS = 100
+_ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
+
+
+class PythonStreamLoop(Loop):
+    """Serves one `PythonModel` whose answers may come at any time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self._model, PythonModel)
+        self._python: PythonModel = self._model
+        self.changed = threading.Condition(threading.RLock())
+        self._outboxes: dict[Lane, Outbox] = {}
+        self._streams: set[PythonStream] = set()
+        self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+        self._withdrawals = Withdrawals()
+        #: Ends the lanes' thread.
+        self._woken, self._waker = socket.socketpair()
+
+    def run(self, told_to_end: int) -> None:
+        """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._control.fileno, self._control_messages)
+        self._watch(told_to_end, self._told_to_end)
+        self._poll.register(self._woken.fileno(), select.EPOLLIN)
+        metrics = host.current()
+        if isinstance(metrics, WorkerHost):
+            metrics.on_metric(self._send_metrics)
+        lanes = threading.Thread(target=self._serve_lanes, name="lanes", daemon=True)
+        lanes.start()
+        while (stream := self._jobs.get()) is not None:
+            self._execute(stream)
+        with self.changed:
+            if not self.unrecoverable:
+                self.changed.wait_for(lambda: not self._streams)
+            self._closing = True
+        self._waker.send(b"\0")
+        lanes.join()  # what it waits on must not be closed meanwhile
+        with self.changed:
+            for fd in list(self._handlers):
+                self._unwatch(fd)
+            self.close()
+        self._woken.close()
+        self._waker.close()
+
+    # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
+
+    def _serve_lanes(self) -> None:
+        with self.changed:
+            self._control_messages()
+        while not self._closing:
+            awake = [fd for fd, _ in self._poll.poll(self._idle_s)]
+            with self.changed:
+                for fd in awake if not self._closing else ():
+                    if fd in self._handlers:
+                        self._handlers[fd]()
+                    elif fd in self._lanes:
+                        self._serve([self._lanes[fd]])
+                for lane in self._lanes.values() if self._look_at is None else ():
+                    if lane.arena.large:
+                        self._look_again()
+                if self._look_at is not None and time.monotonic() > self._look_at:
+                    self._give_back()
+                self.changed.notify_all()
+
+    def _told_to_end(self) -> None:
+        # Triton has ended the proxies, or they go elsewhere with what is not begun.
+        super()._told_to_end()
+        for fd in (
+            self._listener.fileno(),
+            *[f for f in self._handlers if f != self._control.fileno],
+        ):
+            if fd in self._handlers:
+                self._unwatch(fd)
+        for lane in [lane for lane, box in self._outboxes.items() if not box.streams]:
+            self._drop(lane)
+        self._jobs.put(None)
+
+    def _welcome(self, lane: Lane) -> None:
+        try:
+            self._outboxes[lane] = Outbox(lane, _AT_ONCE)
+        except (LaneClosed, LaneError) as error:
+            self._drop(lane, error)
+            return
+        self._send_metrics()
+
+    def _control_messages(self) -> None:
+        self._withdrawals.hear(self._control, len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        for lane in self._withdrawals.due(self._outboxes):
+            self._drop(lane)
+
+    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
+        super()._drop(lane, error)
+        outbox = self._outboxes.pop(lane, None)
+        for stream in [one for one in self._streams if one.outbox is outbox]:
+            stream.lost = True
+            self.ended(stream)
+
+    def _serve(self, ready: list[Lane]) -> None:
+        lane = ready[0]
+        outbox = self._outboxes[lane]
+        try:
+            batch = outbox.heard(lane.receive(wait=False))
+            if batch is not None:
+                self._begin(outbox, batch)
+        except LaneSilent:
+            return
+        except LaneClosed:
+            self._drop(lane)
+        except (LaneError, ArenaError) as error:
+            self._drop(lane, error)
+        else:
+            self._send_metrics()
+
+    def _begin(self, outbox: Outbox, batch: Batch) -> None:
+        if self._finished():
+            raise LaneClosed("this worker takes no more batches")
+        requests = self._python.incoming(batch.requests, outbox.lane)
+        stream = PythonStream(self, outbox, batch, requests, self._python)
+        outbox.streams[batch.id] = stream  # type: ignore[assignment]
+        self._streams.add(stream)
+        self._gauge.begin(len(requests))
+        outbox.lane.send(BatchBegun(batch.id))
+        self._jobs.put(stream)
+
+    def _send_metrics(self) -> None:
+        source = host.current()
+        with self.changed:
+            for outbox in self._outboxes.values():
+                while not outbox.full and isinstance(source, WorkerHost):
+                    updates = source.take_metrics(_METRICS)
+                    if not updates:
+                        return
+                    outbox.put(Metrics(updates))
+
+    # ── the main thread ──────────────────────────────────────────────────────────────────────────
+
+    def _execute(self, stream: PythonStream) -> None:
+        if stream.lost:
+            return
+        self._python.now = [stream.part]
+        try:
+            returned = self._python.execute(stream.requests)
+            if inspect.iscoroutine(returned):
+                if self._python.decoupled:
+                    stream.returned([])
+                    self._in_background(self._finish(stream, returned))
+                    return
+                returned = self._in_background(returned).result()
+            stream.finish(returned)
+        except Exception as error:
+            self._failed(stream, error)
+        finally:
+            self._python.now = ()
+
+    async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
+        serving.set([stream.part])  # of this task and those that it makes
+        try:
+            stream.take(await coroutine)
+        except Exception as error:
+            self._failed(stream, error)
+
+    def _failed(self, stream: PythonStream, error: Exception) -> None:
+        report_error(error, "its execute failed", [stream.part.batch])
+        stream.fail(self._python.failure(error))
+        if isinstance(error, PyTritonUnrecoverableError):
+            with self.changed:
+                self._give_up(told(error))
+            self._jobs.put(None)
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            threading.Thread(target=self._events.run_forever, name="events", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._events)
+
+    # ── any thread ───────────────────────────────────────────────────────────────────────────────
+
+    def ended(self, stream: PythonStream) -> None:
+        """All requests of a batch have been answered, or nobody waits for the answers. With the lock held."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            self._answered()
+            if self._stopping and not stream.lost and not stream.outbox.streams:
+                self._drop(stream.outbox.lane)
+            if not self._finished():
+                self._withdraw()
+            self.changed.notify_all()
+
+
+class PythonStream:
+    """A batch under way: what has been answered of it."""
+
+    def __init__(
+        self,
+        loop: PythonStreamLoop,
+        outbox: Outbox,
+        batch: Batch,
+        requests: list[pb_utils.InferenceRequest],
+        model: PythonModel,
+    ) -> None:
+        self.id = batch.id
+        self.part = Part(outbox.lane, batch)
+        self.outbox = outbox
+        self.requests = requests
+        self.lost = False
+        self._loop = loop
+        self._refs = batch.requests
+        self._model = model
+        self._cancelled: set[int] = set()
+        self._open = set(range(len(requests)))
+        self._has_returned = False
+        self._senders: dict[int, pb_utils.ResponseSender] = {}
+        for index, request in enumerate(requests):
+            request.bind(partial(self._sender, index), partial(self._is_cancelled, index))
+
+    def cancel(self, index: int) -> None:
+        """The client of a request has gone."""
+        self._cancelled.add(index)
+
+    def finish(self, result: Any) -> None:
+        """`execute` has returned this.
+
+        Raises:
+            WrongReturn: it should not have.
+        """
+        self.take(result)
+        again = [i for i, one in enumerate(self.requests) if one.rescheduled]
+        if not self.lost and not self._open.issuperset(again):
+            raise WrongReturn(ANSWERED)
+        self.returned(again)
+
+    def take(self, result: Any) -> None:
+        """Send the responses that `execute` has returned.
+
+        Raises:
+            WrongReturn: it should not have, or should have.
+        """
+        if result is None:
+            result = [None] * len(self.requests)
+        check_responses(result, self.requests)
+        if self._model.decoupled and any(response is not None for response in result):
+            raise WrongReturn(
+                f"Python model '{self._model.instance_name}' is using the decoupled mode and the execute function "
+                "must return None."
+            )
+        for index, response in enumerate(result):
+            if response is not None:
+                self._send(index, response, True)
+            elif not (
+                self._model.decoupled or self.requests[index].rescheduled or index in self._senders
+            ):
+                raise WrongReturn(
+                    "execute returned no response to a request, and did not ask for its response sender"
+                )
+
+    def returned(self, reschedule: list[int]) -> None:
+        """Say that `execute` has returned; Triton queues the requests of `reschedule` again."""
+        with self._loop.changed:
+            self._open.difference_update(reschedule)
+            self._has_returned = True
+            if not self.lost:
+                self._to_lane(BatchReturned(self.id, reschedule))
+                self._end_if_done()
+
+    def fail(self, text: str) -> None:
+        """Answer all that has not been answered with an error."""
+        with self._loop.changed:
+            if not self.lost and self.id in self.outbox.streams:
+                del self.outbox.streams[self.id]
+                self._open.clear()
+                self._to_lane(BatchFailed(self.id, text))
+                self._loop.ended(self)
+
+    def _sender(self, index: int) -> pb_utils.ResponseSender:
+        if index not in self._senders:
+            self._senders[index] = pb_utils.ResponseSender(
+                partial(self._send, index),
+                partial(self._is_cancelled, index),
+                decoupled=self._model.decoupled,
+            )
+        return self._senders[index]
+
+    def _is_cancelled(self, index: int) -> bool:
+        return self.lost or index in self._cancelled
+
+    def _send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        with self._loop.changed:
+            self._loop.changed.wait_for(lambda: self.lost or not self.outbox.full)
+            if self.lost or index not in self._open:
+                return
+            gone = index in self._cancelled and self._model.decoupled
+            if response is not None and not gone:
+                ref = self._model.written(
+                    response, self._refs[index], self.outbox.lane, final=final
+                )
+            elif final:
+                ref = _ENDED
+            else:
+                return
+            parts: list[ResponseRef | None] = [None] * len(self.requests)
+            parts[index] = ref
+            self._to_lane(BatchPart(self.id, parts))
+            if final:
+                self._open.discard(index)
+                self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._has_returned and not self._open and self.id in self.outbox.streams:
+            del self.outbox.streams[self.id]
+            self._to_lane(BatchDone(self.id, []))
+            self._loop.ended(self)
+
+    def _to_lane(self, message: BatchPart | BatchReturned | BatchDone | BatchFailed) -> None:
+        try:
+            if isinstance(message, BatchPart):
+                self.outbox.put(message)
+            else:
+                self.outbox.lane.send(message)
+        except LaneClosed:
+            self.lost = True  # the lanes' thread sees its end, too
+        except LaneError as error:
+            self.lost = True
+            print(f"an answer could not be sent: {error}", file=sys.stderr)

@@ -1,0 +1,177 @@
+"""What `pb_utils` needs of a worker: where log lines, metrics and calls to other models go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytriton import calls, pb_utils
+from pytriton.exceptions import PyTritonError
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient, ControlTimeout
+from pytriton.ipc.errors import RemoteFailure, sendable
+from pytriton.ipc.lanes.lane_messages import MetricUpdate
+from pytriton.pb_utils import host
+
+#: Seconds within which a daemon that is well answers.
+_ANSWER_S = 10.0
+#: In the words of Triton's python backend.
+_CANNOT = {
+    "load": "Failed to load model",
+    "unload": "Failed to unload model",
+    "is_ready": "Failed to check model readiness",
+}
+
+
+class WorkerHost(host.Host):
+    """The host in a worker. Log lines go to its standard error, which the daemon reads with their levels.
+
+    Changes of metrics are kept until there is somebody to give them to. Calls go through the proxy.
+    """
+
+    def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:
+        """`endpoint` is the dispatcher's, `worker` the name that it knows this process by."""
+        self.model_name = model_name
+        self.model_dir = model_dir
+        self._worker = worker
+        self._endpoint = endpoint
+        self._updates: list[MetricUpdate] = []
+        self._listener: Callable[[], None] | None = None
+
+    def metric(self, update: MetricUpdate) -> None:
+        self._updates.append(update)
+        if self._listener is not None:
+            self._listener()
+
+    def on_metric(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after every change, in the thread of who made it."""
+        self._listener = listener
+
+    def take_metrics(self, most: int) -> list[MetricUpdate]:
+        """Return the oldest changes, at most so many, which are forgotten here."""
+        taken, self._updates[:most] = self._updates[:most], []
+        return taken
+
+    def control(self, action: str, model_name: str, **arguments: Any) -> bool:
+        question: messages.AnyMessage
+        files: dict[str, bytes] = {}
+        if action == "load":
+            files = arguments["files"]
+            config = sendable(arguments["config"])
+            question = messages.LoadOther(self._worker, sendable(model_name), config, list(files))
+        elif action == "unload":
+            question = messages.UnloadOther(
+                self._worker, sendable(model_name), arguments["unload_dependents"]
+            )
+        else:
+            question = messages.AskReadiness(sendable(model_name), arguments["model_version"])
+        # A connection of its own: the worker's is another thread's. A load takes as long as it takes; this process
+        # ends with the daemon.
+        timeout_s = None if action == "load" else _ANSWER_S
+        try:
+            with ControlClient(self._endpoint) as control:
+                answer = control.ask(question, list(files.values()), timeout_s=timeout_s)
+        except (RemoteFailure, ControlTimeout) as error:
+            raise pb_utils.TritonModelException(f"{_CANNOT[action]}: {error}") from error
+        return isinstance(answer, messages.Readiness) and answer.ready
+
+    def infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        try:
+            pending = calls.begin(_call(request, decoupled=decoupled))
+        except PyTritonError as error:
+            failed = _failed(error)
+            return iter([failed]) if decoupled else failed
+        if decoupled:
+            return ResponseIterator(pending)
+        delivery = pending.wait()
+        assert delivery is not None  # no time-out was given
+        return _response(delivery)
+
+    async def async_infer(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> Any:
+        try:
+            pending = calls.begin(_call(request, decoupled=decoupled))
+        except PyTritonError as error:
+            failed = _failed(error)
+            return iter([failed]) if decoupled else failed
+        try:
+            first = await pending.wait_async()
+        except BaseException:  # the task was cancelled: nobody waits for the model any longer
+            pending.cancel()
+            raise
+        return ResponseIterator(pending, first) if decoupled else _response(first)
+
+
+class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
+    """The responses of a decoupled model to one request, as they come.
+
+    That there are no more is the end, not an empty response as now and then in Triton's python backend: a model that
+    is prepared for one works, and so does one that is not.
+
+    `first` has come already: a coroutine has waited for it, so that a plain `for` begins without blocking its loop.
+    """
+
+    def __init__(self, pending: calls.Pending, first: calls.Delivery | None = None) -> None:
+        self._pending = pending
+        self._first = first
+        self._ended = False
+
+    def __next__(self) -> pb_utils.InferenceResponse:
+        if self._ended:
+            raise StopIteration
+        delivery, self._first = self._first or self._pending.wait(), None
+        assert delivery is not None  # no time-out was given
+        self._ended = delivery.final
+        if _is_empty(delivery):
+            raise StopIteration
+        return _response(delivery)
+
+    def __aiter__(self) -> ResponseIterator:
+        return self
+
+    async def __anext__(self) -> pb_utils.InferenceResponse:
+        if self._ended:
+            raise StopAsyncIteration
+        delivery, self._first = self._first or await self._pending.wait_async(), None
+        self._ended = delivery.final
+        if _is_empty(delivery):
+            raise StopAsyncIteration
+        return _response(delivery)
+
+    def cancel(self) -> None:
+        """Have the model stop; no more responses come."""
+        self._ended, self._first = True, None
+        self._pending.cancel()
+
+
+def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.ModelCall:
+    return calls.ModelCall(
+        request.model_name(),
+        {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
+        outputs=sorted(request.requested_output_names()),
+        version=request.model_version(),
+        parameters=request.given_parameters(),
+        request_id=request.request_id(),
+        correlation_id=request.correlation_id(),
+        flags=request.flags(),
+        timeout_us=request.timeout(),
+        stream=decoupled,
+    )
+
+
+def _is_empty(delivery: calls.Delivery) -> bool:
+    nothing = delivery.error is None and not delivery.outputs and not delivery.parameters
+    return delivery.final and nothing
+
+
+def _response(delivery: calls.Delivery) -> pb_utils.InferenceResponse:
+    if delivery.error is not None:
+        code = getattr(pb_utils.TritonError, delivery.code, pb_utils.TritonError.INTERNAL)
+        text = delivery.error.replace("pytriton.stream(...)", "exec(decoupled=True)")
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
+    outputs = [pb_utils.Tensor(name, array) for name, array in delivery.outputs.items()]
+    return pb_utils.InferenceResponse.received(outputs, delivery.parameters)
+
+
+def _failed(error: PyTritonError) -> pb_utils.InferenceResponse:
+    code = getattr(pb_utils.TritonError, getattr(error, "code", ""), pb_utils.TritonError.INTERNAL)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

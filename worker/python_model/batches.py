@@ -1,0 +1,329 @@
+"""A Triton Python model in a worker: its class is loaded, and batches go through its `execute`.
+
+    requests on the lane ──▶ pb_utils requests ──▶ execute ──▶ pb_utils responses ──▶ the lane
+
+Where answers may come at any time, answer_loop.py serves it; else `execute` returns them, and
+the loop is that of every callable (loop.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton import pb_utils
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc import datatypes, messages
+from pytriton.ipc.errors import described, for_client
+from pytriton.ipc.lanes import tensors
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import (
+    BatchDone,
+    BatchFailed,
+    RequestDetails,
+    RequestRef,
+    ResponseDetails,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton.ipc.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton.pb_utils.helpers import serialize_byte_tensor
+from pytriton.worker.fault_reports import cut_for_client, report_error
+from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.outputs.output_memory import OutputBuffers
+from pytriton.worker.outputs.output_transfer import lay_down
+from pytriton.worker.python_model.readiness import Watch
+
+
+class WrongReturn(pb_utils.TritonModelException):
+    """`execute` returned something else than it should; the text says all."""
+
+
+#: Of a request that is to be queued again.
+ANSWERED = "A rescheduled request has been answered by its response sender already: it cannot be queued again."
+_RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
+#: Parameters of requests that other models' workers have made.
+_OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
+_NO_DETAILS = RequestDetails()
+
+
+class PythonModel(Model):
+    """An instance of a `TritonPythonModel` with what its configuration says."""
+
+    def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
+        assert spec.python_model is not None
+        self.name = spec.name
+        self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
+        self.asynchronous = False
+        self.streams = spec.python_model.streams or self.decoupled
+        self.execution_timeout_s = spec.execution_timeout_s
+        self.instance_name = instance_name
+        self.now: Sequence[Part] = ()
+        self._version = spec.version
+        self._most_rows = spec.config.get("max_batch_size", 0)
+        self._batching = self._most_rows > 0
+        self._zero_copy = spec.zero_copy_inputs
+        self._instance = instance
+        self._buffers = OutputBuffers()  # it asks for none
+        self._events = None
+        self._watch: Watch | None = None
+
+    def watch_readiness(self, worker: str, endpoint: str) -> None:
+        """From now on tell the dispatcher what the model's `is_ready` says, if it has one."""
+        is_ready = getattr(self._instance, "is_ready", None)
+        if is_ready is not None:
+            self._watch = Watch(worker, endpoint, is_ready)
+
+    def close(self) -> None:
+        """Call the model's `finalize`; what it raises goes to the model's log."""
+        if self._watch is not None:
+            self._watch.stop()
+        finalize = getattr(self._instance, "finalize", None)
+        if finalize is None:
+            return
+        try:
+            finalize()
+        except Exception as error:
+            report_error(error, f"finalize of model {self.name} failed")
+
+    def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
+        """Return the requests of a batch, with their inputs copied out of Triton's memory.
+
+        Raises:
+            LaneError, ArenaError: the descriptors are wrong.
+        """
+        return [self._request(ref, lane) for ref in refs]
+
+    def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
+        """Call the model's `execute`; what it returns may have to be awaited."""
+        return self._instance.execute(requests)
+
+    def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        """Run `execute` once on one batch, or several merged; return an answer for each.
+
+        Raises:
+            Unrecoverable: the model said so; the text is for the clients, too.
+        """
+        self.now = parts
+        try:
+            requests = [
+                one for part in parts for one in self.incoming(part.batch.requests, part.lane)
+            ]
+            responses = self._responses(requests)
+        except PyTritonUnrecoverableError as error:
+            report_error(error, "its execute failed", [part.batch for part in parts])
+            raise Unrecoverable(self.failure(error)) from error
+        except Exception as error:
+            report_error(error, "its execute failed", [part.batch for part in parts])
+            return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
+        finally:
+            self.now = ()
+        answers: list[BatchDone | BatchFailed] = []
+        start = 0
+        for part in parts:
+            end = start + len(part.batch.requests)
+            answers.append(self._answered(part, responses[start:end]))
+            start = end
+        return answers
+
+    def failure(self, error: BaseException) -> str:
+        """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""
+        text = str(error) if isinstance(error, WrongReturn) else described(error)
+        return for_client(
+            f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
+        )
+
+    def written(
+        self, response: pb_utils.InferenceResponse, request: RequestRef, lane: Lane, *, final: bool
+    ) -> ResponseRef:
+        """Lay a response down in the lane's arena; only outputs that the client asked for are written.
+
+        Raises:
+            ArenaError: no memory for them.
+        """
+        error = response.error()
+        if error is not None:
+            details = ResponseDetails(error.code().name, final=final)
+            return ResponseRef([], cut_for_client(error.message()), details)
+        parameters = response.parameters()
+        more = None
+        if final or len(parameters) > 2:
+            more = ResponseDetails("", parameters if len(parameters) > 2 else "", final)
+        requested = request.requested
+        outputs = [
+            _lay_down(tensor, lane)
+            for tensor in response.output_tensors()
+            if not requested or tensor.name() in requested
+        ]
+        return ResponseRef(outputs, None, more)
+
+    def _responses(
+        self, requests: list[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse | None]:
+        """Return one response for each request; None: Triton shall queue it again."""
+        senders = [_OnlySender(request) for request in requests]
+        returned = self.execute(requests)
+        if inspect.isawaitable(returned):
+            returned = self._awaited(returned)
+        if returned is None and any(sender.asked for sender in senders):
+            returned = [None] * len(requests)
+        check_responses(returned, requests)
+        for index, (request, sender) in enumerate(zip(requests, senders)):
+            if request.rescheduled and sender.answered:
+                raise WrongReturn(ANSWERED)
+            if returned[index] is None and not request.rescheduled:
+                returned[index] = sender.wait()
+        return list(returned)
+
+    def _answered(
+        self, part: Part, responses: Sequence[pb_utils.InferenceResponse | None]
+    ) -> BatchDone | BatchFailed:
+        lane, batch = part
+        try:
+            lane.arena.reset()
+            refs = [
+                _RESCHEDULE
+                if response is None
+                else self.written(response, request, lane, final=False)
+                for response, request in zip(responses, batch.requests)
+            ]
+        except Exception as error:
+            report_error(error, "what its execute returned cannot be sent", [batch])
+            return BatchFailed(batch.id, self.failure(error))
+        return BatchDone(batch.id, refs)
+
+    def _awaited(self, awaitable: Any) -> Any:
+        if self._events is None:
+            self._events = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._events)
+        return self._events.run_until_complete(awaitable)
+
+    def _request(self, ref: RequestRef, lane: Lane) -> pb_utils.InferenceRequest:
+        details = ref.details or _NO_DETAILS
+        return pb_utils.InferenceRequest.incoming(
+            [self._tensor(tensor, lane) for tensor in ref.inputs],
+            ref.requested,
+            _without_ours(ref.parameters),
+            request_id=ref.request_id,
+            correlation_id=details.correlation_id,
+            flags=details.flags,
+            timeout=details.timeout,
+            trace=details.trace,
+            model=(self.name, self._version),
+        )
+
+    def _tensor(self, ref: TensorRef, lane: Lane) -> pb_utils.Tensor:
+        if ref.datatype == "BYTES":
+            array = tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
+        else:
+            array = tensors.read(lane, ref, datatypes.NUMERIC[ref.datatype])
+            if not self._zero_copy:
+                array = array.copy()
+        return pb_utils.Tensor.of(ref.name, array, ref.datatype)
+
+
+class _OnlySender:
+    """Answers one request where `execute` is expected to return the answers: it has to be waited for."""
+
+    def __init__(self, request: pb_utils.InferenceRequest) -> None:
+        self.asked = False
+        self._sender = pb_utils.ResponseSender(self._take, lambda: False, decoupled=False)
+        self._came = threading.Event()
+        self._response: pb_utils.InferenceResponse | None = None
+        request.bind(self._given, lambda: False)
+
+    @property
+    def answered(self) -> bool:
+        """Whether something has been sent."""
+        return self._came.is_set()
+
+    def wait(self) -> pb_utils.InferenceResponse | None:
+        """Return what was sent, when it is.
+
+        Raises:
+            WrongReturn: nobody has asked for the sender.
+        """
+        if not self.asked:
+            raise WrongReturn(
+                "execute returned no response to a request, and did not ask for its response sender"
+            )
+        self._came.wait()
+        return self._response
+
+    def _given(self) -> pb_utils.ResponseSender:
+        self.asked = True
+        return self._sender
+
+    def _take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
+        self._response = response
+        self._came.set()
+
+
+def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
+    """Refuse what is no list of responses (or None) to these requests, and a response to one that is queued again.
+
+    Raises:
+        WrongReturn: it is not; in the words of Triton's backend.
+    """
+    count = len(requests)
+    if not isinstance(returned, list):
+        raise WrongReturn(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != count:
+        raise WrongReturn(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(returned)}"
+        )
+    for request, response in zip(requests, returned):
+        if response is None:
+            continue
+        if request.rescheduled:
+            raise WrongReturn(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
+        if not isinstance(response, pb_utils.InferenceResponse):
+            raise WrongReturn(
+                "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                f"'{type(response)}'."
+            )
+
+
+def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
+    """Return what `initialize` gets."""
+    model = spec.python_model
+    assert model is not None
+    which = instance % len(model.names)
+    name = model.names[which]
+    if instance >= len(model.names):  # a spare, or scaled
+        name = f"{spec.name}_0_{instance}"
+    return {
+        "model_config": model.model_config,
+        "model_instance_kind": model.kinds[which],
+        "model_instance_name": name,
+        "model_instance_device_id": model.device_ids[which],
+        "model_repository": model.folder,
+        "model_version": str(spec.version),
+        "model_name": spec.name,
+    }
+
+
+def _without_ours(parameters: str) -> str:
+    """Return a request's parameters without ours, which a call of another model's worker has."""
+    if not any(ours in parameters for ours in _OURS):
+        return parameters
+    found = json.loads(parameters)
+    for ours in _OURS:
+        found.pop(ours, None)
+    return json.dumps(found, separators=(",", ":"))
+
+
+def _lay_down(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:
+    array = tensor.raw
+    if tensor.datatype == "BYTES":
+        data = serialize_byte_tensor(array) or b""
+        return tensors.write_raw(lane, tensor.name(), "BYTES", array.shape, data)
+    return lay_down(lane, tensor.name(), tensor.datatype, array, array.dtype)

@@ -1,0 +1,81 @@
+"""Runs a model's `auto_complete_config` in the interpreter that its workers have, and tells the result.
+
+Usage: python complete_config.py PYTRITON_FOLDER, with one JSON object on standard input: the model's
+file, the search path ([]: the interpreter's own), and the configuration. One JSON object on standard
+output: the configuration, or what went wrong. What the model prints goes to standard error. As in
+Triton's python backend, nothing of what the model makes here lives on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    question = json.loads(sys.stdin.readline())
+    library = sys.argv[1]
+    sys.argv[:] = [""]  # as in Triton's python backend
+    try:
+        answer: dict[str, Any] = {"config": _completed(library, question)}
+    except BaseException as error:  # a model may well raise SystemExit
+        answer = _failure(library, error)
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _failure(library: str, error: BaseException) -> dict[str, Any]:
+    if "pytriton" not in sys.modules:
+        _become_importable(library)
+    from pytriton.worker.fault_reports import told, traceback_of
+
+    return {"error": told(error), "traceback": traceback_of(error)}
+
+
+def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
+    del sys.path[0]  # this file's own folder
+    if question["sys_path"]:
+        sys.path[:] = question["sys_path"]
+    packages = os.environ.get("PYTRITON_WORKER_PACKAGES")
+    if packages:
+        sys.path.append(packages)
+    _become_importable(library)
+    from pathlib import Path
+
+    from pytriton import pb_utils
+    from pytriton.worker.python_model.loading import model_class
+
+    pb_utils.install()
+    folder, file = question["folder"], question["file"]
+    model = model_class(Path(folder), file)
+    if not hasattr(model, "auto_complete_config"):  # its text only mentions it
+        return dict(question["config"])
+    completed = model.auto_complete_config(pb_utils.ModelConfig(question["config"]))
+    if not isinstance(completed, pb_utils.ModelConfig):
+        raise TypeError(
+            f"auto_complete_config returned {type(completed).__name__}; it has to return the configuration it got"
+        )
+    return completed.as_dict()
+
+
+def _become_importable(library: str) -> None:
+    """Import this version of pytriton, and nothing else of the folder that it lies in."""
+    found = importlib.util.spec_from_file_location(
+        "pytriton",
+        os.path.join(library, "__init__.py"),
+        submodule_search_locations=[library],
+    )
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["pytriton"] = module
+    found.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Lanes that the dispatcher wants elsewhere, of workers whose batches last: closed when nothing is under way on them.
+
+A worker that answers one batch after the other closes a lane between two (loop.py). Here a closed lane would
+take the streams with it that are under way on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.worker.streams.stream_answers import Outbox
+
+
+class Withdrawals:
+    """How many lanes are to be closed yet."""
+
+    def __init__(self) -> None:
+        self._wanted = 0
+
+    def hear(self, control: ControlClient, lanes: int) -> None:
+        """Take note of what the dispatcher has said; of so many lanes, no more can be closed."""
+        while (received := control.receive(0)) is not None:
+            if isinstance(received[1], messages.WithdrawLane):
+                self._wanted = min(self._wanted + 1, lanes)
+
+    def due(self, outboxes: Mapping[Lane, Outbox]) -> list[Lane]:
+        """Return the lanes to close now; each is returned once."""
+        if not self._wanted:
+            return []
+        idle = [lane for lane, box in outboxes.items() if not box.streams][: self._wanted]
+        self._wanted -= len(idle)
+        return idle

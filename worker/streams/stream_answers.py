@@ -1,0 +1,178 @@
+"""Decoupled models: the answers to a batch go out as the callable makes them, as fast as the proxy takes them.
+
+Parts wait in the lane's arena until the proxy has passed them on (`Credit`); no more than `_PARTS` of
+them, and about `_BYTES`. Then a generator is not asked for the next one: it waits at its `yield`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pytriton.ipc.lanes.lane import Lane, LaneError, LaneSilent
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    Cancel,
+    Credit,
+    FromProxy,
+    FromWorker,
+    Metrics,
+    ResponseRef,
+    Room,
+)
+from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.outputs.results import ResultWriter
+from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
+
+_PARTS = 32
+_BYTES = 8 << 20
+
+
+class Outbox:
+    """One lane of a decoupled model's worker: what is under way on it."""
+
+    def __init__(self, lane: Lane, batches: int) -> None:
+        """Say to the proxy how many batches it may send at once."""
+        self.lane = lane
+        self.streams: dict[int, Stream] = {}
+        self._batches = batches
+        self._parts = 0
+        lane.send(Room(batches))
+
+    @property
+    def full(self) -> bool:
+        """Whether the proxy has to take something first."""
+        return self._parts >= _PARTS or (self._parts > 0 and self.lane.arena.used >= _BYTES)
+
+    def put(self, message: BatchPart | Metrics) -> None:
+        """Send a part, or what else is given back by a credit."""
+        self.lane.send(message)
+        self._parts += 1
+
+    def heard(self, message: FromProxy | FromWorker) -> Batch | None:
+        """Take note of what the proxy says; return a batch for the caller to begin.
+
+        Raises:
+            LaneError: that is not for a worker, or a batch that there is no room for.
+        """
+        if isinstance(message, Batch):
+            if message.id in self.streams:
+                raise LaneError(f"batch {message.id} is under way already")
+            if len(self.streams) >= self._batches:
+                raise LaneError("there is no room for another batch")
+            return message
+        if isinstance(message, Credit):
+            self._parts -= message.parts
+            if self._parts < 0:
+                raise LaneError(f"{message.parts} parts were given back, more than there were")
+            if self._parts == 0:
+                self.lane.arena.reset()
+        elif isinstance(message, Cancel):
+            if message.id in self.streams:
+                self.streams[message.id].cancel(message.request)
+        else:
+            raise LaneError(f"{type(message).__name__} is not for a worker")
+        return None
+
+    def listen(self, *, wait: bool) -> None:
+        """Hear what the proxy has said meanwhile; with `wait`, at least one message.
+
+        Raises:
+            LaneClosed: it is gone.
+            LaneError: it sent a batch that there is no room for.
+        """
+        while True:
+            try:
+                message = self.lane.receive(wait=wait)
+            except LaneSilent:
+                return
+            if self.heard(message) is not None:
+                raise LaneError("there is no room for another batch")
+            wait = False
+
+
+class Stream:
+    """The answers to one batch."""
+
+    def __init__(
+        self, outbox: Outbox, batch: Batch, writer: ResultWriter, spans: Spans | NoSpans = NO_SPANS
+    ) -> None:
+        self.id = batch.id
+        self.spans = spans
+        self._outbox = outbox
+        self._batch = batch
+        self._requests = batch.requests
+        self._writer = writer
+        self._cancelled: set[int] = set()
+        outbox.streams[batch.id] = self
+
+    @property
+    def lane(self) -> Lane:
+        """On which they go out."""
+        return self._outbox.lane
+
+    def begun(self) -> None:
+        """The inputs have been copied."""
+        self._outbox.lane.send(BatchBegun(self.id))
+
+    def put(self, results: Any) -> None:
+        """Send one response to each request; None for a request sends it nothing.
+
+        Raises:
+            ResultError: they are not as declared.
+            ArenaError: no memory for them.
+            LaneClosed: the proxy is gone.
+        """
+        checked = self._writer.checked(results, len(self._requests))
+        responses = [self._response(index, result) for index, result in enumerate(checked)]
+        if any(response is not None for response in responses):
+            self._outbox.put(BatchPart(self.id, responses))
+
+    def cancel(self, index: int) -> None:
+        """The client of a request has gone."""
+        self._cancelled.add(index)
+
+    def is_cancelled(self, index: int) -> bool:
+        """Whether the client of a request has gone."""
+        return index in self._cancelled
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for any more answers."""
+        return len(self._cancelled) >= len(self._requests)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that nothing more comes."""
+        del self._outbox.streams[self.id]
+        end: BatchDone | BatchFailed = BatchDone(self.id, [])
+        if error is not None:
+            report_error(error, batches=[self._batch])
+            end = BatchFailed(self.id, told(error))
+            self.spans.failed(end.text)
+        self.spans.end()
+        self._outbox.lane.send(end)
+
+    def forget(self) -> None:
+        """The proxy is gone: there is nobody to tell."""
+        self._outbox.streams.pop(self.id, None)
+        self.spans.end()
+
+    def _response(self, index: int, result: Any) -> ResponseRef | None:
+        if result is None or index in self._cancelled:
+            return None
+        return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
+
+
+def parts_of(produced: Any) -> Any:
+    """Return what to iterate over for what a synchronous callable returned: a list is one part.
+
+    So is a callable, which a forgotten factory makes: the part's check says so.
+    """
+    is_part = isinstance(produced, Sequence) or (
+        callable(produced) and not isinstance(produced, Iterable)
+    )
+    return iter([produced]) if is_part else produced

@@ -1,0 +1,209 @@
+"""The worker's spans of a traced batch, below those that tritonserver makes of each of its requests.
+
+    InferRequest                            tritonserver
+     └─ MODEL                               tritonserver; its context comes with the batch (`BatchTrace`)
+         ├─ compute                         tritonserver
+         └─ python_backend_execute          from when the proxy took the batch until it was answered
+             └─ proxy_inference_callable    the callable: `request.span`
+                 └─ whatever the callable makes
+
+A batch has as many of them as it has traced requests. While the callable runs, the span of the first
+is the current one, so that spans made without naming a parent find one; those of the others link to it.
+
+Nothing of OpenTelemetry is imported before tracing is on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from pytriton.ipc.lanes.lane_messages import Batch
+from pytriton.proxy import telemetry
+from pytriton.proxy.types import Request
+from pytriton.worker.callables import Infer
+from pytriton.worker.fault_reports import report, told
+from pytriton.worker.tracing import span_export
+
+EXECUTE_SPAN = "python_backend_execute"
+CALLABLE_SPAN = "proxy_inference_callable"
+
+
+class NoSpans:
+    """Those of a batch that nobody traces."""
+
+    def calling(self, requests: Sequence[Request]) -> contextlib.AbstractContextManager[None]:
+        """Do nothing around a call of the callable."""
+        return contextlib.nullcontext()
+
+    def failed(self, text: str) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+NO_SPANS = NoSpans()
+
+
+class Spans:
+    """The spans of one call, open until `end`; `outer` has one, or None, for each request in order."""
+
+    def __init__(self, tracer: Any, model: str, outer: list[Any]) -> None:
+        self._tracer = tracer
+        self._outer = outer
+        self._attributes = {"triton.model_name": model, "pytriton.batch_requests": len(outer)}
+
+    def around(self, infer: Infer) -> Infer:
+        """Return the callable with its spans around each call."""
+
+        def traced(requests: list[Request]) -> Any:
+            with self.calling(requests):
+                return infer(requests)
+
+        return traced
+
+    @contextlib.contextmanager
+    def calling(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Have a span per traced request around a call of the callable."""
+        from opentelemetry import trace
+
+        inner = self._begin_inner(requests)
+        if not inner:  # part of a batch of which another part was malformed
+            yield
+            return
+        try:
+            with trace.use_span(inner[0], record_exception=False, set_status_on_exception=False):
+                yield
+        except Exception as error:
+            for span in inner:
+                _record(span, error)
+                span.set_status(_error(told(error)))
+            raise
+        finally:
+            for span in inner:
+                span.end()
+
+    def failed(self, text: str) -> None:
+        """The batch is answered with an error."""
+        for span in self._open():
+            span.set_status(_error(text))
+
+    def end(self) -> None:
+        """The batch is answered; a second call does nothing."""
+        for span in self._open():
+            span.end()
+        self._outer = []
+
+    def __enter__(self) -> Spans:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.failed(told(error))
+        self.end()
+
+    def _open(self) -> list[Any]:
+        return [span for span in self._outer if span is not None]
+
+    def _begin_inner(self, requests: Sequence[Request]) -> list[Any]:
+        from opentelemetry import trace
+
+        if len(requests) != len(self._outer):
+            return []
+        inner: list[Any] = []
+        for request, outer in zip(requests, self._outer):
+            if outer is None:
+                continue
+            request.span = self._tracer.start_span(
+                CALLABLE_SPAN,
+                context=trace.set_span_in_context(outer),
+                attributes=self._attributes,
+                links=[trace.Link(inner[0].get_span_context())] if inner else None,
+            )
+            inner.append(request.span)
+        return inner
+
+
+def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
+    """Begin the spans of a call for these batches; None when none of their requests is traced."""
+    for batch in batches:
+        if batch.trace is not None:
+            tracer = telemetry.get_telemetry_tracer() or span_export.default_tracer()
+            return None if tracer is None else _begin(tracer, model, batches)
+    return None
+
+
+def prepare() -> None:
+    """Make the tracer of a worker that has its process for itself, so that no request has to wait for it.
+
+    Spans that the callable makes with OpenTelemetry alone go the same way.
+    """
+    if telemetry.get_telemetry_tracer() is None:
+        span_export.default_tracer(for_all=True)
+
+
+def offer(variables: Mapping[str, str]) -> None:
+    """Say where spans go in a process that is not a worker's own, if it comes to spans."""
+    span_export.offer(variables)
+
+
+def finish() -> None:
+    """Export what has not been yet, as far as that is quick."""
+    span_export.finish()
+
+
+def _begin(tracer: Any, model: str, batches: Sequence[Batch]) -> Spans:
+    outer: list[Any] = []
+    for batch in batches:
+        contexts: Sequence[str] = [] if batch.trace is None else batch.trace.contexts
+        for index in range(len(batch.requests)):
+            parent = _context(contexts[index]) if index < len(contexts) else None
+            span = None
+            if parent is not None and batch.trace is not None:
+                span = tracer.start_span(
+                    EXECUTE_SPAN,
+                    context=parent,
+                    start_time=batch.trace.begun_ns,
+                    attributes={"triton.model_name": model},
+                )
+            outer.append(span)
+    return Spans(tracer, model, outer)
+
+
+def _context(text: str) -> Any:
+    """Return OpenTelemetry's form of a context; None when there is none."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if not text:
+        return None
+    try:
+        carrier = json.loads(text)
+    except ValueError:
+        carrier = None
+    if not isinstance(carrier, dict) or "traceparent" not in carrier:
+        report(f"a trace context cannot be read: {text!r:.200}")
+        return None
+    return TraceContextTextMapPropagator().extract(carrier)
+
+
+def _record(span: Any, error: Exception) -> None:
+    try:
+        span.record_exception(error)
+    except Exception:  # of the exception's own methods, which it calls
+        about = {"exception.type": type(error).__name__, "exception.message": told(error)}
+        span.add_event("exception", about)
+
+
+def _error(text: str) -> Any:
+    from opentelemetry.trace import Status, StatusCode
+
+    return Status(StatusCode.ERROR, text)

@@ -1,0 +1,154 @@
+"""A worker's own tracer: one whose spans go where OpenTelemetry's environment variables say.
+
+OTEL_TRACES_EXPORTER chooses the exporter (otlp by default), OTEL_EXPORTER_OTLP_(TRACES_)PROTOCOL its
+protocol (http/protobuf by default). Exporters are found as OpenTelemetry's own launcher finds them: by
+the entry points that their packages declare.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from pytriton.proxy import telemetry
+from pytriton.worker.fault_reports import report
+
+#: Seconds that a worker's end may wait for its last spans to be exported.
+_LAST_EXPORT_S = 2.0
+#: Seconds that one export may take in a process that hosts workers in its threads.
+_HOSTED_TIMEOUT_S = 2
+_GROUP = "opentelemetry_traces_exporter"
+_PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+_OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+
+_lock = threading.Lock()
+_made = False  #: whether it was tried
+_provider: Any = None  #: what `finish` shuts down
+_offered: dict[str, str] = {}
+
+
+def offer(variables: Mapping[str, str]) -> None:
+    """Have the default tracer send spans where these OTEL_… variables say: the process has its own environment."""
+    _offered.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
+
+
+class _CannotExport(Exception):
+    """No spans can be exported; the text says why and what to do."""
+
+
+def default_tracer(*, for_all: bool = False) -> Any:
+    """Return the tracer of this process; None when there can be none, which the log then tells once.
+
+    Args:
+        for_all: it is OpenTelemetry's tracer provider of the whole process from now on.
+    """
+    global _made
+    with _lock:
+        if not _made:
+            _made = True
+            try:
+                telemetry.set_default_tracer(_tracer(for_all))
+            except _CannotExport as reason:
+                report(f"tracing is on, but no spans are made here: {reason}")
+    return telemetry.get_telemetry_tracer()
+
+
+def finish() -> None:
+    """Export what has not been yet, for no longer than `_LAST_EXPORT_S`."""
+    if _provider is None:
+        return
+    # An exporter tries a collector that does not answer again and again, for 6 to 10 s (seen in 1.45).
+    last = threading.Thread(target=_provider.shutdown, daemon=True)
+    last.start()
+    last.join(_LAST_EXPORT_S)
+
+
+def _tracer(for_all: bool) -> Any:
+    global _provider
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise _CannotExport(
+            f"{error}. Install it into this environment: "
+            f"{sys.executable} -m pip install {_PACKAGES}"
+        ) from error
+    present = trace.get_tracer_provider()
+    if not isinstance(present, trace.ProxyTracerProvider):
+        return present.get_tracer("pytriton")  # the user's own
+    exporter = _exporter({} if for_all else _hosted_arguments())
+    if exporter is None:
+        return None
+    resource = Resource.create(_attributes(_offered.get("OTEL_RESOURCE_ATTRIBUTES", "")))
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "pytriton"}))
+    provider = TracerProvider(resource=resource, shutdown_on_exit=not for_all)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    if for_all:
+        trace.set_tracer_provider(provider)
+        _provider = provider
+    return provider.get_tracer("pytriton")
+
+
+def _hosted_arguments() -> dict[str, Any]:
+    """Return arguments of an OTLP exporter in a process that is not ours: its end must not wait long."""
+    arguments: dict[str, Any] = {}
+    if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "TRACES_")):
+        arguments["timeout"] = _HOSTED_TIMEOUT_S
+    endpoint = _offered.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if endpoint is not None:
+        arguments["endpoint"] = endpoint
+    return arguments
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Read OTEL_RESOURCE_ATTRIBUTES."""
+    pairs = (entry.partition("=") for entry in text.split(",") if entry)
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+
+
+def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
+    """Return the exporter that the environment chooses; None if it chooses none.
+
+    Raises:
+        _CannotExport: it is not installed, or its settings are wrong.
+    """
+    name = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
+    if name == "none":
+        return None
+    if name == "otlp":
+        protocol = (
+            os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+            or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            or "http/protobuf"
+        )
+        if protocol not in _OTLP:
+            raise _CannotExport(
+                f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; it may be {' or '.join(_OTLP)}"
+            )
+        name = _OTLP[protocol]
+    arguments = otlp_arguments if name in _OTLP.values() else {}
+    for point in _declared():
+        if point.name == name:
+            try:
+                return point.load()(**arguments)
+            except Exception as error:  # whatever an exporter thinks of its settings
+                raise _CannotExport(f"the exporter {name} cannot be made: {error}") from error
+    package = f"opentelemetry-exporter-{name.replace('_', '-')}"
+    raise _CannotExport(
+        f"the exporter {name} is not installed. Install it into this environment: "
+        f"{sys.executable} -m pip install {package}, or choose another one with OTEL_TRACES_EXPORTER"
+    )
+
+
+def _declared() -> Iterable[importlib.metadata.EntryPoint]:
+    if sys.version_info >= (3, 10):
+        return importlib.metadata.entry_points(group=_GROUP)
+    return importlib.metadata.entry_points().get(_GROUP, [])
