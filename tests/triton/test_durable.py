@@ -221,22 +221,27 @@ def test_a_model_whose_gpu_has_gone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with RunningDaemon.start(state_dir=str(state)) as daemon:
         register(daemon, 1, "pinned", devices=["cpu"])
-        register(daemon, 2, "sound")
+        for step in (2, 3):
+            register(daemon, step, "sound", devices=["cpu"], replace=True)
 
-    def move(device: str) -> None:
-        file = state / "models" / "pinned.registration"
+    def move(name: str, device: str) -> None:
+        file = state / "models" / name
         entry = state_dir.decode(file.read_bytes())
         spec = msgspec.structs.replace(entry.spec, devices=[device])
         file.write_bytes(state_dir.encode(msgspec.structs.replace(entry, spec=spec)))
 
-    move("999")  # as on a machine that had so many
+    for name in ("pinned.registration", "sound.previous"):
+        move(name, "999")  # as on a machine that had so many
     with RunningDaemon.start(state_dir=str(state)) as daemon:
         _settled(daemon)
         assert states(daemon) == {"pinned": "failed", "sound": "ready"}
         error = daemon.client.model("pinned").info().error
         assert error is not None
         assert "model pinned: devices names GPU 999: this machine has" in error
-    move("")
+        with pytest.raises(RegistrationError, match="model sound: devices names GPU 999"):
+            daemon.client.rollback("sound")
+        assert answer(daemon, "sound") == 4
+    move("pinned.registration", "")
     with RunningDaemon.start(state_dir=str(state)) as daemon:
         _settled(daemon)
         assert answer(daemon, "pinned") == 2

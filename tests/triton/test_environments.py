@@ -180,6 +180,15 @@ def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
     model.unregister()
 
 
+def test_a_response_cache_that_the_daemon_does_not_have(daemon: RunningDaemon) -> None:
+    """tests/triton/test_model_config.py has one that is there."""
+    with pytest.raises(RegistrationError, match="response_cache=True, and this daemon has no"):
+        daemon.client.register(
+            json.dumps, "cached", X, X, ModelConfig(response_cache=True), progress=False
+        )
+    assert daemon.client.models() == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
