@@ -28,7 +28,7 @@ import zmq
 
 from pytriton.dispatcher import handlers
 from pytriton.dispatcher.base import last_exit, logs
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.base.systemd import Notifier, State
@@ -40,7 +40,7 @@ from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_ba
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
-from pytriton.dispatcher.models.temporary_models import Tenants
+from pytriton.dispatcher.models.temporary_models import TemporaryModels
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
@@ -88,21 +88,21 @@ class Daemon:
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
         shm_prefix = new_shm_prefix()
-        self._undertaker = Undertaker(SHM / shm_prefix)
+        self._kill_on_death = KillOnDeath(SHM / shm_prefix)
         self._server = TritonServer(
             config,
             runtime,
             models=rundir.models,
             backends=self._backends,
             shm_prefix=shm_prefix,
-            undertaker=self._undertaker,
+            kill_on_death=self._kill_on_death,
             on_line=self._log_server_line,
         )
         #: Whether tritonserver traces requests with OpenTelemetry.
         self.tracing = trace_settings.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
         self.waiting = Waiting()
-        self.tenants = Tenants(self.registry.end)
+        self.temporary = TemporaryModels(self.registry.end)
         self._control = ControlServer(
             rundir.control_endpoint,
             self._handle,
@@ -178,7 +178,7 @@ class Daemon:
         serving.cancel()
         await self._control.close()
         telling.cancel()
-        self._undertaker.close()
+        self._kill_on_death.close()
         last_exit.write(self.rundir, self._exit_code, self._why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
@@ -451,7 +451,7 @@ class Daemon:
             place=WorkerPlace(
                 self.rundir.control_endpoint,
                 self._library,
-                self._undertaker,
+                self._kill_on_death,
                 trace_settings.worker_environment(self._config, os.environ)
                 if self.tracing
                 else None,

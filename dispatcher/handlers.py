@@ -44,7 +44,7 @@ async def register(
             await registrant.release("its registration failed")
         raise
     if message.temporary and not hosted and peer.sender.pid is not None:
-        daemon.tenants.add(registration, peer.sender.pid)
+        daemon.temporary.add(registration, peer.sender.pid)
     await daemon.until_vertex(message.spec.name)
     return messages.Registered(daemon.model_info(registration))
 

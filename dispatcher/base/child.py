@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from pytriton.dispatcher.base.child_output import ChildOutput
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
 from pytriton.ipc.records import decoded
 
@@ -34,7 +34,7 @@ class Child:
     """
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], on_line: OnLine, undertaker: Undertaker
+        self, popen: subprocess.Popen[bytes], on_line: OnLine, kill_on_death: KillOnDeath
     ) -> None:
         loop = asyncio.get_running_loop()
         self.pid = popen.pid
@@ -42,8 +42,8 @@ class Child:
         self.peak_memory = 0
         self._popen = popen
         self._on_line = on_line
-        self._undertaker = undertaker
-        undertaker.add(popen.pid)
+        self._kill_on_death = kill_on_death
+        kill_on_death.add(popen.pid)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
         self._pidfd = linux.pidfd_open(popen.pid)
@@ -59,7 +59,7 @@ class Child:
         env: Mapping[str, str],
         cwd: str | None,
         on_line: OnLine,
-        undertaker: Undertaker,
+        kill_on_death: KillOnDeath,
         umask: int = -1,
         pass_fds: Sequence[int] = (),
     ) -> Child:
@@ -79,7 +79,7 @@ class Child:
             pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
-        return cls(popen, on_line, undertaker)
+        return cls(popen, on_line, kill_on_death)
 
     def recent_lines(self) -> list[str]:
         """The lines that the child printed last."""
@@ -113,7 +113,7 @@ class Child:
             await asyncio.wait([self.exited], timeout=grace_s)
         self.signal_group(signal.SIGKILL)
         code = await asyncio.shield(self.exited)
-        self._undertaker.remove(self.pid)
+        self._kill_on_death.remove(self.pid)
         await self.drained()
         return code
 

@@ -3,7 +3,7 @@
 The kernel ends tritonserver and the workers with their parent (PR_SET_PDEATHSIG), but not what these
 started: tritonserver's stubs notice such an end only between batches, and not at all while they wait
 for tritonserver with Python's lock held; and nothing removes tritonserver's regions from /dev/shm.
-The undertaker is a shell (1 MB) that reads which process groups there are, and at the end of its
+It is a shell (1 MB) that reads which process groups there are, and at the end of its
 input, however that comes, kills them and removes the regions.
 """
 
@@ -32,7 +32,7 @@ rm -f -- "$1"*
 """
 
 
-class Undertaker:
+class KillOnDeath:
     """Knows the process groups of this process's children; outlives this process for a moment.
 
     Args:
@@ -41,7 +41,7 @@ class Undertaker:
 
     def __init__(self, regions: Path) -> None:
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "pytriton-undertaker", str(regions)],
+            ["/bin/sh", "-c", _SCRIPT, "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -71,5 +71,5 @@ class Undertaker:
             self._process.stdin.flush()
         except BrokenPipeError:
             _log.error(
-                "somebody has killed the undertaker: if this process is killed, others may stay"
+                "somebody has killed pytriton-kill-on-death: if this process is killed, others may stay"
             )

@@ -115,7 +115,7 @@ class Owner:
         self._patience_s = patience_s + _MARGIN_S
 
     def end_all(self) -> NoReturn:
-        """End this process at once; the kernel and the undertaker end what it has started."""
+        """End this process at once; the kernel and the process of kill_on_death.py end what it has started."""
         self.remove_folders()
         os._exit(ExitCode.INTERRUPTED)
 

@@ -15,7 +15,7 @@ from pytriton.ipc.errors import RemoteFailure
 _log = structlog.get_logger(__name__)
 
 
-class Orphans:
+class HostedModels:
     """Ends the registrations whose registrants have ended.
 
     Args:

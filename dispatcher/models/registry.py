@@ -14,7 +14,7 @@ from pytriton.dispatcher.base.logs import close_model_log
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.models.admission import check, check_devices
-from pytriton.dispatcher.models.hosted_models import Orphans
+from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import KeptModels, finish
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.patience import Patience
@@ -64,7 +64,7 @@ class Registry:
         self._stopping = False
         #: A model is served, or not any more.
         self.news = News()
-        self._orphans = Orphans(self._end_orphan)
+        self._hosted = HostedModels(self._end_hosted)
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._by_name.values())
@@ -373,13 +373,13 @@ class Registry:
             raise
         self._by_name[name] = registration
         if registration.registrant is not None:
-            self._orphans.expect(registration, registration.registrant)
+            self._hosted.expect(registration, registration.registrant)
         if former is not None:
             former.begin_stop()
             await uninterrupted(self._retire(former, "it was replaced"))
         return registration
 
-    async def _end_orphan(self, registration: Registration) -> None:
+    async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
         await self._reservations.until_free(name)
         if self._by_name.get(name) is registration:

@@ -14,7 +14,7 @@ from pytriton.ipc.errors import RemoteFailure
 _log = structlog.get_logger(__name__)
 
 
-class Tenants:
+class TemporaryModels:
     """Knows which registrations go with which process.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repositories.model_records import KnownModels
+from pytriton.dispatcher.repositories.model_records import ModelRecords
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
 
@@ -25,7 +25,7 @@ _LONGEST_S = 1.0
 class IndexWatch:
     """Compares what is known of all models with tritonserver's index."""
 
-    def __init__(self, server: TritonServer, registry: Registry, known: KnownModels) -> None:
+    def __init__(self, server: TritonServer, registry: Registry, known: ModelRecords) -> None:
         self._server = server
         self._registry = registry
         self._known = known

@@ -22,7 +22,7 @@ NATIVE, WORKERS = "tritonserver", "workers"
 
 
 @dataclasses.dataclass
-class Known:
+class ModelRecord:
     """One model."""
 
     state: str = "unloaded"
@@ -37,7 +37,7 @@ class Known:
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
-class KnownModels(dict[str, Known]):
+class ModelRecords(dict[str, ModelRecord]):
     """All models that were ever heard of, by name."""
 
     def __init__(self, server: TritonServer, registry: Registry) -> None:
@@ -47,9 +47,9 @@ class KnownModels(dict[str, Known]):
         #: tritonserver has ended, and has not loaded again what it served.
         self.server_lost = False
 
-    def of(self, name: str) -> Known:
+    def of(self, name: str) -> ModelRecord:
         """Return what is known of a model, from now on."""
-        return self.setdefault(name, Known())
+        return self.setdefault(name, ModelRecord())
 
     @property
     def failed(self) -> bool:
@@ -108,14 +108,14 @@ class KnownModels(dict[str, Known]):
             found.append((mark, mark(), tell, name))
         return found
 
-    def _mark(self, known: Known) -> object:
+    def _mark(self, known: ModelRecord) -> object:
         if known.served_by != NATIVE or known.lock.locked() or self.server_lost:
             return None
         if not self._ready().issuperset(known.steps):  # an ensemble is out because a step of it is
             return None
         return (known.state, known.loaded_at) if known.state in ("ready", "unloaded") else None
 
-    def _seen(self, name: str, known: Known, loaded: bool) -> None:
+    def _seen(self, name: str, known: ModelRecord, loaded: bool) -> None:
         state = "ready" if loaded else "unloaded"
         if state != known.state:
             known.state = state
@@ -123,7 +123,7 @@ class KnownModels(dict[str, Known]):
                 f"a client of tritonserver has {'' if loaded else 'un'}loaded a model", model=name
             )
 
-    def _state(self, known: Known) -> str:
+    def _state(self, known: ModelRecord) -> str:
         """Return the state of a model that tritonserver serves; an ensemble is as ready as its steps are."""
         if known.state != "ready":
             return known.state

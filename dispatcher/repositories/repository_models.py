@@ -23,7 +23,12 @@ from pytriton.dispatcher.repositories import cloud_models, model_folders
 from pytriton.dispatcher.repositories.folder_spec import Workshop, specification
 from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
-from pytriton.dispatcher.repositories.model_records import NATIVE, WORKERS, Known, KnownModels
+from pytriton.dispatcher.repositories.model_records import (
+    NATIVE,
+    WORKERS,
+    ModelRecord,
+    ModelRecords,
+)
 from pytriton.dispatcher.repositories.repository_places import CLOUD, Placed, Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
@@ -65,7 +70,7 @@ class RepositoryModels:
         self._server = server
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)
-        self.known = KnownModels(server, registry)
+        self.known = ModelRecords(server, registry)
         self._given = GivenFiles(models.parent / "given")
         self._begun = False
         #: Whether all that are to be served from the start are, or could not be.
@@ -261,7 +266,7 @@ class RepositoryModels:
             known.state, known.reason = "failed", f"a fault of the daemon: {error!r}"
             _log.exception("model of a repository was not loaded", model=name)
 
-    async def _try(self, name: str, known: Known, doing: Any) -> None:
+    async def _try(self, name: str, known: ModelRecord, doing: Any) -> None:
         try:
             await doing
         except RemoteFailure as failure:
@@ -272,7 +277,7 @@ class RepositoryModels:
         self,
         name: str,
         place: str,
-        known: Known,
+        known: ModelRecord,
         config: Mapping[str, Any] | None,
         above: Sequence[str],
     ) -> None:
@@ -333,7 +338,7 @@ class RepositoryModels:
                 ) from failure
 
     async def _load_native(
-        self, model: FoundModel, known: Known, config: Mapping[str, Any] | None
+        self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
     ) -> None:
         if known.served_by == WORKERS:
             raise UnservableModel(
@@ -362,7 +367,7 @@ class RepositoryModels:
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
-    def _refuse_registered(self, name: str, known: Known) -> None:
+    def _refuse_registered(self, name: str, known: ModelRecord) -> None:
         """A name that somebody has registered is theirs."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         if present is None:

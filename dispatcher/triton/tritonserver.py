@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.child import Child, OnLine, bound_to_us, describe_exit
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.ports import settle_ports
 from pytriton.dispatcher.base.states import ServerState, StateMachine
@@ -86,7 +86,7 @@ class TritonServer:
         models: Path,
         backends: Path,
         shm_prefix: str,
-        undertaker: Undertaker,
+        kill_on_death: KillOnDeath,
         on_line: OnLine,
     ) -> None:
         self._config = config
@@ -103,7 +103,7 @@ class TritonServer:
         self._hung = ""  #: how the process was found to hang, if it was
         self._silence = ""  #: why it was not reached last
         self._shm_prefix = shm_prefix
-        self._undertaker = undertaker
+        self._kill_on_death = kill_on_death
         #: Of Vertex AI's frontend, when that is up: it insists on a loaded model as soon as it starts.
         self.vertex_model: str | None = None
         self.http_port = config.http_port
@@ -158,7 +158,12 @@ class TritonServer:
         cwd = str(self._backends / BACKEND)
         # 077: what it creates in /dev/shm and in its cache is for this user alone.
         self._child = await Child.start(
-            argv, env=env, cwd=cwd, on_line=self._say, undertaker=self._undertaker, umask=0o077
+            argv,
+            env=env,
+            cwd=cwd,
+            on_line=self._say,
+            kill_on_death=self._kill_on_death,
+            umask=0o077,
         )
         self._client = self._connect()
         await self._wait_ready(self._child, self._client)

@@ -12,7 +12,7 @@ import structlog
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.routing import Routes
-from pytriton.dispatcher.workers.supervisor import Keeper, StartWorker
+from pytriton.dispatcher.workers.supervisor import StartWorker, Supervisor
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
@@ -41,7 +41,7 @@ class Pool:
         self._spec = spec
         self._start_worker = start_worker
         self._policy = policy
-        self._keepers: list[Keeper] = []
+        self._supervisors: list[Supervisor] = []
         self._workers: dict[str, Worker] = {}
         self._routes = Routes(spec.lanes)
         self._changed = asyncio.Condition()
@@ -69,12 +69,12 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
-        count = len(self._keepers)
+        count = len(self._supervisors)
         try:
             await self._grow(spec, report)
         except BaseException:
-            await self._stop_keepers(self._keepers[count:], 0)
-            del self._keepers[count:]
+            await self._stop_supervisors(self._supervisors[count:], 0)
+            del self._supervisors[count:]
             await self._tell(None)  # who waited for one of these may wait for nobody now
             raise
         self._spec = spec
@@ -82,9 +82,11 @@ class Pool:
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
         self._spec = spec
-        leaving = self._keepers[numbering.count(spec) :]
-        await self._stop_keepers(leaving, grace_s)
-        self._keepers = [keeper for keeper in self._keepers if keeper not in leaving]
+        leaving = self._supervisors[numbering.count(spec) :]
+        await self._stop_supervisors(leaving, grace_s)
+        self._supervisors = [
+            supervisor for supervisor in self._supervisors if supervisor not in leaving
+        ]
         await self._tell(None)
 
     async def heal(self, report: ReportProgress) -> None:
@@ -93,17 +95,17 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; its instance goes on as before.
         """
-        lacking = [keeper for keeper in self._keepers if keeper.lacks_worker]
+        lacking = [supervisor for supervisor in self._supervisors if supervisor.lacks_worker]
         if not lacking:
             return
         text = f"loading {_workers(len(lacking))} in the place of ended ones"
         await report(messages.Progress("loading", text, 0, len(lacking)))
         healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
-        for keeper, failure in zip(lacking, await healed):
+        for supervisor, failure in zip(lacking, await healed):
             if isinstance(failure, RemoteFailure):
                 raise RemoteFailure(
                     failure.kind,
-                    f"instance {keeper.index} of model {self._spec.name} has no worker: {failure.text}",
+                    f"instance {supervisor.index} of model {self._spec.name} has no worker: {failure.text}",
                     failure.traceback,
                 )
 
@@ -111,7 +113,7 @@ class Pool:
         """End all workers. Returns when they are gone."""
         self._stopping = self.verdicts.stopping = True
         await self._tell(None)
-        await self._stop_keepers(self._keepers, grace_s)
+        await self._stop_supervisors(self._supervisors, grace_s)
 
     def at_rest(self) -> int | None:
         """How many batches the workers have answered; None while one is under way."""
@@ -122,13 +124,13 @@ class Pool:
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         new = [
-            Keeper(slot, spec, self._start, self._policy, self._tell)
-            for slot in range(len(self._keepers), numbering.count(spec))
+            Supervisor(slot, spec, self._start, self._policy, self._tell)
+            for slot in range(len(self._supervisors), numbering.count(spec))
         ]
-        self._keepers.extend(new)
+        self._supervisors.extend(new)
         total = len(new)
         await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
-        firsts = [keeper.first for keeper in new]
+        firsts = [supervisor.first for supervisor in new]
         for done, first in enumerate(asyncio.as_completed(firsts), start=1):
             try:
                 await first
@@ -140,8 +142,8 @@ class Pool:
                 messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
             )
 
-    async def _stop_keepers(self, keepers: Sequence[Keeper], grace_s: float) -> None:
-        await asyncio.gather(*(keeper.stop(grace_s) for keeper in keepers))
+    async def _stop_supervisors(self, supervisors: Sequence[Supervisor], grace_s: float) -> None:
+        await asyncio.gather(*(supervisor.stop(grace_s) for supervisor in supervisors))
 
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
@@ -238,7 +240,7 @@ class Pool:
 
     def _is_hopeless(self, version: int | None) -> bool:
         return self._given_up_for is not None or all(
-            keeper.is_hopeless for keeper in self._of(version)
+            supervisor.is_hopeless for supervisor in self._of(version)
         )
 
     def problems(self) -> list[str]:
@@ -246,7 +248,7 @@ class Pool:
         name = self._spec.name
         return [
             f"model {name}: {text}; see pytriton-daemon logs {name}"
-            for text in (keeper.problem() for keeper in self._keepers)
+            for text in (supervisor.problem() for supervisor in self._supervisors)
             if text is not None
         ]
 
@@ -288,11 +290,13 @@ class Pool:
     def infos(self) -> list[messages.InstanceInfo]:
         """Return what status shows."""
         return [
-            keeper.info(
-                self._routes.lanes_of(keeper.worker.name) if keeper.worker is not None else 0,
-                spare=keeper.index >= self._spec.instances,
+            supervisor.info(
+                self._routes.lanes_of(supervisor.worker.name)
+                if supervisor.worker is not None
+                else 0,
+                spare=supervisor.index >= self._spec.instances,
             )
-            for keeper in self._keepers
+            for supervisor in self._supervisors
         ]
 
     def why_nobody(self, version: int | None = None) -> str:
@@ -342,10 +346,10 @@ class Pool:
             return True
         return other in self._workers and self._workers[other].version == self._workers[one].version
 
-    def _of(self, version: int | None) -> list[Keeper]:
+    def _of(self, version: int | None) -> list[Supervisor]:
         """Return those that serve a version; None: all."""
         wanted = (None, version)
-        return [one for one in self._keepers if version is None or one.version in wanted]
+        return [one for one in self._supervisors if version is None or one.version in wanted]
 
     def ready_workers(self, version: int | None = None) -> list[str]:
         """Return the names of the workers that serve (a version)."""

@@ -1,4 +1,4 @@
-"""A keeper keeps one instance supplied with a worker: loads it, replaces it when it ends, and before it is spent.
+"""A supervisor keeps one instance supplied with a worker: loads it, replaces it when it ends, and before it is spent.
 
 start ──▶ load ──▶ serve ──▶ ended by itself ──▶ back-off ──▶ load …      (for ever, or up to a limit: FAILED)
                      │
@@ -41,7 +41,7 @@ class StartWorker(Protocol):
     def __call__(self, slot: int, /) -> Awaitable[Worker]: ...
 
 
-class Keeper:
+class Supervisor:
     """One instance: the worker it has now, and what happened to those before.
 
     Attributes:
@@ -387,10 +387,10 @@ class Keeper:
         )
 
     def _report_fault(self, task: asyncio.Task[None]) -> None:
-        """A keeper ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
+        """A supervisor ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
         if task.cancelled() or task.exception() is None:
             return
-        _log.error("instance keeper failed", exc_info=task.exception())
+        _log.error("instance supervisor failed", exc_info=task.exception())
         failure = RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
         self._attempted(failure)
         if not self.first.done():

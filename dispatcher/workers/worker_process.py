@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.child import Child, OnLine, describe_exit, signal_name
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
 from pytriton.dispatcher.triton.liveness import process_state
@@ -46,14 +46,15 @@ _LINES_KEPT = 20
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`, its undertaker.
+    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`.
 
-    `tracing`: tritonserver traces with OpenTelemetry, and these variables say where spans go.
+    `kill_on_death` ends what the worker started when this process is killed. `tracing`: tritonserver traces with
+    OpenTelemetry, and these variables say where spans go.
     """
 
     endpoint: str
     library: Path
-    undertaker: Undertaker
+    kill_on_death: KillOnDeath
     tracing: Mapping[str, str] | None = None
 
 
@@ -107,7 +108,7 @@ class WorkerProcess(Worker):
                 env=_environment(spec, instance, place.tracing),
                 cwd=world.cwd,
                 on_line=on_line,
-                undertaker=place.undertaker,
+                kill_on_death=place.kill_on_death,
                 pass_fds=[gauge_fd],
             )
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The undertaker: when its master is gone, so is what the master had started; what was given back stays alone."""
+"""The process that ends others: when its master is gone, so is what the master had started, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support.running import eventually
 
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 
 
 def _group() -> subprocess.Popen[bytes]:
@@ -25,7 +25,7 @@ def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
     regions = [tmp_path / "mine-1", tmp_path / "mine-2", tmp_path / "other"]
     for region in regions:
         region.touch()
-    undertaker = Undertaker(tmp_path / "mine-")
+    kill_on_death = KillOnDeath(tmp_path / "mine-")
     ended, given_back = _group(), _group()
     try:
         family = eventually(psutil.Process(ended.pid).children, "the shell has started its own")
@@ -33,9 +33,9 @@ def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
             os.kill(ended.pid, number)
             ended.wait()
         for group in (ended, given_back):
-            undertaker.add(group.pid)
-        undertaker.remove(given_back.pid)
-        undertaker.close()  # as the end of this process would
+            kill_on_death.add(group.pid)
+        kill_on_death.remove(given_back.pid)
+        kill_on_death.close()  # as the end of this process would
         _, alive = psutil.wait_procs(family, timeout=30)
         assert not alive
         assert given_back.poll() is None

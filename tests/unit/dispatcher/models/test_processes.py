@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from pytriton.dispatcher.models.hosted_models import Orphans
+from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.temporary_models import Tenants
+from pytriton.dispatcher.models.temporary_models import TemporaryModels
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -52,7 +52,7 @@ def process() -> subprocess.Popen[bytes]:
 def test_all_models_of_a_process_end_with_it_and_no_others(refusal: str | None) -> None:
     async def main() -> None:
         served = Served(refusal)
-        tenants = Tenants(served.end)
+        tenants = TemporaryModels(served.end)
         with process() as one, process() as other:
             for name in ("a", "b"):
                 tenants.add(served.registration(name), one.pid)
@@ -75,7 +75,7 @@ def registrant(pid: int) -> Any:
 def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
     async def main() -> None:
         served, gone = Served("not in order"), registrant(4242)
-        Orphans(served.end).expect(served.registration("m"), cast(Registrant, gone))
+        HostedModels(served.end).expect(served.registration("m"), cast(Registrant, gone))
         gone.ended.set_result(None)
         await asyncio.wait_for(served.all_ended.wait(), 30)
         assert served.ended == ["m"]
@@ -89,7 +89,7 @@ def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
 def test_a_model_that_was_released_is_left_alone() -> None:
     async def main() -> None:
         served, released = Served(), registrant(4242)
-        orphans = Orphans(served.end)
+        orphans = HostedModels(served.end)
         orphans.expect(served.registration("m"), cast(Registrant, released))
         released.ended.cancel()
         # What comes after it on the loop shows that nothing was begun for it.

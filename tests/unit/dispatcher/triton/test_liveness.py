@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from pytriton.dispatcher.base.child import Child
-from pytriton.dispatcher.base.kill_on_death import Undertaker
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.liveness import process_state, wait_hung
 
@@ -49,20 +49,24 @@ async def _refused() -> bool:
 
 
 async def _start(argv: list[str]) -> Child:
-    _UNDERTAKERS.append(Undertaker(Path("/dev/shm/pytriton-test-of-nothing-")))
+    _KILLED_ON_DEATH.append(KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-")))
     return await Child.start(
-        argv, env=os.environ, cwd=None, on_line=lambda pid, line: None, undertaker=_UNDERTAKERS[-1]
+        argv,
+        env=os.environ,
+        cwd=None,
+        on_line=lambda pid, line: None,
+        kill_on_death=_KILLED_ON_DEATH[-1],
     )
 
 
-_UNDERTAKERS: list[Undertaker] = []
+_KILLED_ON_DEATH: list[KillOnDeath] = []
 
 
 @pytest.fixture(autouse=True)
 def _none_is_left() -> Iterator[None]:
     yield
-    while _UNDERTAKERS:
-        _UNDERTAKERS.pop().close()
+    while _KILLED_ON_DEATH:
+        _KILLED_ON_DEATH.pop().close()
 
 
 async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Event) -> bool | None:

@@ -12,7 +12,7 @@ from support.fake_worker import SPEC, FakeWorker
 
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.supervisor import Keeper
+from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -22,14 +22,14 @@ NEVER_S = 1000.0
 
 
 class Instance:
-    """A keeper with workers that load, or not, as the test says."""
+    """A supervisor with workers that load, or not, as the test says."""
 
     def __init__(self, limit: int | None = None, first_delay_s: float = NEVER_S) -> None:
         self.loads = True
         self.started: list[FakeWorker] = []
         self._news = asyncio.Condition()
         policy = RestartPolicy(10.0, limit, first_delay_s, NEVER_S)
-        self.keeper = Keeper(0, SPEC, self.start, policy, self._tell)
+        self.supervisor = Supervisor(0, SPEC, self.start, policy, self._tell)
 
     async def start(self, slot: int) -> Worker:
         worker = FakeWorker(len(self.started))
@@ -50,12 +50,12 @@ class Instance:
 
     async def serving(self, count: int) -> FakeWorker:
         """Return the worker that serves, once so many have been started."""
-        await self.until(lambda: len(self.started) == count and self.keeper.serving is not None)
+        await self.until(lambda: len(self.started) == count and self.supervisor.serving is not None)
         return self.started[-1]
 
     @property
     def state(self) -> str:
-        return self.keeper.info(0, spare=False).state
+        return self.supervisor.info(0, spare=False).state
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -70,15 +70,15 @@ def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
         for count in range(1, 30):
             (await one.serving(count)).end(in_batch=True)
         worker = await one.serving(30)
-        info = one.keeper.info(0, spare=False)
+        info = one.supervisor.info(0, spare=False)
         assert (info.state, info.restarts, info.fruitless_ends) == ("ready", 29, 29)
-        assert not one.keeper.is_hopeless
-        assert "29 workers in a row ended" in (one.keeper.problem() or "")
+        assert not one.supervisor.is_hopeless
+        assert "29 workers in a row ended" in (one.supervisor.problem() or "")
         worker.own.begin(1)
         worker.own.end()
-        assert one.keeper.problem() is None
-        assert one.keeper.info(0, spare=False).fruitless_ends == 0
-        await one.keeper.stop(0)
+        assert one.supervisor.problem() is None
+        assert one.supervisor.info(0, spare=False).fruitless_ends == 0
+        await one.supervisor.stop(0)
 
     run(test)
 
@@ -92,14 +92,14 @@ def test_a_crash_loop_is_told_and_goes_on() -> None:
         one.loads = False
         one.started[0].end()
         await one.until(lambda: len(one.started) > 20)
-        assert one.keeper.is_hopeless
-        told = one.keeper.problem() or ""
+        assert one.supervisor.is_hopeless
+        told = one.supervisor.problem() or ""
         assert "instance 0 is in a crash loop" in told
         assert "model m could not be loaded: no file" in told
         one.loads = True
-        await one.until(lambda: one.keeper.serving is not None)
-        assert not one.keeper.is_hopeless
-        await one.keeper.stop(0)
+        await one.until(lambda: one.supervisor.serving is not None)
+        assert not one.supervisor.is_hopeless
+        await one.supervisor.stop(0)
 
     run(test)
 
@@ -113,24 +113,24 @@ def test_healing_loads_a_worker_at_once(limit: int | None) -> None:
         one.started[0].end()
         at_rest = "backoff" if limit is None else "failed"
         await one.until(lambda: len(one.started) == 2 and one.state == at_rest)
-        told = one.keeper.problem() or ""
+        told = one.supervisor.problem() or ""
         if limit is None:
-            next_try_at = one.keeper.info(0, spare=False).next_try_at
+            next_try_at = one.supervisor.info(0, spare=False).next_try_at
             assert next_try_at is not None
             assert NEVER_S - 60 < next_try_at - time.time() < NEVER_S
             assert told == ""  # two in a row are no loop yet
         else:
             assert "instance 0 has been given up" in told
         with pytest.raises(RemoteFailure, match="no file"):
-            await one.keeper.heal()
+            await one.supervisor.heal()
         assert len(one.started) == 3
         await one.until(lambda: one.state == at_rest)
         one.loads = True
-        await one.keeper.heal()
+        await one.supervisor.heal()
         assert (one.state, len(one.started)) == ("ready", 4)
-        await one.keeper.heal()  # nothing to do
+        await one.supervisor.heal()  # nothing to do
         assert len(one.started) == 4
-        await one.keeper.stop(0)
+        await one.supervisor.stop(0)
 
     run(test)
 
@@ -142,9 +142,9 @@ def test_who_waits_for_healing_is_told_when_the_instance_is_stopped() -> None:
         one.loads = False
         one.started[0].end()
         await one.until(lambda: len(one.started) == 2 and one.state == "backoff")
-        healing = asyncio.ensure_future(one.keeper.heal())
+        healing = asyncio.ensure_future(one.supervisor.heal())
         await asyncio.sleep(0)
-        await one.keeper.stop(0)
+        await one.supervisor.stop(0)
         with pytest.raises(RemoteFailure, match=r"is being stopped|no file"):
             await healing
 
@@ -180,7 +180,7 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         pool = Pool(SPEC, start, RestartPolicy(10.0, None, 0.0, NEVER_S))
         pool_of_long_pauses: Any = RestartPolicy(10.0, None, NEVER_S, NEVER_S)
         await pool.start(report)
-        pool._keepers[0]._policy = pool_of_long_pauses
+        pool._supervisors[0]._policy = pool_of_long_pauses
         loads = False
         started[0].end()
         await pool.until(lambda: pool.infos()[0].next_try_at is not None and len(started) == 2)
