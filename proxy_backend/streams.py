@@ -39,6 +39,8 @@ from pytriton.ipc.lanes.lane_messages import (
     Credit,
     FromProxy,
     FromWorker,
+    Go,
+    Hold,
     Metrics,
     Room,
 )
@@ -340,7 +342,7 @@ class Streams:
             self._take_credit(lane)
             return
         if (
-            isinstance(message, (Batch, BatchLent, Credit, Cancel))
+            isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
             or message.id not in self._flights
         ):
             raise LaneError(f"the worker said {message!r:.100}")

@@ -91,6 +91,8 @@ static void free_answer(Call *call, Answer *answer)
 /* Send an answer and keep what it refers to until it has been read. */
 static void send_answer(Call *call, Answer *answer, const Buffer *message)
 {
+    if (call->flow)
+        flow_put(call->flow, answer->bytes);
     answer->next = NULL;
     *call->last_kept = answer;
     call->last_kept = &answer->next;
@@ -114,6 +116,8 @@ static void discard_queue(Call *call)
         call->queue = queued->next;
         if (queued->response)
             failed(TRITONSERVER_InferenceResponseDelete(queued->response));
+        if (call->flow)
+            flow_take(call->flow, queued->bytes);
         free(queued);
     }
     call->last_queued = &call->queue;
@@ -142,6 +146,8 @@ void call_end(Call *call, const char *text, const char *code)
     } else { /* then the connection ends */
         connection_send(call->calls->connection, &message);
     }
+    if (call->flow)
+        flow_end(call->flow);
     buffer_free(&message);
 }
 
@@ -187,6 +193,7 @@ static bool put_output(
             return false;
         slot->next = answer->slots;
         answer->slots = slot;
+        answer->bytes += size;
         if (!slot_announce(&call->calls->slots, slot))
             return false;
         number = slot->number;
@@ -277,16 +284,55 @@ static void pass_on(Call *call, TRITONSERVER_InferenceResponse *response, bool f
         failed(TRITONSERVER_InferenceResponseDelete(response));
 }
 
+static uint64_t bytes_of(TRITONSERVER_InferenceResponse *response)
+{
+    uint32_t count = 0;
+    uint64_t total = 0;
+    if (response == NULL || failed(TRITONSERVER_InferenceResponseOutputCount(response, &count)))
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name;
+        int datatype, memory_type;
+        const int64_t *shape;
+        uint64_t dims;
+        const void *bytes;
+        size_t size = 0;
+        int64_t memory_id;
+        void *userp;
+        if (!failed(TRITONSERVER_InferenceResponseOutput(response, i, &name, &datatype, &shape, &dims, &bytes, &size,
+                &memory_type, &memory_id, &userp)))
+            total += size;
+    }
+    return total;
+}
+
+/* Models of other backends go on however much is queued: why there is no memory for it, for free(). */
+static char *queue_refused(Call *call, uint64_t bytes)
+{
+    call->unlooked += bytes;
+    if (call->unlooked < worth_a_look)
+        return NULL;
+    call->unlooked = 0;
+    return memory_refused(worth_a_look);
+}
+
 static void enqueue(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
-    Queued *queued = malloc(sizeof *queued);
+    uint64_t bytes = bytes_of(response);
+    char *refusal = queue_refused(call, bytes);
+    Queued *queued = refusal ? NULL : malloc(sizeof *queued);
     if (queued == NULL) {
+        char *text = texted("its answers come faster than they are read: %s", refusal ? refusal : "out of memory");
         if (response)
             failed(TRITONSERVER_InferenceResponseDelete(response));
-        call_drop(call, "out of memory", "UNAVAILABLE");
+        call_drop(call, text ? text : "out of memory", "UNAVAILABLE");
+        free(text);
+        free(refusal);
         return;
     }
-    *queued = (Queued){.response = response, .final = final};
+    *queued = (Queued){.response = response, .bytes = bytes, .final = final};
+    if (call->flow)
+        flow_put(call->flow, bytes);
     *call->last_queued = queued;
     call->last_queued = &queued->next;
 }
@@ -348,6 +394,8 @@ bool call_read_one(Call *call, bool *final)
         call->last_kept = &call->kept;
     call->unread--;
     *final = answer->final;
+    if (call->flow)
+        flow_take(call->flow, answer->bytes);
     free_answer(call, answer);
     while (call->queue && call->unread < MOST_UNREAD && !call->ended) {
         Queued *queued = call->queue;
@@ -355,6 +403,8 @@ bool call_read_one(Call *call, bool *final)
         if (call->queue == NULL)
             call->last_queued = &call->queue;
         pass_on(call, queued->response, queued->final);
+        if (call->flow) /* it counts as an answer now */
+            flow_take(call->flow, queued->bytes);
         free(queued);
     }
     return true;
@@ -365,6 +415,8 @@ void call_forget(Call *call)
     call->ended = true;
     if (call->request)
         failed(TRITONSERVER_InferenceRequestCancel(call->request));
+    if (call->flow)
+        flow_end(call->flow);
     discard_queue(call);
     while (call->kept) {
         Answer *answer = call->kept;

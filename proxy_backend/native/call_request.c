@@ -240,7 +240,7 @@ static bool is_sound(const char *text)
     return text == NULL || is_utf8((Text){text, strlen(text)});
 }
 
-static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const CallMessage *call)
+static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const CallMessage *call, const Flow *flow)
 {
     CallError error = fine();
     Json object = {call->parameters.start, call->parameters.start + call->parameters.size};
@@ -258,6 +258,9 @@ static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const Ca
     if (chain)
         error = call_error_of(TRITONSERVER_InferenceRequestSetStringParameter(request, CHAIN_PARAMETER, chain));
     free(chain);
+    if (error.text == NULL && flow)
+        error = call_error_of(
+            TRITONSERVER_InferenceRequestSetStringParameter(request, HANDLE_PARAMETER, flow_name(flow)));
     return error;
 }
 
@@ -298,7 +301,7 @@ static CallError not_served(const CallMessage *call, const char *model, TRITONSE
 
 CallError request_make(
     TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
-    TRITONSERVER_InferenceRequest **request, uint8_t **inputs)
+    const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs)
 {
     uint32_t answers = 0;
     TRITONSERVER_Error *made = TRITONSERVER_InferenceRequestNew(request, server, model, call->version);
@@ -314,6 +317,6 @@ CallError request_make(
     if (error.text == NULL)
         error = add_outputs(*request, call);
     if (error.text == NULL)
-        error = add_parameters(*request, call);
+        error = add_parameters(*request, call, answers & ANSWERS_MANY_TIMES ? flow : NULL);
     return error.text ? error : set_details(*request, call);
 }

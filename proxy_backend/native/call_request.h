@@ -3,6 +3,7 @@
 #define PYTRITON_CALL_REQUEST_H
 
 #include "connection.h"
+#include "flow.h"
 #include "triton_calls.h"
 
 /* A Call of pytriton/ipc/calls.py. Its texts lie in the message. */
@@ -26,10 +27,10 @@ typedef struct {
 /* Read what follows the tag. False: it is malformed. */
 bool call_read(Reader *reader, uint32_t fields, CallMessage *call);
 
-/* Make the request; its inputs are copied into `inputs`, for free() when it is released. */
+/* Make the request; its inputs are copied into `inputs`, for free() when it is released. `flow`: that of a stream, or NULL. */
 CallError request_make(
     TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
-    TRITONSERVER_InferenceRequest **request, uint8_t **inputs);
+    const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs);
 
 /* The same error, the original freed. `text` is NULL without one. */
 CallError call_error_of(TRITONSERVER_Error *error);

@@ -39,6 +39,9 @@ void call_unref(Call *call)
         return;
     if (call->request)
         failed(TRITONSERVER_InferenceRequestDelete(call->request));
+    if (call->flow)
+        flow_end(call->flow);
+    flow_unref(call->flow);
     calls_unref(call->calls);
     free(call->inputs);
     free(call->model);
@@ -74,6 +77,7 @@ static Call *list_new(Calls *calls, const CallMessage *message)
     call->id = message->id;
     call->model = text_copy(message->model);
     call->stream = message->stream;
+    call->flow = call->stream ? flow_new() : NULL;
     call->begun_ns = steady_ns();
     call->last_kept = &call->kept;
     call->last_queued = &call->queue;
@@ -100,9 +104,11 @@ static CallError make(Calls *calls, Call *call, const CallMessage *message)
     char *refusal = chain_refused(message, calls->endpoint);
     if (refusal)
         return (CallError){refusal, "UNAVAILABLE"};
+    if (call->stream && call->flow == NULL)
+        return (CallError){texted("out of memory"), "UNAVAILABLE"};
     TRITONSERVER_InferenceRequest *request = NULL;
     CallError error = request_make(
-        calls->server, calls->connection, message, call->model, &request, &call->inputs);
+        calls->server, calls->connection, message, call->model, call->flow, &request, &call->inputs);
     call->request = request;
     return error.text ? error : call_start(call);
 }

@@ -3,6 +3,7 @@
 #define PYTRITON_CALLS_H
 
 #include "call_request.h"
+#include "flow.h"
 #include "slots.h"
 
 enum { BUCKETS = 64 };
@@ -11,6 +12,7 @@ enum { BUCKETS = 64 };
 typedef struct Answer {
     struct Answer *next;
     Slot *slots; /* its outputs lie there */
+    uint64_t bytes;
     bool final;
 } Answer;
 
@@ -18,6 +20,7 @@ typedef struct Answer {
 typedef struct Queued {
     struct Queued *next;
     TRITONSERVER_InferenceResponse *response; /* may be NULL */
+    uint64_t bytes;
     bool final;
 } Queued;
 
@@ -33,6 +36,8 @@ typedef struct Call {
     uint64_t begun_ns;
     Answer *kept, **last_kept;
     Queued *queue, **last_queued;
+    Flow *flow;        /* of a stream */
+    uint64_t unlooked; /* bytes that were queued since it was looked how much memory is left */
     TRITONSERVER_InferenceRequest *request;
     uint8_t *inputs;
 } Call;

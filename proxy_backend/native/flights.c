@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <string.h>
 
 void stream_set_failed(Stream *stream)
 {
@@ -41,12 +42,29 @@ void flight_let_go(Flight *flight)
     for (uint32_t i = 0; i < flight->count; i++) {
         Receiver *to = &flight->streams[i].to;
         stream_close(&flight->streams[i]);
+        flow_unref(flight->streams[i].flow);
         for (uint32_t k = 0; k < to->requested_count; k++)
             free(to->requested[k]);
         free(to->requested);
     }
     free(flight->failure);
     free(flight);
+}
+
+/* The flow of a request, if another model of ours made it. */
+static Flow *flow_of(TRITONBACKEND_Request *request)
+{
+    uint32_t count = 0;
+    failed(TRITONBACKEND_RequestParameterCount(request, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        const char *key = "";
+        int type = -1;
+        const void *value = NULL;
+        if (!failed(TRITONBACKEND_RequestParameter(request, i, &key, &type, &value)) && type == PARAMETER_STRING &&
+            strcmp(key, HANDLE_PARAMETER) == 0)
+            return flow_find(value);
+    }
+    return NULL;
 }
 
 /* Remember of a request what its answers need. */
@@ -76,11 +94,13 @@ Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count)
         return NULL;
     flight->holders = 1;
     flight->count = count;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         if (!remember(&flight->streams[i].to, requests[i])) {
             flight_let_go(flight);
             return NULL;
         }
+        flight->streams[i].flow = flow_of(requests[i]);
+    }
     return flight;
 }
 

@@ -2,6 +2,7 @@
 #ifndef PYTRITON_FLIGHTS_H
 #define PYTRITON_FLIGHTS_H
 
+#include "flow.h"
 #include "metrics.h"
 #include "streams.h"
 #include "watch.h"
@@ -12,7 +13,9 @@
 typedef struct {
     Receiver to; /* without a factory: its last answer has been sent */
     uint64_t gone_ns; /* when its client was first seen to have gone; 0: it has not */
+    Flow *flow; /* of a stream that another model asked for; else NULL */
     bool cancelled, reschedule;
+    bool held; /* the worker makes nothing more for it until its caller has read */
     bool failed; /* also read by the other thread, without the lock */
 } Stream;
 
@@ -27,6 +30,8 @@ typedef struct Flight {
     bool answered; /* something has been said to a client of it */
     uint64_t sent_ns;    /* 0: not yet */
     uint64_t overdue_ns; /* 0: never */
+    uint32_t held;       /* how many of its requests are */
+    uint64_t held_ns;    /* since when */
     uint64_t taken_ns;   /* since when the dispatcher knows it to be overdue; 0: it does not */
     char *failure;       /* of a lost lane: what to answer */
     uint32_t count;
@@ -51,6 +56,8 @@ struct Streams {
     int64_t uncredited;
     uint64_t looked_ns;
     bool ticking;
+    Bell *bell;
+    uint32_t held; /* requests */
     Metrics metrics;
     Sender sender;
 };

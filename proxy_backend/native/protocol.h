@@ -8,7 +8,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 6 };
+enum { PROTOCOL = 7 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"
@@ -122,6 +122,12 @@ enum { CREDIT_SIZE = 2, CREDIT_LEAST = 2, CREDIT_parts = 1 };
 /* proxy → worker: the client of this request has gone; `request` is its place in the batch. */
 #define CANCEL_NAME "Cancel"
 enum { CANCEL_SIZE = 3, CANCEL_LEAST = 3, CANCEL_id = 1, CANCEL_request = 2 };
+/* proxy → worker: who asked for this stream has enough to read; make nothing more for it until `Go`. */
+#define HOLD_NAME "Hold"
+enum { HOLD_SIZE = 3, HOLD_LEAST = 3, HOLD_id = 1, HOLD_request = 2 };
+/* proxy → worker: who asked for this stream has read; go on with it. */
+#define GO_NAME "Go"
+enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
 /* The message itself lies in the sender's arena. */
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };

@@ -37,6 +37,7 @@ typedef struct {
     bool batching;      /* requests have a batch axis */
     bool streams;       /* it may answer many times, or at any time */
     bool details;       /* a Triton Python model: requests carry what only such a one asks for */
+    unsigned waiting;   /* batches of streams.c that a worker is to begin; atomic */
 } Model;
 
 typedef struct Streams Streams;

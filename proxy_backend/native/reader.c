@@ -2,12 +2,15 @@
 #define _GNU_SOURCE
 #include "flights.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Between two looks at who is still there. */
 static const uint64_t tick_ns = 125000000;
+/* After so long, a stream that is held goes on if others wait for its worker. */
+static const uint64_t most_held_ns = 1000000000;
 /* Parts that are given back to the worker at once. */
 enum { CREDIT = 8 };
 
@@ -63,6 +66,79 @@ static LaneState take_credit(Streams *streams)
     return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
 }
 
+/* Say something of one request. */
+static LaneState tell_of(Streams *streams, const char *what, const Flight *flight, uint32_t index)
+{
+    Buffer message = {0};
+    put_array(&message, 3);
+    put_string(&message, what);
+    put_int(&message, flight->id);
+    put_int(&message, index);
+    LaneState state = tell(streams, &message);
+    buffer_free(&message);
+    return state;
+}
+
+/* Have the worker wait if the caller of a stream has to read first. */
+static LaneState hold(Streams *streams, Flight *flight, uint32_t index)
+{
+    Stream *stream = &flight->streams[index];
+    if (stream->flow == NULL || stream->held || stream->to.factory == NULL || !flow_is_full(stream->flow, streams->bell))
+        return LANE_OK;
+    stream->held = true;
+    streams->held++;
+    if (flight->held++ == 0)
+        flight->held_ns = steady_ns();
+    return tell_of(streams, "Hold", flight, index);
+}
+
+/* What the caller takes to read is none of the worker's time. */
+static void let_go(Streams *streams, Flight *flight, Stream *stream)
+{
+    stream->held = false;
+    streams->held--;
+    if (--flight->held == 0 && flight->overdue_ns)
+        flight->overdue_ns += steady_ns() - flight->held_ns;
+}
+
+/* Whether somebody waits for who makes these answers: another of the batch, or a batch that no worker has begun (this one
+ * itself does until its `execute` returns). */
+static bool others_wait(const Streams *streams, const Flight *flight)
+{
+    unsigned itself = streams->until_returned && !flight->returned;
+    for (uint32_t i = 0; i < flight->count; i++)
+        if (!flight->streams[i].held && flight->streams[i].to.factory)
+            return true;
+    return __atomic_load_n(&streams->proxy->model->waiting, __ATOMIC_RELAXED) > itself;
+}
+
+/* One slow caller shall not stop others for good; and it may be the same one, which reads two streams in turn. */
+static void relent(Streams *streams, Flight *flight, uint64_t now_ns)
+{
+    if (flight->held == 0 || now_ns - flight->held_ns < most_held_ns || !others_wait(streams, flight))
+        return;
+    flight->held_ns += most_held_ns;
+    if (flight->overdue_ns)
+        flight->overdue_ns += most_held_ns;
+    for (uint32_t i = 0; i < flight->count; i++)
+        if (flight->streams[i].held)
+            flow_widen(flight->streams[i].flow);
+}
+
+/* Have the worker go on with what was held of a batch, if its callers have read. Where they have gone, it gets a Cancel. */
+static LaneState go_on(Streams *streams, Flight *flight)
+{
+    LaneState state = LANE_OK;
+    for (uint32_t i = 0; flight->held && i < flight->count && state == LANE_OK; i++) {
+        Stream *stream = &flight->streams[i];
+        if (!stream->held || flow_is_full(stream->flow, streams->bell) || is_gone(stream->to.factory))
+            continue;
+        let_go(streams, flight, stream);
+        state = tell_of(streams, "Go", flight, i);
+    }
+    return state;
+}
+
 /* Tell the worker if the client of a request has gone: not at once, for tritonserver's gRPC part (2.51) may use what it has
  * freed where a request ends in the moment in which it is cancelled. */
 static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
@@ -73,15 +149,10 @@ static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint
     stream->gone_ns = stream->gone_ns ? stream->gone_ns : now_ns;
     if (now_ns - stream->gone_ns < tick_ns)
         return LANE_OK;
-    Buffer message = {0};
     stream->cancelled = true;
-    put_array(&message, 3);
-    put_string(&message, "Cancel");
-    put_int(&message, flight->id);
-    put_int(&message, index);
-    LaneState state = tell(streams, &message);
-    buffer_free(&message);
-    return state;
+    if (stream->held)
+        let_go(streams, flight, stream);
+    return tell_of(streams, "Cancel", flight, index);
 }
 
 /* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
@@ -136,11 +207,41 @@ static LaneState look_around(Streams *streams)
         pthread_mutex_unlock(&streams->lock);
         for (uint32_t i = 0; begun && i < flight->count && state == LANE_OK; i++)
             state = look_for(streams, flight, i, now_ns);
-        if (begun && flight->overdue_ns && now_ns > flight->overdue_ns)
+        relent(streams, flight, now_ns);
+        if (state == LANE_OK)
+            state = go_on(streams, flight);
+        if (begun && flight->overdue_ns && flight->held == 0 && now_ns > flight->overdue_ns)
             judge_flight(streams, flight, now_ns);
         flight = next;
     }
     return state;
+}
+
+/* A caller has read: see which. */
+static LaneState rung(Streams *streams)
+{
+    LaneState state = LANE_OK;
+    bell_hush(streams->bell);
+    pthread_mutex_lock(&streams->lock);
+    Flight *flight = streams->flights; /* see look_around */
+    pthread_mutex_unlock(&streams->lock);
+    while (flight && state == LANE_OK) {
+        state = go_on(streams, flight);
+        pthread_mutex_lock(&streams->lock);
+        flight = flight->next;
+        pthread_mutex_unlock(&streams->lock);
+    }
+    return state;
+}
+
+/* Wait until the worker says something, or a caller has read of what is held: LANE_SILENT, when that was seen to. */
+static LaneState await_both(Streams *streams)
+{
+    struct pollfd both[] = {
+        {.fd = streams->lane->fd, .events = POLLIN}, {.fd = streams->bell->fd, .events = POLLIN}};
+    int ready = poll(both, 2, (int)(tick_ns / 1000000));
+    LaneState state = ready > 0 && both[1].revents ? rung(streams) : LANE_OK;
+    return state == LANE_OK && (ready <= 0 || both[0].revents == 0) ? LANE_SILENT : state;
 }
 
 static LaneState has_begun(Streams *streams, Flight *flight)
@@ -182,9 +283,14 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             stream_end(stream);
         else if (outcome.final)
             stream_close(stream);
+        if (outcome.final && stream->held)
+            let_go(streams, flight, stream);
         sent(&streams->sender);
         if (!right)
             return LANE_FAULT;
+        LaneState state = hold(streams, flight, i);
+        if (state != LANE_OK)
+            return state;
     }
     if (message->malformed)
         return fault(streams->lane, "malformed message", (Text){"BatchPart", 9});
@@ -201,6 +307,8 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
         if (flight->streams[index].to.factory == NULL)
             continue; /* its last answer has been sent: tritonserver would answer it twice */
         stream_close(&flight->streams[index]);
+        if (flight->streams[index].held)
+            let_go(streams, flight, &flight->streams[index]);
         flight->streams[index].reschedule = true;
     }
     pthread_mutex_lock(&streams->lock);
@@ -216,6 +324,9 @@ static LaneState done(Streams *streams, Flight *flight, const char *text)
     sending(&streams->sender);
     flight_end(flight, ERROR_INTERNAL, text);
     sent(&streams->sender);
+    for (uint32_t i = 0; i < flight->count; i++)
+        if (flight->streams[i].held)
+            let_go(streams, flight, &flight->streams[i]);
     LaneState state = streams->uncredited ? give_credit(streams) : LANE_OK;
     pthread_mutex_lock(&streams->lock);
     flight->begun = true;
@@ -302,8 +413,9 @@ static void begin_anew(Flight *flight)
 {
     flight->begun = false;
     flight->overdue_ns = 0;
+    flight->held = 0;
     for (uint32_t i = 0; i < flight->count; i++)
-        flight->streams[i].cancelled = false;
+        flight->streams[i].cancelled = flight->streams[i].held = false;
 }
 
 /* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
@@ -366,7 +478,9 @@ void *read_lane(void *argument)
     LaneState state;
     for (;;) {
         Reader message;
-        state = lane_receive(streams->lane, &message);
+        state = streams->held ? await_both(streams) : LANE_OK;
+        if (state == LANE_OK)
+            state = lane_receive(streams->lane, &message);
         if (state == LANE_UNREAD && !unread) { /* said once, and before what it has sent (unix_stream_recvmsg) */
             unread = true;
             continue;

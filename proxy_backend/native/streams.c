@@ -22,6 +22,11 @@ Streams *streams_new(Proxy *proxy)
     Streams *streams = calloc(1, sizeof *streams);
     if (streams == NULL)
         return NULL;
+    streams->bell = bell_new();
+    if (streams->bell == NULL) {
+        free(streams);
+        return NULL;
+    }
     streams->proxy = proxy;
     streams->until_returned = proxy->model->details;
     pthread_mutex_init(&streams->lock, NULL);
@@ -48,6 +53,7 @@ static char *start_reader(Streams *streams)
 {
     streams->lane = streams->proxy->lane;
     streams->room = streams->uncredited = 0;
+    streams->held = 0;
     streams->ticking = false;
     lane_set_patience(streams->lane, 0);
     streams->reading = start_thread(&streams->reader, 0, read_lane, streams);
@@ -162,6 +168,7 @@ static void await_room(Streams *streams, Flight *flight, char **text)
 static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
     Proxy *proxy = streams->proxy;
+    __atomic_add_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&streams->lock);
     *text = get_lane(streams);
     await_room(streams, flight, text);
@@ -181,6 +188,7 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     if (is_begun && proxy->lane) /* its inputs have been copied */
         idle_begin(&proxy->lane->arena);
     pthread_mutex_unlock(&streams->lock);
+    __atomic_sub_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
     return is_begun || *text;
 }
 
@@ -286,6 +294,7 @@ void streams_free(Streams *streams)
     streams->proxy->streams = NULL;
     metrics_free(&streams->metrics);
     free(streams->fault);
+    bell_unref(streams->bell);
     pthread_cond_destroy(&streams->changed);
     pthread_mutex_destroy(&streams->lock);
     free(streams);

@@ -4,7 +4,7 @@
 
 #include "proxy.h"
 
-/* NULL: there is no memory. */
+/* NULL: there is no memory, or no descriptor. */
 Streams *streams_new(Proxy *proxy);
 /* Get a lane, unless there is one, and a thread that reads what comes on it. Returns NULL, or why no worker will come
  * any more, for free(). */

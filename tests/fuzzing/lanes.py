@@ -89,7 +89,8 @@ def stream_packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
             request: list[Any] = [[tensor], "", [], ""]
             made.append((packed(["Batch", number, [request] * maker.random.randrange(4)]), []))
         elif kind == 3:
-            made.append((packed(["Cancel", number, maker.random.randrange(-1, 4)]), []))
+            word = maker.random.choice(["Cancel", "Hold", "Go"])
+            made.append((packed([word, number, maker.random.randrange(-1, 4)]), []))
         elif kind == 4:
             made.append((packed(["Credit", maker.random.randrange(-2, 5)]), []))
         elif kind == 5:

@@ -66,6 +66,7 @@ class PythonStreamLoop(Loop):
         self._streams: set[PythonStream] = set()
         self._jobs: queue.SimpleQueue[PythonStream | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
+        self._events_thread: threading.Thread | None = None
         self._closing = False
         self._withdrawals = Withdrawals()
         #: Ends the lanes' thread.
@@ -228,8 +229,15 @@ class PythonStreamLoop(Loop):
     def _in_background(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._events is None:
             self._events = asyncio.new_event_loop()
-            threading.Thread(target=self._events.run_forever, name="events", daemon=True).start()
+            self._events_thread = threading.Thread(
+                target=self._events.run_forever, name="events", daemon=True
+            )
+            self._events_thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._events)
+
+    def is_event_loop(self) -> bool:
+        """Whether this thread runs `async def execute`."""
+        return threading.current_thread() is self._events_thread
 
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 
@@ -265,6 +273,7 @@ class PythonStream:
         self._refs = batch.requests
         self._model = model
         self._cancelled: set[int] = set()
+        self._held: set[int] = set()
         self._open = set(range(len(requests)))
         self._has_returned = False
         self._senders: dict[int, pb_utils.ResponseSender] = {}
@@ -274,6 +283,16 @@ class PythonStream:
     def cancel(self, index: int) -> None:
         """The client of a request has gone."""
         self._cancelled.add(index)
+        self.go(index)
+
+    def hold(self, index: int) -> None:
+        """Who asked for it has enough to read."""
+        if index not in self._cancelled:
+            self._held.add(index)
+
+    def go(self, index: int) -> None:
+        """Who asked for it has read."""
+        self._held.discard(index)
 
     def finish(self, result: Any) -> None:
         """`execute` has returned this.
@@ -343,7 +362,7 @@ class PythonStream:
 
     def _send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
         with self._loop.changed:
-            self._loop.changed.wait_for(lambda: self.lost or not self.outbox.full)
+            self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
             if self.lost or index not in self._open:
                 return
             gone = index in self._cancelled and self._model.decoupled
@@ -361,6 +380,11 @@ class PythonStream:
             if final:
                 self._open.discard(index)
                 self._end_if_done()
+
+    def _must_wait(self, index: int) -> bool:
+        # On the event loop all streams of the model would wait with it: there it goes on.
+        held = index in self._held and not self._loop.is_event_loop()
+        return self.outbox.full or held
 
     def _end_if_done(self) -> None:
         if self._has_returned and not self._open and self.id in self.outbox.streams:

@@ -1,11 +1,13 @@
 """Decoupled models: the answers to a batch go out as the callable makes them, as fast as the proxy takes them.
 
 Parts wait in the lane's arena until the proxy has passed them on (`Credit`); no more than `_PARTS` of
-them, and about `_BYTES`. Then a generator is not asked for the next one: it waits at its `yield`.
+them, and about `_BYTES`. Then a generator is not asked for the next one: it waits at its `yield`. So it does where
+another model asked for the stream and has enough to read (`Hold`), until that has read (`Go`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from pytriton.ipc.lanes.lane_messages import (
     Credit,
     FromProxy,
     FromWorker,
+    Go,
+    Hold,
     Metrics,
     ResponseRef,
     Room,
@@ -71,12 +75,21 @@ class Outbox:
                 raise LaneError(f"{message.parts} parts were given back, more than there were")
             if self._parts == 0:
                 self.lane.arena.reset()
-        elif isinstance(message, Cancel):
+        elif isinstance(message, (Cancel, Hold, Go)):
             if message.id in self.streams:
-                self.streams[message.id].cancel(message.request)
+                self._heard_of_request(self.streams[message.id], message)
         else:
             raise LaneError(f"{type(message).__name__} is not for a worker")
         return None
+
+    @staticmethod
+    def _heard_of_request(stream: Stream, message: Cancel | Hold | Go) -> None:
+        if isinstance(message, Cancel):
+            stream.cancel(message.request)
+        elif isinstance(message, Hold):
+            stream.hold(message.request)
+        else:
+            stream.go(message.request)
 
     def listen(self, *, wait: bool) -> None:
         """Hear what the proxy has said meanwhile; with `wait`, at least one message.
@@ -108,6 +121,9 @@ class Stream:
         self._requests = batch.requests
         self._writer = writer
         self._cancelled: set[int] = set()
+        self._held: set[int] = set()
+        self._held_since = 0.0
+        self._held_s = 0.0
         outbox.streams[batch.id] = self
 
     @property
@@ -135,6 +151,30 @@ class Stream:
     def cancel(self, index: int) -> None:
         """The client of a request has gone."""
         self._cancelled.add(index)
+        self.go(index)
+
+    def hold(self, index: int) -> None:
+        """Who asked for it has enough to read."""
+        if index not in self._cancelled and not self._held:
+            self._held_since = time.monotonic()
+        if index not in self._cancelled:
+            self._held.add(index)
+
+    def go(self, index: int) -> None:
+        """Who asked for it has read."""
+        if self._held == {index}:
+            self._held_s += time.monotonic() - self._held_since
+        self._held.discard(index)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether somebody has to take something before the next answers are made."""
+        return self._outbox.full or bool(self._held)
+
+    @property
+    def held_s(self) -> float:
+        """For how many seconds it has waited for who asked for it: that is none of the callable's time."""
+        return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
 
     def is_cancelled(self, index: int) -> bool:
         """Whether the client of a request has gone."""

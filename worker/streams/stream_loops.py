@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,7 @@ class StreamLoop(Loop):
             for results in parts:
                 stream.put(results)
                 outbox.listen(wait=False)
-                while outbox.full:
+                while stream.must_wait:
                     outbox.listen(wait=True)
                 if stream.abandoned:
                     return
@@ -231,7 +232,7 @@ class AsyncStreamLoop(StreamLoop):
             stream.begun()
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
-                await asyncio.wait_for(self._produce_async(outbox, stream, requests), limit_s)
+                await _limited(self._produce_async(outbox, stream, requests), stream, limit_s)
         except asyncio.TimeoutError:
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
@@ -265,7 +266,7 @@ class AsyncStreamLoop(StreamLoop):
         try:
             async for results in produced:
                 stream.put(results)
-                while outbox.full and outbox.lane in self._outboxes:
+                while stream.must_wait and outbox.lane in self._outboxes:
                     heard = self._heard[outbox.lane]
                     heard.clear()
                     await heard.wait()
@@ -277,6 +278,31 @@ class AsyncStreamLoop(StreamLoop):
 
     def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
         return stream.is_cancelled(index)
+
+
+async def _limited(
+    producing: Coroutine[Any, Any, None], stream: Stream, limit_s: float | None
+) -> None:
+    """Have a stream answered within the time limit, in which what its callers take to read does not count.
+
+    Raises:
+        asyncio.TimeoutError: it takes longer.
+    """
+    if limit_s is None:
+        return await producing
+    task = asyncio.ensure_future(producing)
+    began = time.monotonic()
+    try:
+        while not task.done():
+            left_s = began + stream.held_s + limit_s - time.monotonic()
+            if left_s <= 0:
+                raise asyncio.TimeoutError
+            await asyncio.wait([task], timeout=left_s)
+        return task.result()
+    finally:
+        if task.cancel():
+            await asyncio.wait([task])
+        del task  # its error holds this frame
 
 
 def loop_of(model: Model) -> type[Loop]:

@@ -26,6 +26,8 @@ A decoupled model answers a batch many times, and its worker may have several un
       │◀────────────────────────────────────────────────────────│
       │  Credit(parts)        so many have gone to tritonserver │
       │  Cancel(id, request)  nobody waits for its answers      │
+      │  Hold(id, request)    who asked has enough to read      │   then nothing more is made for it
+      │  Go(id, request)      who asked has read                │
       │────────────────────────────────────────────────────────▶│
 
 Large outputs are not copied into shared memory where the proxy may read the worker's own

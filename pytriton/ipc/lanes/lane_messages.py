@@ -209,6 +209,20 @@ class Cancel(_LaneMessage, frozen=True):
     request: int
 
 
+class Hold(_LaneMessage, frozen=True):
+    """proxy → worker: who asked for this stream has enough to read; make nothing more for it until `Go`."""
+
+    id: int
+    request: int
+
+
+class Go(_LaneMessage, frozen=True):
+    """proxy → worker: who asked for this stream has read; go on with it."""
+
+    id: int
+    request: int
+
+
 class Spilled(_LaneMessage, frozen=True):
     """The message itself lies in the sender's arena."""
 
@@ -219,7 +233,7 @@ class Spilled(_LaneMessage, frozen=True):
 FromWorker = Union[
     BatchDone, BatchLent, BatchFailed, BatchPart, BatchBegun, Room, BatchReturned, Metrics
 ]
-FromProxy = Union[Batch, Credit, Cancel]
+FromProxy = Union[Batch, Credit, Cancel, Hold, Go]
 LaneMessage = Union[
     Announce,
     Batch,
@@ -233,5 +247,7 @@ LaneMessage = Union[
     Metrics,
     Credit,
     Cancel,
+    Hold,
+    Go,
     Spilled,
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 #: Raised whenever a message or a lane descriptor changes its shape.
-PROTOCOL = 6
+PROTOCOL = 7
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

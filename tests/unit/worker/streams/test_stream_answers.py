@@ -15,6 +15,8 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchPart,
     Cancel,
     Credit,
+    Go,
+    Hold,
     RequestRef,
     ResponseRef,
     Room,
@@ -97,6 +99,26 @@ def test_a_generator_waits_until_parts_are_given_back(
     lanes[0].send(Credit(1))
     outbox.listen(wait=True)
     assert not outbox.full
+
+
+def test_a_generator_waits_until_who_asked_has_read(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one, other = stream(outbox, 7, requests=2), stream(outbox, 8)
+    assert (one.must_wait, one.held_s) == (False, 0.0)
+    lanes[0].send(Hold(7, 0))
+    lanes[0].send(Hold(7, 1))
+    for message in (Hold(99, 0), Go(99, 0)):  # of a batch that has ended meanwhile
+        lanes[0].send(message)
+    outbox.listen(wait=True)
+    assert (one.must_wait, other.must_wait) == (True, False)
+    outbox.heard(Go(7, 0))
+    assert one.must_wait
+    outbox.heard(Cancel(7, 1))  # nobody reads it any more
+    assert not one.must_wait
+    assert one.held_s > 0
+    outbox.heard(Hold(7, 1))  # it has crossed the end of the request
+    assert not one.must_wait
 
 
 def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:

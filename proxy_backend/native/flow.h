@@ -1,0 +1,48 @@
+/* How much of a stream its caller has not read, for the proxy of the model that makes it: both are in this process. */
+#ifndef PYTRITON_FLOW_H
+#define PYTRITON_FLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Wakes a thread that polls `fd`. Held by that thread, and by the flows that it waits for. */
+typedef struct {
+    int fd; /* an eventfd */
+    unsigned refs;
+} Bell;
+
+/* NULL: there is no memory, or no descriptor. */
+Bell *bell_new(void);
+/* Forget that it has rung. */
+void bell_hush(Bell *bell);
+void bell_unref(Bell *bell);
+
+typedef struct Flow Flow;
+
+/* ── for the caller's side ──────────────────────────────────────────────────────────────────────────
+ * It may hold locks: nothing here waits.
+ */
+
+/* NULL: there is no memory, or no randomness. */
+Flow *flow_new(void);
+/* Which none can guess, so that clients get at no stream but their own. */
+const char *flow_name(const Flow *flow);
+/* One answer more that has not been read; and one that has been. */
+void flow_put(Flow *flow, uint64_t bytes);
+void flow_take(Flow *flow, uint64_t bytes);
+/* Nobody reads it any more: nobody need wait. */
+void flow_end(Flow *flow);
+
+/* ── for the side that makes the answers ────────────────────────────────────────────────────────────── */
+
+/* The flow of that name, held; NULL: there is none. */
+Flow *flow_find(const char *name);
+/* Whether the caller has to read first. Then the bell rings when it has; several may wait for one flow (an ensemble makes
+ * streams of several models one), and only the last one's bell does. */
+bool flow_is_full(Flow *flow, Bell *bell);
+/* Others wait for who makes it: let twice as much be unread, until its caller has caught up. */
+void flow_widen(Flow *flow);
+
+void flow_unref(Flow *flow);
+
+#endif
