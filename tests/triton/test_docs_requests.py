@@ -112,7 +112,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
         environment.setenv("PATH", os.pathsep.join(folders))
         script = tmp_path_factory.mktemp("readme") / "linear.py"
-        script.write_text(_python(README, "client.register("))
+        script.write_text(_python(README, "connect().register("))
         done = subprocess.run(
             [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=100
         )
@@ -141,6 +141,18 @@ def test_inference(served: RunningDaemon) -> None:
     assert first.send(served) == first.shown.rstrip("\n")
     second = COMMANDS["docs/pytriton.md: /v2/models/linear/infer"]
     assert second.send(served) == first.shown.rstrip("\n")
+
+
+def test_the_script_is_a_module_for_the_shell(served: RunningDaemon, tmp_path: Path) -> None:
+    """`pytriton-daemon register linear:infer_fn`, as the text has it, in the place of what the script registered."""
+    (tmp_path / "linear.py").write_text(_python(README, "connect().register("))
+    command = ["pytriton-daemon", "register", "linear:infer_fn", "--replace"]
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    (linear,) = [model for model in served.client.models() if model.name == "linear"]
+    assert len(linear.info().instances) == 2
 
 
 def test_the_tritonclient_beside_it(
