@@ -232,7 +232,7 @@ class AsyncStreamLoop(StreamLoop):
             stream.begun()
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
-                await _limited(self._produce_async(outbox, stream, requests), stream, limit_s)
+                await within_limit(self._produce_async(outbox, stream, requests), stream, limit_s)
         except asyncio.TimeoutError:
             return TimeoutError(
                 f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
@@ -280,7 +280,7 @@ class AsyncStreamLoop(StreamLoop):
         return stream.is_cancelled(index)
 
 
-async def _limited(
+async def within_limit(
     producing: Coroutine[Any, Any, None], stream: Stream, limit_s: float | None
 ) -> None:
     """Have a stream answered within the time limit, in which what its callers take to read does not count.

@@ -32,10 +32,21 @@ _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What asks the dispatcher one question, sanitized."""
+    return _built("ask", ["control", "wire"], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is both sides of a stream, sanitized."""
+    return _built("flow", ["flow"], tmp_path_factory)
+
+
+def _built(name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program of these tests with so many files of the proxy."""
     command = compiler()
     assert command is not None, "these tests need a C compiler"
-    folder, target = sources(), tmp_path_factory.mktemp("ask") / "ask"
-    files = [Path(__file__).with_name("ask.c"), folder / "control.c", folder / "wire.c"]
+    folder, target = sources(), tmp_path_factory.mktemp(name) / name
+    files = [Path(__file__).with_name(f"{name}.c"), *[folder / f"{part}.c" for part in parts]]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     subprocess.run(
         [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"],

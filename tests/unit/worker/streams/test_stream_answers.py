@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any, cast
 
 import pytest
+from support.virtual_time import VirtualLoop
 
 from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import (
@@ -23,6 +26,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.outputs.results import ResultWriter
 from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
+from pytriton.worker.streams.stream_loops import within_limit
 
 
 class Writer:
@@ -119,6 +123,35 @@ def test_a_generator_waits_until_who_asked_has_read(
     assert one.held_s > 0
     outbox.heard(Hold(7, 1))  # it has crossed the end of the request
     assert not one.must_wait
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_its_caller_takes_to_read_is_none_of_its_time(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    loop = VirtualLoop()
+    monkeypatch.setattr(time, "monotonic", loop.time)
+    one = stream(outbox, 7)
+    pauses: list[int] = []
+
+    async def produce() -> None:
+        for message in (Hold(7, 0), Go(7, 0)):
+            await asyncio.sleep(1)
+            if held:
+                outbox.heard(message)
+                await asyncio.sleep(100 if isinstance(message, Hold) else 0)
+            pauses.append(1)
+        await asyncio.sleep(0.5 if held else 2)
+        pauses.append(2)
+
+    if held:
+        loop.run(within_limit(produce(), one, 3.0))
+    else:
+        with pytest.raises(asyncio.TimeoutError):
+            loop.run(within_limit(produce(), one, 3.0))
+    assert pauses == ([1, 1, 2] if held else [1, 1])
+    assert one.held_s == pytest.approx(101 if held else 0)
+    loop.close()
 
 
 def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
