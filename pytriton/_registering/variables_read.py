@@ -111,7 +111,7 @@ def _strings(code: CodeType) -> set[str]:
 
 def _first_outside() -> int:
     """Return the `stacklevel` at which the user's own code stands."""
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # pytriton
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(

@@ -220,7 +220,8 @@ def test_vertex_ai_is_there_when_its_model_is(tmp_path: Path) -> None:
             ) as daemon:
                 assert _status(f"127.0.0.1:{port}", "/health") is None
                 _register(daemon, "m", _gated(tmp_path / "gate"))
-                assert _status(f"127.0.0.1:{port}", "/health") == 200
+                health = partial(_status, f"127.0.0.1:{port}", "/health")
+                eventually(lambda: health() == 200, "tritonserver says that it is ready")
                 eventually(lambda: 200 in seen, lambda: f"it is asked: {seen}")
                 assert seen == {None, 200}
                 assert not list(daemon.config.rundir.path.glob("proxy-python"))

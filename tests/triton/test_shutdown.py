@@ -277,7 +277,8 @@ def test_a_registration_outlives_a_tritonserver_that_ends_meanwhile(tmp_path: Pa
 
     with RunningDaemon.start() as daemon:
         _register(daemon, _slow(Path("/"), 0), progress=kill)
-        assert _ask(daemon).tolist() == (ONES * 2).tolist()
+        # It may have been registered in the moment in which tritonserver was killed.
+        eventually(lambda: _answers(daemon), "it is served", 100)
 
 
 def test_a_service_manager_sees_a_tritonserver_that_does_not_stay_up() -> None:
