@@ -9,16 +9,16 @@
 
 static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
 {
-    put_message(question, "Attach", 7);
-    put_text_field(question, "registration", proxy->model->registration);
-    put_text_field(question, "instance", proxy->name);
-    put_int_field(question, "pid", getpid());
-    put_text_field(question, "lost", lost);
-    put_string(question, "avoid");
+    put_message(question, ATTACH_NAME, ATTACH_FIELDS);
+    put_text_field(question, ATTACH_registration, proxy->model->registration);
+    put_text_field(question, ATTACH_instance, proxy->name);
+    put_int_field(question, ATTACH_pid, getpid());
+    put_text_field(question, ATTACH_lost, lost);
+    put_string(question, ATTACH_avoid);
     put_array(question, proxy->avoided);
     buffer_put(question, proxy->avoid.data, proxy->avoid.size);
-    put_int_field(question, "version", (int64_t)proxy->model->number);
-    put_int_field(question, "protocol", PROTOCOL);
+    put_int_field(question, ATTACH_version, (int64_t)proxy->model->number);
+    put_int_field(question, ATTACH_protocol, PROTOCOL);
     proxy->avoid.size = 0;
     proxy->avoided = 0;
 }
@@ -27,8 +27,8 @@ static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
 static char *attached(Proxy *proxy, const Buffer *reply, char **path)
 {
     Reader value;
-    *path = reply_text(reply, "lane_path");
-    char *worker = reply_text(reply, "worker");
+    *path = reply_text(reply, ATTACHED_lane_path);
+    char *worker = reply_text(reply, ATTACHED_worker);
     if (*path == NULL || worker == NULL) {
         free(*path);
         free(worker);
@@ -37,8 +37,8 @@ static char *attached(Proxy *proxy, const Buffer *reply, char **path)
     }
     free(proxy->worker);
     proxy->worker = worker;
-    proxy->execution_timeout_s = reply_find(reply, "execution_timeout_s", &value) ? get_double(&value) : 0;
-    proxy->tracing = reply_find(reply, "tracing", &value) && get_bool(&value);
+    proxy->execution_timeout_s = reply_find(reply, ATTACHED_execution_timeout_s, &value) ? get_double(&value) : 0;
+    proxy->tracing = reply_find(reply, ATTACHED_tracing, &value) && get_bool(&value);
     return NULL;
 }
 
@@ -83,9 +83,9 @@ void detach(Proxy *proxy)
     Buffer message = {0};
     drop_lane(proxy);
     calls_end(proxy);
-    put_message(&message, "Detach", 2);
-    put_text_field(&message, "registration", proxy->model->registration);
-    put_text_field(&message, "instance", proxy->name);
+    put_message(&message, DETACH_NAME, DETACH_FIELDS);
+    put_text_field(&message, DETACH_registration, proxy->model->registration);
+    put_text_field(&message, DETACH_instance, proxy->name);
     control_tell(proxy->control, &message);
     buffer_free(&message);
 }
@@ -95,34 +95,35 @@ static char *verdict(Proxy *proxy, const Buffer *question, Buffer *reply, char *
 {
     Reader value;
     char *failure = control_ask(proxy->control, question, reply, -1);
-    *whole = failure || (reply_find(reply, "whole", &value) && get_bool(&value));
-    *action = failure ? NULL : reply_text(reply, "action");
+    *whole = failure || (reply_find(reply, VERDICT_whole, &value) && get_bool(&value));
+    *action = failure ? NULL : reply_text(reply, VERDICT_action);
     if (failure == NULL && *action == NULL)
         failure = texted("model %s: the dispatcher gave no verdict", proxy->model->name);
     if (failure == NULL && strcmp(*action, "fail") == 0) {
-        failure = reply_text(reply, "text");
+        failure = reply_text(reply, VERDICT_text);
         if (failure == NULL) /* else it would be tried again, for ever */
             failure = texted("model %s: its worker is lost", proxy->model->name);
     }
     return failure;
 }
 
-static void put_loss(Buffer *question, Proxy *proxy, const char *message, int fields, const Loss *loss)
+/* Begin a question about a batch; both kinds have these fields under the same names. */
+static void put_loss(Buffer *question, Proxy *proxy, const char *name, uint32_t fields, const Loss *loss)
 {
-    put_message(question, message, fields + 6);
-    put_text_field(question, "registration", proxy->model->registration);
-    put_text_field(question, "worker", proxy->worker);
-    put_int_field(question, "losses", loss->losses);
-    put_bool_field(question, "final", loss->final);
-    put_int_field(question, "requests", loss->requests);
-    put_int_field(question, "in_row", loss->in_row);
+    put_message(question, name, fields);
+    put_text_field(question, LANE_LOST_registration, proxy->model->registration);
+    put_text_field(question, LANE_LOST_worker, proxy->worker);
+    put_int_field(question, LANE_LOST_losses, loss->losses);
+    put_bool_field(question, LANE_LOST_final, loss->final);
+    put_int_field(question, LANE_LOST_requests, loss->requests);
+    put_int_field(question, LANE_LOST_in_row, loss->in_row);
 }
 
 char *judge_loss(Proxy *proxy, Loss *loss)
 {
     Buffer question = {0}, reply = {0};
     char *action;
-    put_loss(&question, proxy, "LaneLost", 0, loss);
+    put_loss(&question, proxy, LANE_LOST_NAME, LANE_LOST_FIELDS, loss);
     char *text = verdict(proxy, &question, &reply, &action, &loss->whole);
     free(action);
     buffer_free(&question);
@@ -139,13 +140,13 @@ char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *
         loss->taken_ns = 0;
     else if (loss->taken_ns == 0)
         loss->taken_ns = steady_ns();
-    put_loss(&question, proxy, "BatchOverdue", 2, loss);
-    put_bool_field(&question, "taken", taken);
-    put_int_field(&question, "taken_ms", taken ? (int64_t)((steady_ns() - loss->taken_ns) / 1000000) : 0);
+    put_loss(&question, proxy, BATCH_OVERDUE_NAME, BATCH_OVERDUE_FIELDS, loss);
+    put_bool_field(&question, BATCH_OVERDUE_taken, taken);
+    put_int_field(&question, BATCH_OVERDUE_taken_ms, taken ? (int64_t)((steady_ns() - loss->taken_ns) / 1000000) : 0);
     char *text = verdict(proxy, &question, &reply, &action, &loss->whole);
     *retry = text == NULL && strcmp(action, "wait") != 0;
     if (text == NULL && !*retry)
-        *wait_s = reply_find(&reply, "wait_s", &value) ? get_double(&value) : 0;
+        *wait_s = reply_find(&reply, VERDICT_wait_s, &value) ? get_double(&value) : 0;
     free(action);
     buffer_free(&question);
     buffer_free(&reply);

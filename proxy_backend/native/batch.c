@@ -97,8 +97,8 @@ static bool pass_on(Execution *batch, Reader *answer)
     get_array(answer);
     Text tag = get_text(answer);
     int64_t id = get_int(answer);
-    bool lent = text_is(tag, "BatchLent"), done = lent || text_is(tag, "BatchDone");
-    if (answer->malformed || id != (int64_t)proxy->batch || !(done || text_is(tag, "BatchFailed"))) {
+    bool lent = text_is(tag, BATCH_LENT_NAME), done = lent || text_is(tag, BATCH_DONE_NAME);
+    if (answer->malformed || id != (int64_t)proxy->batch || !(done || text_is(tag, BATCH_FAILED_NAME))) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker answered batch %lu with %.*s %ld",
             proxy->batch, (int)(tag.size < 40 ? tag.size : 40), tag.start, (long)id);
         return false;

@@ -103,8 +103,8 @@ static void send_answer(Call *call, Answer *answer, const Buffer *message)
 
 static void begin_answer(Buffer *message, const Call *call, uint32_t outputs)
 {
-    put_array(message, 7);
-    put_string(message, "Answer");
+    put_array(message, ANSWER_SIZE);
+    put_string(message, ANSWER_NAME);
     put_int(message, call->id);
     put_array(message, outputs);
 }
@@ -198,7 +198,7 @@ static bool put_output(
             return false;
         number = slot->number;
     }
-    put_array(message, 6);
+    put_array(message, TENSOR_REF_SIZE);
     put_clean(message, name, LONGEST_TEXT);
     put_string(message, TRITONSERVER_DataTypeString(datatype));
     put_array(message, (uint32_t)dims);

@@ -29,7 +29,7 @@ bool chain_next(Links *links)
     links->left--;
     links->model = get_text(&links->reader);
     links->worker = get_text(&links->reader);
-    skip_rest(&links->reader, fields, 2);
+    skip_rest(&links->reader, fields, LINK_SIZE);
     return !links->reader.malformed;
 }
 
@@ -107,13 +107,13 @@ static void put_may_call(Buffer *question, const CallMessage *call)
             occupied++;
         }
     }
-    put_message(question, "MayCall", 3);
-    put_string(question, "model");
+    put_message(question, MAY_CALL_NAME, MAY_CALL_FIELDS);
+    put_string(question, MAY_CALL_model);
     put_text(question, call->model.start, call->model.size);
-    put_string(question, "chain");
+    put_string(question, MAY_CALL_chain);
     put_array(question, depth);
     buffer_put(question, models.data, models.size);
-    put_string(question, "workers");
+    put_string(question, MAY_CALL_workers);
     put_array(question, occupied);
     buffer_put(question, workers.data, workers.size);
     question->failed |= models.failed || workers.failed;
@@ -135,7 +135,7 @@ char *chain_refused(const CallMessage *call, const char *endpoint)
         return NULL;
     Buffer question = {0}, reply = {0};
     put_may_call(&question, call);
-    char *text = ask(endpoint, &question, &reply, "Verdict") ? reply_text(&reply, "text") : NULL;
+    char *text = ask(endpoint, &question, &reply, VERDICT_NAME) ? reply_text(&reply, VERDICT_text) : NULL;
     buffer_free(&question);
     buffer_free(&reply);
     if (text && *text == 0) {
@@ -150,15 +150,15 @@ char *chain_stuck(
     Buffer *reply)
 {
     Buffer question = {0};
-    put_message(&question, "CallsWait", 4);
-    put_int_field(&question, "pid", getpid());
-    put_text_field(&question, "worker", worker);
-    put_string(&question, "models");
+    put_message(&question, CALLS_WAIT_NAME, CALLS_WAIT_FIELDS);
+    put_int_field(&question, CALLS_WAIT_pid, getpid());
+    put_text_field(&question, CALLS_WAIT_worker, worker);
+    put_string(&question, CALLS_WAIT_models);
     put_array(&question, count);
     buffer_put(&question, models->data, models->size);
-    put_text_field(&question, "proxy", proxy);
+    put_text_field(&question, CALLS_WAIT_proxy, proxy);
     question.failed |= models->failed;
-    char *text = ask(endpoint, &question, reply, "StuckCalls") ? reply_text(reply, "text") : NULL;
+    char *text = ask(endpoint, &question, reply, STUCK_CALLS_NAME) ? reply_text(reply, STUCK_CALLS_text) : NULL;
     buffer_free(&question);
     return text;
 }

@@ -77,7 +77,7 @@ static void get_input(Reader *reader, Input *input)
     input->memory = get_int(reader);
     input->offset = get_int(reader);
     input->size = get_int(reader);
-    skip_rest(reader, fields, 6);
+    skip_rest(reader, fields, TENSOR_REF_SIZE);
 }
 
 /* Whether all that was set aside is what it should be. */
@@ -114,8 +114,8 @@ bool call_read(Reader *reader, uint32_t fields, CallMessage *call)
     call->timeout_us = get_uint(reader);
     call->stream = get_bool(reader);
     call->chain = set_aside(reader);
-    skip_rest(reader, fields, 12);
-    return fields >= 12 && !reader->malformed && is_right(call);
+    skip_rest(reader, fields, CALL_SIZE - 1); /* its name has been read */
+    return fields >= CALL_LEAST - 1 && !reader->malformed && is_right(call);
 }
 
 /* ── the request ────────────────────────────────────────────────────────────────────────────────── */

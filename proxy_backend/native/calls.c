@@ -143,11 +143,11 @@ static bool heard(Calls *calls, Reader *reader)
     CallMessage message;
     uint32_t fields = get_array(reader);
     Text tag = get_text(reader);
-    if (text_is(tag, "Call"))
+    if (text_is(tag, CALL_NAME))
         return fields > 0 && call_read(reader, fields - 1, &message) && begin(calls, &message);
-    bool was_read = text_is(tag, "AnswerRead"), final = false, right = true;
+    bool was_read = text_is(tag, ANSWER_READ_NAME), final = false, right = true;
     int64_t id = get_int(reader);
-    if (reader->malformed || !(was_read || text_is(tag, "CallDropped")))
+    if (reader->malformed || !(was_read || text_is(tag, CALL_DROPPED_NAME)))
         return false;
     pthread_mutex_lock(&calls->lock);
     Call **at = find(calls, id);
@@ -221,7 +221,7 @@ static void tell(Calls *calls, const Buffer *models, uint32_t count, uint64_t no
     Buffer reply = {0};
     Reader stuck;
     char *text = chain_stuck(calls->endpoint, calls->name, calls->worker, models, count, &reply);
-    if (text && reply_find(&reply, "models", &stuck))
+    if (text && reply_find(&reply, STUCK_CALLS_models, &stuck))
         give_up(calls, now_ns, stuck, text);
     free(text);
     buffer_free(&reply);
@@ -351,8 +351,8 @@ void calls_retire(Proxy *proxy)
     bool retired = calls->retired, heard_of = calls->heard_of;
     calls->retired = true;
     pthread_mutex_unlock(&calls->lock);
-    put_array(&message, 1);
-    put_string(&message, "Retiring");
+    put_array(&message, RETIRING_SIZE);
+    put_string(&message, RETIRING_NAME);
     if (!retired && heard_of) /* it hangs up when it has read all its answers */
         connection_send(calls->connection, &message);
     else if (!retired)

@@ -138,8 +138,8 @@ int64_t connection_announce(Connection *connection, int descriptor)
     Buffer message = {0};
     pthread_mutex_lock(&connection->sending);
     int64_t number = ++connection->announced;
-    put_array(&message, 2);
-    put_string(&message, "Memory");
+    put_array(&message, MEMORY_SIZE);
+    put_string(&message, MEMORY_NAME);
     put_int(&message, number);
     if (message.failed)
         close(descriptor);
@@ -273,7 +273,7 @@ static Heard take_packet(Connection *connection, Reader *message)
     Reader reader = *message = (Reader){connection->packet, connection->packet + size, false};
     get_array(&reader);
     Text tag = get_text(&reader);
-    bool memory = text_is(tag, "Memory"), forget = text_is(tag, "Forget");
+    bool memory = text_is(tag, MEMORY_NAME), forget = text_is(tag, FORGET_NAME);
     int64_t number = memory || forget ? get_int(&reader) : 0;
     if (!cut && !reader.malformed && memory && count == 1)
         return take_memory(connection, number, descriptors[0]);

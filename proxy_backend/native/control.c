@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "control.h"
+#include "protocol.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -239,8 +240,8 @@ char *control_ask(Control *control, const Buffer *question, Buffer *reply, int t
         hang_up(control);
     }
     pthread_mutex_unlock(&control->lock);
-    if (failure == NULL && reply_is(reply, "Failure")) {
-        failure = reply_text(reply, "text");
+    if (failure == NULL && reply_is(reply, FAILURE_NAME)) {
+        failure = reply_text(reply, FAILURE_text);
         if (failure == NULL)
             failure = explain("it gave no reason");
     }

@@ -118,8 +118,8 @@ LaneState lane_send(Lane *lane, const Buffer *message)
             return LANE_FAULT;
         }
         memcpy(lane->arena.map + offset, message->data, message->size);
-        put_array(&spilled, 3);
-        put_string(&spilled, "Spilled");
+        put_array(&spilled, SPILLED_SIZE);
+        put_string(&spilled, SPILLED_NAME);
         put_uint(&spilled, offset);
         put_uint(&spilled, message->size);
         sent = &spilled;
@@ -232,12 +232,12 @@ static LaneState look_into(Lane *lane, Reader *message, bool inlined)
     Text tag = get_text(&reader);
     if (reader.malformed)
         return fault(lane, "the worker sent something else than a message");
-    if (text_is(tag, "Announce") && inlined) {
+    if (text_is(tag, ANNOUNCE_NAME) && inlined) {
         lane->announced_number = get_int(&reader);
-        lane->announced = count == 2 && !reader.malformed;
+        lane->announced = count == ANNOUNCE_SIZE && !reader.malformed;
         return lane->announced ? LANE_SILENT : fault(lane, "malformed announcement");
     }
-    if (text_is(tag, "Spilled") || text_is(tag, "Announce")) {
+    if (text_is(tag, SPILLED_NAME) || text_is(tag, ANNOUNCE_NAME)) {
         int64_t offset = get_int(&reader), size = get_int(&reader);
         if (!inlined || reader.malformed || size <= 0 || size > MOST_SPILLED)
             return fault(lane, "malformed message about a message");
@@ -310,8 +310,8 @@ bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_
 
 void put_credit(Buffer *message, int64_t parts)
 {
-    put_array(message, 2);
-    put_string(message, "Credit");
+    put_array(message, CREDIT_SIZE);
+    put_string(message, CREDIT_NAME);
     put_int(message, parts);
 }
 

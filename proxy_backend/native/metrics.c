@@ -92,13 +92,13 @@ static void get_update(Reader *reader, Update *update)
     for (update->kind = 0; update->kind < KIND_COUNT && !text_is(kind, kinds[update->kind]); update->kind++)
         ;
     get_labels(reader, update);
-    if (fields > 4)
+    if (fields > METRIC_UPDATE_buckets)
         get_buckets(reader, update);
-    if (fields > 5)
+    if (fields > METRIC_UPDATE_change)
         update->change = get_text(reader);
-    if (fields > 6)
+    if (fields > METRIC_UPDATE_value)
         update->value = get_double(reader);
-    skip_rest(reader, fields, fields < 7 ? fields : 7);
+    skip_rest(reader, fields, fields < METRIC_UPDATE_SIZE ? fields : METRIC_UPDATE_SIZE);
 }
 
 static void free_update(Update *update)

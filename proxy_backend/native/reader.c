@@ -66,11 +66,13 @@ static LaneState take_credit(Streams *streams)
     return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
 }
 
-/* Say something of one request. */
+_Static_assert((int)HOLD_SIZE == (int)CANCEL_SIZE && (int)GO_SIZE == (int)CANCEL_SIZE, "tell_of says all of them");
+
+/* Say something of one request: Cancel, Hold or Go. */
 static LaneState tell_of(Streams *streams, const char *what, const Flight *flight, uint32_t index)
 {
     Buffer message = {0};
-    put_array(&message, 3);
+    put_array(&message, CANCEL_SIZE);
     put_string(&message, what);
     put_int(&message, flight->id);
     put_int(&message, index);
@@ -89,7 +91,7 @@ static LaneState hold(Streams *streams, Flight *flight, uint32_t index)
     streams->held++;
     if (flight->held++ == 0)
         flight->held_ns = steady_ns();
-    return tell_of(streams, "Hold", flight, index);
+    return tell_of(streams, HOLD_NAME, flight, index);
 }
 
 /* What the caller takes to read is none of the worker's time. */
@@ -134,7 +136,7 @@ static LaneState go_on(Streams *streams, Flight *flight)
         if (!stream->held || flow_is_full(stream->flow, streams->bell) || is_gone(stream->to.factory))
             continue;
         let_go(streams, flight, stream);
-        state = tell_of(streams, "Go", flight, i);
+        state = tell_of(streams, GO_NAME, flight, i);
     }
     return state;
 }
@@ -152,7 +154,7 @@ static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint
     stream->cancelled = true;
     if (stream->held)
         let_go(streams, flight, stream);
-    return tell_of(streams, "Cancel", flight, index);
+    return tell_of(streams, CANCEL_NAME, flight, index);
 }
 
 /* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
@@ -293,13 +295,13 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
             return state;
     }
     if (message->malformed)
-        return fault(streams->lane, "malformed message", (Text){"BatchPart", 9});
+        return fault(streams->lane, "malformed message", (Text){BATCH_PART_NAME, sizeof BATCH_PART_NAME - 1});
     return take_credit(streams);
 }
 
 static LaneState has_returned(Streams *streams, Flight *flight, Reader *message, uint32_t fields)
 {
-    uint32_t count = fields > 2 ? get_array(message) : 0;
+    uint32_t count = fields > BATCH_RETURNED_reschedule ? get_array(message) : 0;
     for (uint32_t i = 0; i < count; i++) {
         int64_t index = get_int(message);
         if (message->malformed || index < 0 || index >= (int64_t)flight->count)
@@ -348,7 +350,7 @@ static LaneState failed_with(Streams *streams, Flight *flight, Reader *message)
 {
     Text given = get_text(message);
     if (message->malformed)
-        return fault(streams->lane, "malformed message", (Text){"BatchFailed", 11});
+        return fault(streams->lane, "malformed message", (Text){BATCH_FAILED_NAME, sizeof BATCH_FAILED_NAME - 1});
     char *text = text_without_nul(given);
     LaneState state = done(streams, flight, text ? text : "");
     free(text);
@@ -359,14 +361,14 @@ static LaneState heard(Streams *streams, Reader *message)
 {
     uint32_t fields = get_array(message);
     Text tag = get_text(message);
-    if (text_is(tag, "Metrics")) {
+    if (text_is(tag, METRICS_NAME)) {
         metrics_apply(&streams->metrics, message);
         return message->malformed ? fault(streams->lane, "malformed message", tag) : take_credit(streams);
     }
     int64_t number = get_int(message);
     if (message->malformed)
         return fault(streams->lane, "malformed message", tag);
-    if (text_is(tag, "Room")) {
+    if (text_is(tag, ROOM_NAME)) {
         if (number < 1) /* else its batches would wait for ever */
             return fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
@@ -378,15 +380,15 @@ static LaneState heard(Streams *streams, Reader *message)
     Flight *flight = find(streams, number);
     if (flight == NULL)
         return fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
-    if (text_is(tag, "BatchBegun") && !flight->begun) /* else it could begin anew for ever */
+    if (text_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* else it could begin anew for ever */
         return has_begun(streams, flight);
-    if (text_is(tag, "BatchPart") && flight->begun) /* else it would be tried again with an answer given */
+    if (text_is(tag, BATCH_PART_NAME) && flight->begun) /* else it would be tried again with an answer given */
         return pass_part(streams, flight, message);
-    if (text_is(tag, "BatchReturned") && flight->begun && streams->until_returned && !flight->returned)
+    if (text_is(tag, BATCH_RETURNED_NAME) && flight->begun && streams->until_returned && !flight->returned)
         return has_returned(streams, flight, message, fields);
-    if (text_is(tag, "BatchDone"))
+    if (text_is(tag, BATCH_DONE_NAME))
         return done(streams, flight, NULL);
-    if (text_is(tag, "BatchFailed"))
+    if (text_is(tag, BATCH_FAILED_NAME))
         return failed_with(streams, flight, message);
     return fault(streams->lane, "the worker said something that is not for a proxy", tag);
 }

@@ -59,7 +59,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
         free(failure);
         return text;
     }
-    put_array(message, 6);
+    put_array(message, TENSOR_REF_SIZE);
     put_string(message, name);
     put_string(message, datatypes[datatype].name);
     put_array(message, dims);
@@ -186,7 +186,7 @@ static void put_details(Proxy *proxy, TRITONBACKEND_Request *request)
     uint32_t flags = 0;
     failed(TRITONBACKEND_RequestId(request, &id));
     put_string(message, id);
-    put_array(message, 4);
+    put_array(message, REQUEST_DETAILS_SIZE);
     if (!failed(TRITONBACKEND_RequestCorrelationId(request, &number)))
         put_uint(message, number);
     else if (!failed(TRITONBACKEND_RequestCorrelationIdString(request, &correlation)))
@@ -205,7 +205,7 @@ static void put_details(Proxy *proxy, TRITONBACKEND_Request *request)
 
 static void put_trace(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
 {
-    put_array(&proxy->message, 2);
+    put_array(&proxy->message, BATCH_TRACE_SIZE);
     put_uint(&proxy->message, begun_ns);
     put_array(&proxy->message, count);
     for (uint32_t i = 0; i < count; i++)
@@ -234,8 +234,8 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     message->size = 0;
     message->failed = false;
     bool reads = proxy->lane->peer.readable;
-    put_array(message, alone ? 6 : reads ? 5 : traced ? 4 : 3);
-    put_string(message, "Batch");
+    put_array(message, alone ? BATCH_SIZE : reads ? BATCH_alone : traced ? BATCH_reads : BATCH_LEAST);
+    put_string(message, BATCH_NAME);
     put_uint(message, ++proxy->batch);
     put_array(message, count);
     for (uint32_t i = 0; i < count; i++) {
@@ -244,7 +244,7 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
         const char *id = "";
         if (!proxy->model->details) /* else it is among these */
             failed(TRITONBACKEND_RequestId(requests[i], &id));
-        put_array(message, proxy->model->details ? 5 : *id ? 4 : 3);
+        put_array(message, proxy->model->details ? REQUEST_REF_SIZE : *id ? REQUEST_REF_details : REQUEST_REF_LEAST);
         put_array(message, inputs);
         for (uint32_t k = 0; k < inputs && failure == NULL; k++)
             failure = put_input(proxy, requests[i], k);

@@ -57,7 +57,7 @@ static bool get_tensor(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor
     }
     int64_t memory = get_int(reader), offset = get_int(reader);
     tensor->size = get_int(reader);
-    skip_rest(reader, fields, 6);
+    skip_rest(reader, fields, TENSOR_REF_SIZE);
     if (reader->malformed || tensor->name == NULL || tensor->datatype == TYPE_INVALID)
         return wrong(lane, tensor->name, "is described in a malformed way");
     tensor->bytes = (const uint8_t *)"";
@@ -308,17 +308,17 @@ static void get_details(Reader *reader, Details *details)
     if (get_nil(reader))
         return;
     uint32_t fields = get_array(reader); /* all may be missing, from the end on */
-    if (fields > 0)
+    if (fields > RESPONSE_DETAILS_code)
         details->code = get_text(reader);
-    if (fields > 1)
+    if (fields > RESPONSE_DETAILS_parameters)
         details->parameters = get_text(reader);
-    if (fields > 2)
+    if (fields > RESPONSE_DETAILS_final)
         details->final = get_bool(reader);
-    if (fields > 3)
+    if (fields > RESPONSE_DETAILS_empty)
         details->empty = get_bool(reader);
-    if (fields > 4)
+    if (fields > RESPONSE_DETAILS_reschedule)
         details->reschedule = get_bool(reader);
-    skip_rest(reader, fields, fields < 5 ? fields : 5);
+    skip_rest(reader, fields, fields < RESPONSE_DETAILS_SIZE ? fields : RESPONSE_DETAILS_SIZE);
 }
 
 /* Read all of a response but its outputs, which `outputs` is left in front of. */
@@ -327,12 +327,12 @@ static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Det
     uint32_t fields = get_array(answer);
     *outputs = *answer;
     skip(answer, 0);
-    details->has_error = fields > 1 && !get_nil(answer);
+    details->has_error = fields > RESPONSE_REF_error && !get_nil(answer);
     if (details->has_error)
         details->error = get_text(answer);
-    if (fields > 2)
+    if (fields > RESPONSE_REF_details)
         get_details(answer, details);
-    skip_rest(answer, fields, fields < 3 ? fields : 3);
+    skip_rest(answer, fields, fields < RESPONSE_REF_SIZE ? fields : RESPONSE_REF_SIZE);
     return !answer->malformed || wrong(lane, NULL, "came in a malformed response");
 }
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "slots.h"
+#include "protocol.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,8 @@ void slot_give_back(Slots *slots, Slot *slot)
     free_slot(slot);
     if (number) {
         Buffer message = {0};
-        put_array(&message, 2);
-        put_string(&message, "Forget");
+        put_array(&message, FORGET_SIZE);
+        put_string(&message, FORGET_NAME);
         put_int(&message, number);
         connection_send(slots->connection, &message);
         buffer_free(&message);
