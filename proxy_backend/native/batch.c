@@ -20,10 +20,10 @@ typedef struct {
     TRITONBACKEND_Request **requests;
     uint32_t count;
     uint32_t answered; /* the first so many have been */
-    uint32_t end;      /* those from there to here are tried now */
-    bool apart;        /* by itself: a worker was lost with it and others */
-    bool taken;        /* the worker that hangs has read them */
-    bool reported;     /* tritonserver has the batch in its statistics */
+    uint32_t end; /* those from there to here are tried now */
+    bool apart; /* by itself: a worker was lost with it and others */
+    bool taken; /* the worker that hangs has read them */
+    bool reported; /* tritonserver has the batch in its statistics */
     uint64_t begun_ns, sent_ns, answered_ns;
     int losses; /* workers that were lost with those that are tried now */
     int in_row; /* requests tried by themselves that lost one, since the last that was answered */
@@ -33,8 +33,7 @@ typedef struct {
 /* Who is to be answered next. */
 static Receiver receiver(const Execution *batch)
 {
-    return (Receiver){
-        .request = batch->requests[batch->answered],
+    return (Receiver){.request = batch->requests[batch->answered],
         .unfinished = batch->unfinished,
         .last = batch->answered + 1 == batch->end};
 }
@@ -44,8 +43,8 @@ static void release(Execution *batch, bool success, uint32_t flags)
 {
     TRITONBACKEND_Request *request = batch->requests[batch->answered];
     uint64_t end_ns = steady_ns();
-    failed(TRITONBACKEND_ModelInstanceReportStatistics(batch->proxy->instance, request, success,
-        batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
+    failed(TRITONBACKEND_ModelInstanceReportStatistics(
+        batch->proxy->instance, request, success, batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
     failed(TRITONBACKEND_RequestRelease(request, flags));
     unfinished_free(batch->unfinished);
     batch->unfinished = NULL;
@@ -139,8 +138,7 @@ static bool pass_on(Execution *batch, Reader *answer)
 /* What the dispatcher is told of those that are tried now, when it is asked what becomes of them. */
 static Loss loss_of(const Execution *batch)
 {
-    return (Loss){
-        .losses = batch->losses,
+    return (Loss){.losses = batch->losses,
         .requests = batch->end - batch->answered,
         .in_row = batch->apart ? batch->in_row + 1 : 0};
 }

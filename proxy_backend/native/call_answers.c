@@ -20,13 +20,15 @@ typedef struct {
 
 /* ── memory of outputs ──────────────────────────────────────────────────────────────────────────── */
 
-static TRITONSERVER_Error *allocate(
-    TRITONSERVER_ResponseAllocator *allocator, const char *output, size_t size, int memory_type,
-    int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp, int *actual_memory_type,
+static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, const char *output, size_t size,
+    int memory_type, int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp, int *actual_memory_type,
     int64_t *actual_memory_type_id)
 {
     Call *call = userp;
-    (void)allocator, (void)output, (void)memory_type, (void)memory_type_id;
+    (void)allocator;
+    (void)output;
+    (void)memory_type;
+    (void)memory_type_id;
     *buffer = *buffer_userp = NULL;
     *actual_memory_type = MEMORY_CPU;
     *actual_memory_type_id = 0;
@@ -55,12 +57,15 @@ static TRITONSERVER_Error *allocate(
     return error;
 }
 
-static TRITONSERVER_Error *release_buffer(
-    TRITONSERVER_ResponseAllocator *allocator, void *buffer, void *buffer_userp, size_t size,
-    int memory_type, int64_t memory_type_id)
+static TRITONSERVER_Error *release_buffer(TRITONSERVER_ResponseAllocator *allocator, void *buffer, void *buffer_userp,
+    size_t size, int memory_type, int64_t memory_type_id)
 {
     Piece *piece = buffer_userp;
-    (void)allocator, (void)buffer, (void)size, (void)memory_type, (void)memory_type_id;
+    (void)allocator;
+    (void)buffer;
+    (void)size;
+    (void)memory_type;
+    (void)memory_type_id;
     if (piece && piece->slot) /* else the answer has it, which has been sent */
         slot_give_back(piece->slots, piece->slot);
     if (piece)
@@ -181,8 +186,8 @@ static bool put_output(
     size_t size;
     int64_t memory_id, number = 0;
     void *userp;
-    if (failed(TRITONSERVER_InferenceResponseOutput(response, index, &name, &datatype, &shape, &dims, &bytes,
-            &size, &memory_type, &memory_id, &userp)))
+    if (failed(TRITONSERVER_InferenceResponseOutput(
+            response, index, &name, &datatype, &shape, &dims, &bytes, &size, &memory_type, &memory_id, &userp)))
         return false;
     Piece *piece = userp;
     if (size) {
@@ -299,8 +304,8 @@ static uint64_t bytes_of(TRITONSERVER_InferenceResponse *response)
         size_t size = 0;
         int64_t memory_id;
         void *userp;
-        if (!failed(TRITONSERVER_InferenceResponseOutput(response, i, &name, &datatype, &shape, &dims, &bytes, &size,
-                &memory_type, &memory_id, &userp)))
+        if (!failed(TRITONSERVER_InferenceResponseOutput(
+                response, i, &name, &datatype, &shape, &dims, &bytes, &size, &memory_type, &memory_id, &userp)))
             total += size;
     }
     return total;
@@ -358,7 +363,8 @@ static void answered(TRITONSERVER_InferenceResponse *response, const uint32_t fl
 static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
     Call *call = userp;
-    (void)request, (void)flags;
+    (void)request;
+    (void)flags;
     free(call->inputs);
     call->inputs = NULL;
     call_unref(call);

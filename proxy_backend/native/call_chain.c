@@ -146,8 +146,7 @@ char *chain_refused(const CallMessage *call, const char *endpoint)
 }
 
 char *chain_stuck(
-    const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count,
-    Buffer *reply)
+    const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count, Buffer *reply)
 {
     Buffer question = {0};
     put_message(&question, CALLS_WAIT_NAME, CALLS_WAIT_FIELDS);

@@ -133,23 +133,27 @@ static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
     for (uint32_t left = get_array(&reader); left; left--) {
         Input input;
         get_input(&reader, &input);
-        if (input.size < 0 || input.dims > MOST_DIMS || __builtin_add_overflow(total, aligned((uint64_t)input.size), &total))
+        if (input.size < 0 || input.dims > MOST_DIMS ||
+            __builtin_add_overflow(total, aligned((uint64_t)input.size), &total))
             return invalid(texted("input %.*s has an impossible size", (int)input.name.size, input.name.start));
     }
     char *refusal = total < worth_a_look ? NULL : memory_refused(total);
     if (refusal) {
-        CallError error = {texted("its %" PRIu64 " bytes of inputs cannot be passed on: %s", total, refusal), "UNAVAILABLE"};
+        CallError error = {
+            texted("its %" PRIu64 " bytes of inputs cannot be passed on: %s", total, refusal), "UNAVAILABLE"};
         free(refusal);
         return error;
     }
     *inputs = total < SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, total) : NULL;
-    return *inputs ? fine() : (CallError){texted("there is no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
+    return *inputs
+        ? fine()
+        : (CallError){texted("there is no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
 }
 
 /* What is wrong with an input whose bytes were copied. */
 static const char *wrong_with(const Input *input, int datatype, const uint8_t *bytes)
 {
-    uint64_t elements = 1, size, element = TRITONSERVER_DataTypeByteSize(datatype);
+    uint64_t elements = 1, size = 0, element = TRITONSERVER_DataTypeByteSize(datatype);
     if (datatype <= TYPE_INVALID || datatype >= TYPE_COUNT)
         return "has an unknown datatype";
     for (uint32_t i = 0; i < input->dims; i++)
@@ -166,9 +170,8 @@ static CallError add_input(
 {
     char *name = text_copy(input->name), *type = text_copy(input->datatype);
     int datatype = type ? TRITONSERVER_StringToDataType(type) : TYPE_INVALID;
-    const uint8_t *theirs = input->size
-        ? connection_memory(connection, input->memory, input->offset, input->size)
-        : NULL;
+    const uint8_t *theirs =
+        input->size ? connection_memory(connection, input->memory, input->offset, input->size) : NULL;
     const char *wrong = name ? NULL : "has a name with a zero byte";
     if (wrong == NULL && input->size && theirs == NULL)
         wrong = "lies in memory that the worker has not announced";
@@ -178,11 +181,11 @@ static CallError add_input(
         wrong = wrong_with(input, datatype, bytes);
     CallError error = wrong ? invalid(texted("input %s %s", name ? name : "", wrong)) : fine();
     if (error.text == NULL)
-        error = call_error_of(
-            TRITONSERVER_InferenceRequestAddInput(request, name, datatype, input->shape, input->dims));
+        error =
+            call_error_of(TRITONSERVER_InferenceRequestAddInput(request, name, datatype, input->shape, input->dims));
     if (error.text == NULL)
-        error = call_error_of(TRITONSERVER_InferenceRequestAppendInputData(
-            request, name, bytes, (size_t)input->size, MEMORY_CPU, 0));
+        error = call_error_of(
+            TRITONSERVER_InferenceRequestAppendInputData(request, name, bytes, (size_t)input->size, MEMORY_CPU, 0));
     free(name);
     free(type);
     return error;
@@ -232,7 +235,8 @@ static TRITONSERVER_Error *set_parameter(
     double real = strtod(number, &end);
     if (*end == 0 && end > number && strpbrk(number, ".eE"))
         return TRITONSERVER_InferenceRequestSetDoubleParameter(request, key, real);
-    return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a request parameter is neither text, a number of 64 bits nor a truth value");
+    return TRITONSERVER_ErrorNew(
+        ERROR_INVALID_ARG, "a request parameter is neither text, a number of 64 bits nor a truth value");
 }
 
 static bool is_sound(const char *text)
@@ -259,8 +263,8 @@ static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const Ca
         error = call_error_of(TRITONSERVER_InferenceRequestSetStringParameter(request, CHAIN_PARAMETER, chain));
     free(chain);
     if (error.text == NULL && flow)
-        error = call_error_of(
-            TRITONSERVER_InferenceRequestSetStringParameter(request, HANDLE_PARAMETER, flow_name(flow)));
+        error =
+            call_error_of(TRITONSERVER_InferenceRequestSetStringParameter(request, HANDLE_PARAMETER, flow_name(flow)));
     return error;
 }
 
@@ -299,8 +303,7 @@ static CallError not_served(const CallMessage *call, const char *model, TRITONSE
     return (CallError){texted("model %s%s is not served here, or is not ready", model, version), "NOT_FOUND"};
 }
 
-CallError request_make(
-    TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
+CallError request_make(TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
     const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs)
 {
     uint32_t answers = 0;

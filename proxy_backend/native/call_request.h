@@ -28,8 +28,7 @@ typedef struct {
 bool call_read(Reader *reader, uint32_t fields, CallMessage *call);
 
 /* Make the request; its inputs are copied into `inputs`, for free() when it is released. `flow`: that of a stream, or NULL. */
-CallError request_make(
-    TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
+CallError request_make(TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
     const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs);
 
 /* The same error, the original freed. `text` is NULL without one. */
@@ -52,7 +51,6 @@ char *chain_refused(const CallMessage *call, const char *endpoint);
 /* Tell the dispatcher which models a worker has waited for: `count` strings of MessagePack. `proxy`: who tells.
  * `reply`, for buffer_free, has an array of those that it waits for in vain. Returns why, for free(), or NULL. */
 char *chain_stuck(
-    const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count,
-    Buffer *reply);
+    const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count, Buffer *reply);
 
 #endif

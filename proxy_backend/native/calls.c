@@ -107,8 +107,8 @@ static CallError make(Calls *calls, Call *call, const CallMessage *message)
     if (call->stream && call->flow == NULL)
         return (CallError){texted("out of memory"), "UNAVAILABLE"};
     TRITONSERVER_InferenceRequest *request = NULL;
-    CallError error = request_make(
-        calls->server, calls->connection, message, call->model, call->flow, &request, &call->inputs);
+    CallError error =
+        request_make(calls->server, calls->connection, message, call->model, call->flow, &request, &call->inputs);
     call->request = request;
     return error.text ? error : call_start(call);
 }
@@ -317,7 +317,8 @@ void calls_serve(Proxy *proxy, const char *lane_path)
     calls->refs = 2;
     if (failed(TRITONBACKEND_ModelServer(proxy->model->model, &calls->server)) || calls->endpoint == NULL ||
         calls->name == NULL || !start_thread(&calls->reader, SMALL_STACK, read_all, calls)) {
-        log_error("model %s: no calls of a worker can be made, there is no thread or memory for it", proxy->model->name);
+        log_error(
+            "model %s: no calls of a worker can be made, there is no thread or memory for it", proxy->model->name);
         connection_close(calls->connection);
         calls->refs = 1;
         calls_unref(calls);

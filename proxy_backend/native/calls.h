@@ -31,12 +31,12 @@ typedef struct Call {
     int64_t id;
     char *model;
     bool stream, occupied; /* `occupied`: the worker can do nothing else meanwhile */
-    bool ended;            /* nothing more is sent */
+    bool ended; /* nothing more is sent */
     unsigned refs, unread;
     uint64_t begun_ns;
     Answer *kept, **last_kept;
     Queued *queue, **last_queued;
-    Flow *flow;        /* of a stream */
+    Flow *flow; /* of a stream */
     uint64_t unlooked; /* bytes that were queued since it was looked how much memory is left */
     TRITONSERVER_InferenceRequest *request;
     uint8_t *inputs;

@@ -209,9 +209,9 @@ static Memory *find(Connection *connection, int64_t number)
 /* The worker passes memory; takes the descriptor over. */
 static Heard take_memory(Connection *connection, int64_t number, int descriptor)
 {
-    Memory *memories = find(connection, number)
+    Memory *memories = find(connection, number) ? NULL
+        : connection->memory_count == MOST_CALL_MEMORIES
         ? NULL
-        : connection->memory_count == MOST_CALL_MEMORIES ? NULL
         : realloc(connection->memories, (connection->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(descriptor);
@@ -296,8 +296,7 @@ Heard connection_receive(Connection *connection, int timeout_ms, Reader *message
     size_t behind = connection->behind;
     pthread_mutex_unlock(&connection->sending);
     short events = (short)((behind < MOST_BEHIND ? POLLIN : 0) | (behind ? POLLOUT : 0));
-    struct pollfd waiting[2] = {
-        {.fd = connection->fd, .events = events}, {.fd = connection->wake, .events = POLLIN}};
+    struct pollfd waiting[2] = {{.fd = connection->fd, .events = events}, {.fd = connection->wake, .events = POLLIN}};
     if (poll(waiting, 2, timeout_ms) < 0)
         return errno == EINTR ? HEARD_NOTHING : HEARD_END;
     eventfd_t ignored;

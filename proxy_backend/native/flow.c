@@ -95,7 +95,8 @@ static void look(Flow *flow)
 {
     if (flow->bytes <= most_bytes / 2)
         flow->most = most_bytes;
-    flow->full = !flow->ended && flow->parts >= LEAST_PARTS && flow->bytes >= (flow->full ? flow->most / 2 : flow->most);
+    flow->full =
+        !flow->ended && flow->parts >= LEAST_PARTS && flow->bytes >= (flow->full ? flow->most / 2 : flow->most);
     if (flow->full || flow->bell == NULL)
         return;
     ring(flow->bell);

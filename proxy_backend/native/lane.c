@@ -91,7 +91,8 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
 
 static LaneState announce_arena(Lane *lane)
 {
-    static const uint8_t announcement[] = "\x92\xa8" "Announce"; /* and the number, 0 */
+    static const uint8_t announcement[] = "\x92\xa8"
+                                          "Announce"; /* and the number, 0 */
     int fd = arena_open_readonly(&lane->arena);
     if (fd < 0)
         return fault(lane, "the lane's memory cannot be passed on: no descriptors are left");

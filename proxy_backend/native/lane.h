@@ -38,7 +38,7 @@ typedef enum {
     LANE_CLOSED, /* the worker is gone after it had read the last message */
     LANE_UNREAD, /* the worker is gone, and had not */
     LANE_SILENT, /* nothing came within the time that lane_set_patience allows */
-    LANE_FAULT,  /* see `fault` */
+    LANE_FAULT, /* see `fault` */
 } LaneState;
 
 /* NULL: nobody listens there; or with a `failure`, for free(), there is no memory or descriptor for it here. */

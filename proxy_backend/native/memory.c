@@ -82,7 +82,8 @@ char *memory_refused(uint64_t size)
     char *text = NULL;
     if (size <= available)
         return NULL;
-    if (asprintf(&text, "it takes %lu bytes of memory, and only %lu are available on this machine", size, available) < 0)
+    if (asprintf(&text, "it takes %lu bytes of memory, and only %lu are available on this machine", size, available) <
+        0)
         return strdup("there is no memory for it");
     return text;
 }
@@ -112,8 +113,8 @@ static char *grow(Arena *arena, uint64_t needed)
     uint64_t available = available_memory();
     if (size - arena->backed > available) {
         char text[128];
-        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine",
-            arena->backed, available);
+        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine", arena->backed,
+            available);
         return no_memory(size, text);
     }
     if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */

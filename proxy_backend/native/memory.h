@@ -11,7 +11,7 @@ typedef struct Arena {
     int fd; /* -1: none yet */
     uint8_t *map;
     uint64_t size, used;
-    uint64_t backed;    /* so much of it has pages: what one large batch took is given back after a while */
+    uint64_t backed; /* so much of it has pages: what one large batch took is given back after a while */
     uint64_t needed_ns; /* when more than what is kept was in use the last time */
     /* Of idle.c. */
     struct Arena *next_idle;

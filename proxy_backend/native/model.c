@@ -82,7 +82,8 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
     if (error || (major == API_MAJOR && minor >= API_MINOR))
         return error;
     char *text = texted("tritonserver's API for backends is %u.%u, and the compiled proxy was made for %d.%d: set "
-        "proxy=\"python\", or use another tritonserver", major, minor, API_MAJOR, API_MINOR);
+                        "proxy=\"python\", or use another tritonserver",
+        major, minor, API_MAJOR, API_MINOR);
     error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text ? text : "out of memory");
     free(text);
     return error;

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 typedef struct {
-    bool asked;    /* whether it may be read: once for each lane */
+    bool asked; /* whether it may be read: once for each lane */
     bool readable;
     pid_t pid;
     int pidfd;
@@ -18,7 +18,7 @@ typedef struct {
 
 typedef enum {
     PEER_READ,
-    PEER_LOST,       /* it ended meanwhile: what was read is not to be used */
+    PEER_LOST, /* it ended meanwhile: what was read is not to be used */
     PEER_UNREADABLE, /* there is no such memory, or none that can be read */
 } PeerState;
 

@@ -85,7 +85,8 @@ static LaneState tell_of(Streams *streams, const char *what, const Flight *fligh
 static LaneState hold(Streams *streams, Flight *flight, uint32_t index)
 {
     Stream *stream = &flight->streams[index];
-    if (stream->flow == NULL || stream->held || stream->to.factory == NULL || !flow_is_full(stream->flow, streams->bell))
+    if (stream->flow == NULL || stream->held || stream->to.factory == NULL ||
+        !flow_is_full(stream->flow, streams->bell))
         return LANE_OK;
     stream->held = true;
     streams->held++;
@@ -166,8 +167,7 @@ static bool is_final(const Streams *streams, const Flight *flight)
 /* What the dispatcher is told of a batch. */
 static Loss loss_of(const Streams *streams, const Flight *flight)
 {
-    return (Loss){
-        .losses = flight->losses,
+    return (Loss){.losses = flight->losses,
         .requests = flight->count,
         .in_row = flight->losses ? flight->in_row + 1 : 0,
         .final = is_final(streams, flight)};
@@ -239,8 +239,7 @@ static LaneState rung(Streams *streams)
 /* Wait until the worker says something, or a caller has read of what is held: LANE_SILENT, when that was seen to. */
 static LaneState await_both(Streams *streams)
 {
-    struct pollfd both[] = {
-        {.fd = streams->lane->fd, .events = POLLIN}, {.fd = streams->bell->fd, .events = POLLIN}};
+    struct pollfd both[] = {{.fd = streams->lane->fd, .events = POLLIN}, {.fd = streams->bell->fd, .events = POLLIN}};
     int ready = poll(both, 2, (int)(tick_ns / 1000000));
     LaneState state = ready > 0 && both[1].revents ? rung(streams) : LANE_OK;
     return state == LANE_OK && (ready <= 0 || both[0].revents == 0) ? LANE_SILENT : state;

@@ -48,8 +48,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     uint64_t size, offset = 0;
     char *failure = text_of(TRITONBACKEND_RequestInputByIndex(request, index, &input));
     if (failure == NULL)
-        failure = text_of(
-            TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &size, &pieces));
+        failure = text_of(TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &size, &pieces));
     if (failure == NULL && (datatype <= TYPE_INVALID || datatype >= TYPE_COUNT))
         failure = texted("its datatype is unknown here");
     if (failure == NULL && size)

@@ -148,6 +148,7 @@ static bool remember(Unfinished *unfinished, const Tensor *tensor, Place place)
     *made = (Made){unfinished->made, place, name, tensor->datatype, tensor->size, tensor->dims};
     memcpy(made->shape, tensor->shape, tensor->dims * sizeof *made->shape);
     unfinished->made = made;
+    /* cppcheck-suppress memleak ; unfinished_free frees it with its place */
     return true;
 }
 
@@ -177,7 +178,8 @@ static TRITONSERVER_Error *no_room(Lane *lane, const Tensor *tensor, uint64_t to
     if (refusal == NULL)
         return NULL;
     char *text = texted("output %s of %ld bytes cannot be passed on: with the copy that is sent over gRPC (which takes "
-        "no response of more than 2 GiB), %s", tensor->name, tensor->size, refusal);
+                        "no response of more than 2 GiB), %s",
+        tensor->name, tensor->size, refusal);
     TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text ? text : refusal);
     free(text);
     free(refusal);
@@ -188,11 +190,11 @@ static TRITONSERVER_Error *new_place(TRITONBACKEND_Response *response, const Ten
 {
     TRITONBACKEND_Output *output;
     int64_t memory_id = 0;
-    TRITONSERVER_Error *error = TRITONBACKEND_ResponseOutput(
-        response, &output, tensor->name, tensor->datatype, tensor->shape, tensor->dims);
+    TRITONSERVER_Error *error =
+        TRITONBACKEND_ResponseOutput(response, &output, tensor->name, tensor->datatype, tensor->shape, tensor->dims);
     if (error == NULL)
-        error = TRITONBACKEND_OutputBuffer(
-            output, &place->buffer, (uint64_t)tensor->size, &place->memory_type, &memory_id);
+        error =
+            TRITONBACKEND_OutputBuffer(output, &place->buffer, (uint64_t)tensor->size, &place->memory_type, &memory_id);
     return error;
 }
 
@@ -240,8 +242,10 @@ static TRITONSERVER_Error *place_for(Lane *lane, Unfinished *unfinished, TRITONB
         return error;
     }
     *place = made->place;
-    return is_alike(made, tensor) ? NULL : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
-        "a worker ended while its answer was read, and the next one answered with other shapes");
+    return is_alike(made, tensor)
+        ? NULL
+        : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
+              "a worker ended while its answer was read, and the next one answered with other shapes");
 }
 
 /* Give tritonserver one output of a response that has `total` bytes with it; `error` if it does not take it. False: the
@@ -370,16 +374,16 @@ static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Respon
 }
 
 /* What to send with a response: NULL, or the error instead of its outputs. */
-static TRITONSERVER_Error *fill_response(
-    Proxy *proxy, const Receiver *to, const Details *details, Reader outputs, TRITONBACKEND_Response *response,
-    bool *right)
+static TRITONSERVER_Error *fill_response(Proxy *proxy, const Receiver *to, const Details *details, Reader outputs,
+    TRITONBACKEND_Response *response, bool *right)
 {
     TRITONSERVER_Error *error = NULL;
     *right = get_outputs(proxy->lane, &outputs, to, response, &error);
     if (*right && !details->has_error)
         return error;
     failed(error);
-    char *text = *right ? text_without_nul(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
+    char *text =
+        *right ? text_without_nul(details->error) : texted("model %s: %s", proxy->model->name, proxy->lane->fault);
     error = TRITONSERVER_ErrorNew(*right ? code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
     free(text);
     return error;
@@ -425,7 +429,8 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         return false;
     }
     if (right && to->last)
-        lane_give_back(proxy->lane); /* before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it */
+        lane_give_back(
+            proxy->lane); /* before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it */
     outcome->failed = error != NULL;
     outcome->final |= !right;
     set_parameters(response, details.parameters);

@@ -86,8 +86,7 @@ char *streams_attach(Streams *streams)
 }
 
 /* Put a batch on the lane. With the lock held; `text`: why that cannot be done. */
-static LaneState send_batch(
-    Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
+static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
     Proxy *proxy = streams->proxy;
     bool circular = false;
@@ -95,7 +94,8 @@ static LaneState send_batch(
     if (*text == NULL && circular) {
         proxy->avoid.size = proxy->avoided = 0; /* the lane stays: other batches are under way on it */
         *text = texted("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
-            "and more instances, or break the circle of calls", proxy->model->name);
+                       "and more instances, or break the circle of calls",
+            proxy->model->name);
     }
     if (*text)
         return LANE_FAULT;
@@ -133,15 +133,13 @@ static void wait_on(Streams *streams, Flight *flight, Patience *patience)
         return;
     }
     if (now_ns < patience->overdue_ns) {
-        struct timespec due = {
-            .tv_sec = (time_t)(patience->overdue_ns / 1000000000),
+        struct timespec due = {.tv_sec = (time_t)(patience->overdue_ns / 1000000000),
             .tv_nsec = (long)(patience->overdue_ns % 1000000000)};
         pthread_cond_timedwait(&streams->changed, &streams->lock, &due);
         return;
     }
     bool taken = flight->sent_ns && lane_all_read(streams->proxy->lane);
-    Loss loss = {
-        .losses = flight->losses, .requests = flight->count, .final = true, .taken_ns = patience->taken_ns};
+    Loss loss = {.losses = flight->losses, .requests = flight->count, .final = true, .taken_ns = patience->taken_ns};
     char *text = judge_overdue(streams->proxy, &loss, taken, &wait_s, &retry);
     patience->taken_ns = loss.taken_ns;
     /* Else the worker is about to be ended, and the lane with it. */
@@ -201,8 +199,7 @@ static void release(
     uint64_t now_ns = steady_ns(), rows = 0;
     for (uint32_t i = 0; i < count; i++)
         rows += rows_of(proxy->model, requests[i]);
-    failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        proxy->instance, rows, begun_ns, sent_ns, now_ns, now_ns));
+    failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(proxy->instance, rows, begun_ns, sent_ns, now_ns, now_ns));
     for (uint32_t i = 0; i < count; i++) {
         bool right = flight && !stream_has_failed(&flight->streams[i]);
         bool again = flight && flight->streams[i].reschedule;

@@ -10,8 +10,8 @@
 const Datatype datatypes[TYPE_COUNT] = {DATATYPES(ROW)};
 #undef ROW
 
-const char *const codes[CODE_COUNT] = {"UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE",
-    "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};
+const char *const codes[CODE_COUNT] = {
+    "UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"};
 
 char *text_of(TRITONSERVER_Error *error)
 {

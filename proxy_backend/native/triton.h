@@ -58,11 +58,9 @@ const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error);
 const char *TRITONSERVER_ErrorCodeString(TRITONSERVER_Error *error);
 TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *error);
 TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *text);
-TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
-    TRITONSERVER_Message *message, const char **text, size_t *size);
+TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *size);
 TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message);
-TRITONSERVER_Error *TRITONSERVER_InferenceTraceContext(
-    TRITONSERVER_InferenceTrace *trace, const char **context);
+TRITONSERVER_Error *TRITONSERVER_InferenceTraceContext(TRITONSERVER_InferenceTrace *trace, const char **context);
 
 TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, const void *value);
 void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter);
@@ -70,12 +68,10 @@ TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(
     TRITONSERVER_MetricFamily **family, int kind, const char *name, const char *description);
 /* Not while metrics of it are left. */
 TRITONSERVER_Error *TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily *family);
-TRITONSERVER_Error *TRITONSERVER_MetricNew(
-    TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family, const TRITONSERVER_Parameter **labels,
-    uint64_t label_count);
-TRITONSERVER_Error *TRITONSERVER_MetricNewWithArgs(
-    TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family, const TRITONSERVER_Parameter **labels,
-    uint64_t label_count, const TRITONSERVER_MetricArgs *arguments);
+TRITONSERVER_Error *TRITONSERVER_MetricNew(TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family,
+    const TRITONSERVER_Parameter **labels, uint64_t label_count);
+TRITONSERVER_Error *TRITONSERVER_MetricNewWithArgs(TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family,
+    const TRITONSERVER_Parameter **labels, uint64_t label_count, const TRITONSERVER_MetricArgs *arguments);
 TRITONSERVER_Error *TRITONSERVER_MetricDelete(TRITONSERVER_Metric *metric);
 TRITONSERVER_Error *TRITONSERVER_MetricArgsNew(TRITONSERVER_MetricArgs **arguments);
 TRITONSERVER_Error *TRITONSERVER_MetricArgsSetHistogram(
@@ -97,60 +93,50 @@ TRITONSERVER_Error *TRITONBACKEND_ModelServer(TRITONBACKEND_Model *model, TRITON
 TRITONSERVER_Error *TRITONBACKEND_ModelState(TRITONBACKEND_Model *model, void **state);
 TRITONSERVER_Error *TRITONBACKEND_ModelSetState(TRITONBACKEND_Model *model, void *state);
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceName(
-    TRITONBACKEND_ModelInstance *instance, const char **name);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance *instance, const char **name);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(
     TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Model **model);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceState(TRITONBACKEND_ModelInstance *instance, void **state);
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceSetState(
-    TRITONBACKEND_ModelInstance *instance, void *state);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceSetState(TRITONBACKEND_ModelInstance *instance, void *state);
 /* Times are nanoseconds of CLOCK_MONOTONIC. */
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(
-    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, bool success,
-    uint64_t exec_start_ns, uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns);
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
-    TRITONBACKEND_ModelInstance *instance, uint64_t batch_size, uint64_t exec_start_ns,
-    uint64_t compute_start_ns, uint64_t compute_end_ns, uint64_t exec_end_ns);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance *instance,
+    TRITONBACKEND_Request *request, bool success, uint64_t exec_start_ns, uint64_t compute_start_ns,
+    uint64_t compute_end_ns, uint64_t exec_end_ns);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance *instance,
+    uint64_t batch_size, uint64_t exec_start_ns, uint64_t compute_start_ns, uint64_t compute_end_ns,
+    uint64_t exec_end_ns);
 
 TRITONSERVER_Error *TRITONBACKEND_RequestId(TRITONBACKEND_Request *request, const char **id);
 TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationId(TRITONBACKEND_Request *request, uint64_t *id);
-TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationIdString(
-    TRITONBACKEND_Request *request, const char **id);
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request *request, const char **id);
 TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags);
 TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
     TRITONBACKEND_Request *request, uint64_t *timeout_us);
-TRITONSERVER_Error *TRITONBACKEND_RequestTrace(
-    TRITONBACKEND_Request *request, TRITONSERVER_InferenceTrace **trace);
+TRITONSERVER_Error *TRITONBACKEND_RequestTrace(TRITONBACKEND_Request *request, TRITONSERVER_InferenceTrace **trace);
 TRITONSERVER_Error *TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestInputByIndex(
     TRITONBACKEND_Request *request, uint32_t index, TRITONBACKEND_Input **input);
 TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request *request, uint32_t *count);
-TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(
-    TRITONBACKEND_Request *request, uint32_t index, const char **name);
+TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *request, uint32_t index, const char **name);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
     TRITONBACKEND_Request *request, uint32_t index, const char **key, int *type, const void **value);
 TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *cancelled);
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags);
 
-TRITONSERVER_Error *TRITONBACKEND_InputProperties(
-    TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape,
-    uint32_t *dims, uint64_t *byte_size, uint32_t *buffer_count);
+TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name, int *datatype,
+    const int64_t **shape, uint32_t *dims, uint64_t *byte_size, uint32_t *buffer_count);
 /* `memory_type` and `memory_type_id`: what is preferred, and then what it is. */
-TRITONSERVER_Error *TRITONBACKEND_InputBuffer(
-    TRITONBACKEND_Input *input, uint32_t index, const void **buffer, uint64_t *byte_size,
-    int *memory_type, int64_t *memory_type_id);
+TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, uint32_t index, const void **buffer,
+    uint64_t *byte_size, int *memory_type, int64_t *memory_type_id);
 
-TRITONSERVER_Error *TRITONBACKEND_ResponseNew(
-    TRITONBACKEND_Response **response, TRITONBACKEND_Request *request);
+TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response, TRITONBACKEND_Request *request);
 TRITONSERVER_Error *TRITONBACKEND_ResponseNewFromFactory(
     TRITONBACKEND_Response **response, TRITONBACKEND_ResponseFactory *factory);
-TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
-    TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name, int datatype,
-    const int64_t *shape, uint32_t dims);
+TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *response, TRITONBACKEND_Output **output,
+    const char *name, int datatype, const int64_t *shape, uint32_t dims);
 TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(
-    TRITONBACKEND_Output *output, void **buffer, uint64_t byte_size, int *memory_type,
-    int64_t *memory_type_id);
+    TRITONBACKEND_Output *output, void **buffer, uint64_t byte_size, int *memory_type, int64_t *memory_type_id);
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetStringParameter(
     TRITONBACKEND_Response *response, const char *name, const char *value);
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetIntParameter(
@@ -166,9 +152,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *respons
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryNew(
     TRITONBACKEND_ResponseFactory **factory, TRITONBACKEND_Request *request);
 TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory *factory);
-TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(
-    TRITONBACKEND_ResponseFactory *factory, uint32_t flags);
-TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryIsCancelled(
-    TRITONBACKEND_ResponseFactory *factory, bool *cancelled);
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactorySendFlags(TRITONBACKEND_ResponseFactory *factory, uint32_t flags);
+TRITONSERVER_Error *TRITONBACKEND_ResponseFactoryIsCancelled(TRITONBACKEND_ResponseFactory *factory, bool *cancelled);
 
 #endif

@@ -31,7 +31,8 @@ static void look(Sender *sender)
     sender->seen = sends;
     if (sender->looks < LOOKS)
         return;
-    log_error("model %s: tritonserver has not taken an answer of a stream for %d s: its gRPC part hangs, as it may when "
+    log_error(
+        "model %s: tritonserver has not taken an answer of a stream for %d s: its gRPC part hangs, as it may when "
         "clients cancel streams whose answers come fast; it is ended, to be started again",
         sender->model, LOOKS * LOOK_MS / 1000);
     kill(getpid(), SIGKILL); /* an orderly end would wait for the same locks */

@@ -214,11 +214,17 @@ int64_t get_int(Reader *reader)
         return reader->malformed ? 0 : (int64_t)value;
     }
     switch (kind) {
-    case 0xd0: return (int8_t)take_number(reader, 1);
-    case 0xd1: return (int16_t)take_number(reader, 2);
-    case 0xd2: return (int32_t)take_number(reader, 4);
-    case 0xd3: return (int64_t)take_number(reader, 8);
-    default: fail(reader); return 0;
+    case 0xd0:
+        return (int8_t)take_number(reader, 1);
+    case 0xd1:
+        return (int16_t)take_number(reader, 2);
+    case 0xd2:
+        return (int32_t)take_number(reader, 4);
+    case 0xd3:
+        return (int64_t)take_number(reader, 8);
+    default:
+        fail(reader);
+        return 0;
     }
 }
 
@@ -319,7 +325,8 @@ static size_t character(const uint8_t *at, size_t left)
 {
     if (at[0] < 0x80)
         return 1;
-    size_t size = at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : at[0] >= 0xe0 && at[0] < 0xf0 ? 3
+    size_t size = at[0] >= 0xc2 && at[0] < 0xe0 ? 2
+        : at[0] >= 0xe0 && at[0] < 0xf0         ? 3
         : at[0] >= 0xf0 && at[0] < 0xf5         ? 4
                                                 : 0;
     if (size == 0 || size > left)

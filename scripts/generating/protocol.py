@@ -38,6 +38,7 @@ _HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do 
  * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
  * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
  */
+/* clang-format off */
 #ifndef PYTRITON_PROTOCOL_H
 #define PYTRITON_PROTOCOL_H
 """

@@ -146,8 +146,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelConfig(
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(
-    TRITONSERVER_Message *message, const char **text, size_t *size)
+TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *size)
 {
     *text = (const char *)message;
     *size = strlen(*text);
@@ -172,8 +171,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelSetState(TRITONBACKEND_Model *model, void
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(
-    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Model **model)
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Model **model)
 {
     *model = instance->model;
     return NULL;
@@ -198,18 +196,17 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceSetState(TRITONBACKEND_ModelInsta
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(
-    TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request, bool success, uint64_t exec_start,
-    uint64_t compute_start, uint64_t compute_end, uint64_t exec_end)
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance *instance,
+    TRITONBACKEND_Request *request, bool success, uint64_t exec_start, uint64_t compute_start, uint64_t compute_end,
+    uint64_t exec_end)
 {
     (void)instance, (void)request, (void)success;
     statistics += exec_start <= compute_start && compute_start <= compute_end && compute_end <= exec_end;
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(
-    TRITONBACKEND_ModelInstance *instance, uint64_t rows, uint64_t exec_start, uint64_t compute_start,
-    uint64_t compute_end, uint64_t exec_end)
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance *instance,
+    uint64_t rows, uint64_t exec_start, uint64_t compute_start, uint64_t compute_end, uint64_t exec_end)
 {
     (void)instance, (void)exec_start, (void)compute_start, (void)compute_end, (void)exec_end;
     printf("batch of %lu rows\n", rows);
@@ -256,9 +253,8 @@ TRITONSERVER_Error *TRITONBACKEND_RequestInputByIndex(
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_InputProperties(
-    TRITONBACKEND_Input *input, const char **name, int *datatype, const int64_t **shape, uint32_t *dims,
-    uint64_t *size, uint32_t *pieces)
+TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name, int *datatype,
+    const int64_t **shape, uint32_t *dims, uint64_t *size, uint32_t *pieces)
 {
     if (name)
         *name = input->name;
@@ -292,8 +288,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request *requ
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(
-    TRITONBACKEND_Request *request, uint32_t index, const char **name)
+TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *request, uint32_t index, const char **name)
 {
     (void)request;
     *name = index ? "y" : "z";
@@ -317,8 +312,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
         const char *key;
         int type;
         const void *value;
-    } all[] = {
-        {"text", PARAMETER_STRING, "a \"quoted\"\n\\ \xc3\xa9"}, {"integer", PARAMETER_INT, &integer},
+    } all[] = {{"text", PARAMETER_STRING, "a \"quoted\"\n\\ \xc3\xa9"}, {"integer", PARAMETER_INT, &integer},
         {"yes", PARAMETER_BOOL, &yes}, {"number", PARAMETER_DOUBLE, &number},
         {"pytriton_calls", PARAMETER_STRING, "made up"},
         /* instead of the first one: */
@@ -358,7 +352,8 @@ TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, u
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request, uint64_t *timeout_us)
+TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
+    TRITONBACKEND_Request *request, uint64_t *timeout_us)
 {
     (void)request;
     *timeout_us = 0;
@@ -375,7 +370,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestTrace(TRITONBACKEND_Request *request, T
 TRITONSERVER_Error *TRITONSERVER_InferenceTraceContext(TRITONSERVER_InferenceTrace *trace, const char **context)
 {
     *context = is_wrong((TRITONBACKEND_Request *)trace, "trace") ? "{\"traceparent\":\"\xff\"}"
-                                                              : "{\"traceparent\":\"00-1-2-01\"}";
+                                                                 : "{\"traceparent\":\"00-1-2-01\"}";
     return NULL;
 }
 
@@ -438,9 +433,8 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseNewFromFactory(
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
-    TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name, int datatype,
-    const int64_t *shape, uint32_t dims)
+TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *response, TRITONBACKEND_Output **output,
+    const char *name, int datatype, const int64_t *shape, uint32_t dims)
 {
     if (response->outputs == 8)
         return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "too many outputs");
