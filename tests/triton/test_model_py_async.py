@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -145,14 +145,32 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    folder = tmp_path_factory.mktemp("models")
-    with RunningDaemon.start(proxy="python") as running, ThreadPoolExecutor(2) as several:
-        for name, (code, config) in MODELS.items():
-            (make_model(folder / name, config=config) / "1" / "model.py").write_text(HEAD + code)
-        make_model(folder / "plain")
-        names = [*MODELS, "plain"]
-        list(several.map(lambda name: running.client.register_model(folder / name), names))
+    names = [name for name in MODELS if name not in _MEETING]
+    with RunningDaemon.start(proxy="python") as running:
+        _serve(running, tmp_path_factory.mktemp("models"), [*names, "plain"])
         yield running
+
+
+#: Behind the Python proxy, streams of these hang now and then: calls wait in the stub for each other.
+_MEETING = ("together", "plain-for")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon with the compiled proxy and the models whose streams meet."""
+    with RunningDaemon.start(proxy="native") as running:
+        _serve(running, tmp_path_factory.mktemp("models"), _MEETING)
+        yield running
+
+
+def _serve(running: RunningDaemon, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        code, config = MODELS.get(name, ("", CONFIG))
+        model = make_model(folder / name, config=config) if code else make_model(folder / name)
+        if code:
+            (model / "1" / "model.py").write_text(HEAD + code)
+    with ThreadPoolExecutor(2) as several:
+        list(several.map(lambda name: running.client.register_model(folder / name), names))
 
 
 def ask(daemon: RunningDaemon, model: str, what: str) -> str:
@@ -190,9 +208,9 @@ def test_the_next_request_begins_while_a_coroutine_waits(daemon: RunningDaemon) 
 
 
 def test_streams_that_coroutines_iterate_over_with_a_plain_for_run_side_by_side(
-    daemon: RunningDaemon,
+    compiled: RunningDaemon,
 ) -> None:
-    answers = streams(daemon, "plain-for", ["a", "b", "c", "d"])
+    answers = streams(compiled, "plain-for", ["a", "b", "c", "d"])
     assert answers == {name: [name.encode()] * 2 for name in "abcd"}
 
 
