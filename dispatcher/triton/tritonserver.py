@@ -204,6 +204,7 @@ class TritonServer:
             return
         preloading.make_gate(self._models)
         await self._load_and_unload(preloading.GATE)
+        await self._until_unloaded(preloading.GATE)
         preloading.remove_gate(self._models)
 
     async def forget_failure(self, name: str) -> None:
@@ -217,6 +218,11 @@ class TritonServer:
         backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
         await self.load(name, preloading.harmless(name, backend))
         await self.unload(name)
+
+    async def _until_unloaded(self, name: str) -> None:
+        """Wait until a model has gone whose unload has begun: tritonserver is not ready before that."""
+        while (await self.repository_states()).get(name) in ("READY", "UNLOADING"):
+            await asyncio.sleep(_READY_INTERVAL_S)  # tritonserver has no event for it either
 
     async def show_unready(self) -> None:
         """From now on it says that it is not ready; nothing happens when it is not up."""
