@@ -1,0 +1,66 @@
+/* How much clients may have of everything, and how often one of them wanted more. */
+#ifndef PYTRITON_FRONT_LIMITS_H
+#define PYTRITON_FRONT_LIMITS_H
+
+#include "base/problem.h"
+
+/* Of the settings: times in milliseconds. 0 of a limit that says so: there is none. */
+typedef struct {
+    uint64_t header_bytes; /* of a request's line and headers, of a gRPC call's metadata */
+    uint64_t headers;      /* how many */
+    uint64_t body_bytes;   /* of a request's body, also when it has been unpacked; of a gRPC message */
+    uint64_t json_depth, json_values;
+    uint64_t inputs;                  /* of one request */
+    uint64_t connections;             /* in all */
+    uint64_t connections_per_address; /* of one IPv4 address or /64 of IPv6; 0: as many as in all */
+    uint64_t streams;                 /* of one HTTP/2 connection at a time */
+    uint64_t resets_per_s;            /* of streams, by a client, on one connection */
+    uint64_t unsent_bytes; /* that net keeps for a connection; what lies with a call does not count */
+    uint64_t handshake_ms; /* of TLS */
+    uint64_t header_ms;    /* from a request's first byte, or the connection's beginning, to the end of its headers */
+    uint64_t body_ms;      /* for each LIMITS_PROGRESS bytes of a body */
+    uint64_t idle_ms;      /* of a connection without a request; 0: for ever */
+    uint64_t unsent_ms;    /* for each LIMITS_PROGRESS bytes that a client should read */
+} Limits;
+
+/* Who sends or reads less than that within a time limit is too slow. */
+enum { LIMITS_PROGRESS = 4096 };
+
+/* What a client was refused for. */
+typedef enum {
+    REFUSED_CONNECTIONS,
+    REFUSED_CONNECTIONS_PER_ADDRESS,
+    REFUSED_DESCRIPTORS, /* there was no descriptor or memory for its connection */
+    REFUSED_HANDSHAKE,   /* TLS failed */
+    REFUSED_HANDSHAKE_TIME,
+    REFUSED_HEADER_TIME,
+    REFUSED_BODY_TIME,
+    REFUSED_IDLE_TIME,
+    REFUSED_UNSENT_TIME,
+    REFUSED_UNSENT_BYTES,
+    REFUSED_HEADER_BYTES,
+    REFUSED_HEADERS,
+    REFUSED_BODY_BYTES,
+    REFUSED_MALFORMED, /* no HTTP, HTTP/2, JSON, protobuf, UTF-8, deflate ... */
+    REFUSED_JSON_DEPTH,
+    REFUSED_JSON_VALUES,
+    REFUSED_INPUTS,
+    REFUSED_STREAMS,
+    REFUSED_RESETS,
+    REFUSED_RESTRICTED, /* without the token of a restricted endpoint */
+    REFUSALS,
+} Refusal;
+
+/* The limits that are there if no setting says otherwise. */
+Limits limits_default(void);
+/* The limit of such a name in the settings ("header_bytes", "idle_s" in seconds, ...). False: there is no such limit, or its value is out
+ * of range. */
+bool limits_set(Limits *limits, Slice name, double value, Problem *problem);
+
+/* Count one; any thread. */
+void refusals_count(Refusal refusal);
+uint64_t refusals_read(Refusal refusal);
+/* Its label in metrics: "header_bytes". */
+const char *refusal_name(Refusal refusal);
+
+#endif
