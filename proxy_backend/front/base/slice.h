@@ -1,0 +1,62 @@
+/* Bytes that lie somewhere else: a view, never owned, not terminated by NUL. */
+#ifndef PYTRITON_FRONT_SLICE_H
+#define PYTRITON_FRONT_SLICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const char *start; /* NULL: there is none; "" is there and empty */
+    size_t size;
+} Slice;
+
+/* Of a literal. */
+#define SLICE(literal) ((Slice){literal, sizeof(literal) - 1})
+/* For "%.*s" of what is known to be short. */
+#define SLICE_ARGS(slice) (int)(slice).size, (slice).start ? (slice).start : ""
+
+static inline Slice slice_of(const char *string)
+{
+    return (Slice){string, string ? strlen(string) : 0};
+}
+
+static inline bool slice_equals(Slice one, Slice other)
+{
+    return one.size == other.size && (one.size == 0 || memcmp(one.start, other.start, one.size) == 0);
+}
+
+static inline bool slice_is(Slice slice, const char *string)
+{
+    return slice_equals(slice, slice_of(string));
+}
+
+static inline bool slice_starts(Slice slice, const char *string)
+{
+    size_t size = strlen(string);
+    return slice.size >= size && memcmp(slice.start, string, size) == 0;
+}
+
+/* Without its first bytes, of which it has so many. */
+static inline Slice slice_after(Slice slice, size_t count)
+{
+    return (Slice){slice.start + count, slice.size - count};
+}
+
+/* Letters of ASCII in either case. */
+bool slice_is_nocase(Slice slice, const char *string);
+bool slice_starts_nocase(Slice slice, const char *string);
+/* Without spaces and tabs at both ends. */
+Slice slice_trimmed(Slice slice);
+/* Cut off what lies before the first `separator`, and the separator, off `rest`. False: `rest` was NULL or has been used up. */
+bool slice_split(Slice *rest, char separator, Slice *part);
+
+/* Decimal digits and nothing else (a leading minus, where it may be negative); false: others, none, or out of range. */
+bool slice_unsigned(Slice slice, uint64_t *value);
+bool slice_signed(Slice slice, int64_t *value);
+
+/* A copy with NUL at its end, for free(); NULL: there is no memory. */
+char *slice_copy(Slice slice);
+
+#endif
