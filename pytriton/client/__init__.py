@@ -8,9 +8,9 @@
 | `AsyncioModelClient` | something to await | HTTP, gRPC |
 | `AsyncioDecoupledModelClient` | an async iterator of responses | gRPC |
 
-They are a thin layer over tritonclient, which does all that concerns protocols. Where things are: `base` and
-`request` what users call, `core` what an operation does step by step, `sync_client` and `asyncio_client` how
-the steps are done, `connections` the way to tritonclient, `failures` and `errors` what can go wrong.
+They are a thin layer over tritonclient, which speaks the protocols. Everything a user imports lies in this folder.
+Two packages below it are private: `_inference` holds one request, from its checks to its responses; `_transport`
+holds the way to a server.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pytriton.client.base import BaseClient
-from pytriton.client.connections import aconnect
-from pytriton.client.core import require_timeout
-from pytriton.client.request import Request
-from pytriton.client.steps import Steps, arun
-from pytriton.client.tensors import Outputs
-from pytriton.client.waiting import wait_for_server
+from pytriton.client._inference.base_client import BaseClient
+from pytriton.client._inference.core import require_timeout
+from pytriton.client._inference.request import Request
+from pytriton.client._inference.tensor_conversion import Outputs
+from pytriton.client._transport.connections import aconnect
+from pytriton.client._transport.steps import Steps, arun
+from pytriton.client._transport.waiting import wait_for_server
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["AsyncClient", "AsyncioModelClient"]

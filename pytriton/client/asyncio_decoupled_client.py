@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from pytriton.client._inference.core import Prepared
+from pytriton.client._inference.request import Request
+from pytriton.client._inference.tensor_conversion import Outputs, decode
+from pytriton.client._transport.failures import describe
+from pytriton.client._transport.servers import Server
 from pytriton.client.asyncio_client import AsyncClient
-from pytriton.client.core import Prepared
-from pytriton.client.failures import describe
-from pytriton.client.request import Request
-from pytriton.client.servers import Server
-from pytriton.client.tensors import Outputs, decode
 
 __all__ = ["AsyncioDecoupledModelClient"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytriton.client._inference.base_client import BaseClient as BaseModelClient
+from pytriton.client._inference.core import DEFAULT_INFERENCE_TIMEOUT_S
 from pytriton.client.asyncio_client import AsyncioModelClient
 from pytriton.client.asyncio_decoupled_client import AsyncioDecoupledModelClient
-from pytriton.client.base import BaseClient as BaseModelClient
-from pytriton.client.core import DEFAULT_INFERENCE_TIMEOUT_S
 from pytriton.client.decoupled_client import DecoupledModelClient
 from pytriton.client.futures_client import FuturesModelClient
 from pytriton.client.model_client import ModelClient

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from pytriton.client._inference.request import Request
+from pytriton.client._inference.response_streams import Responses, Stream
+from pytriton.client._inference.sync_client import SyncClient
+from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
-from pytriton.client.request import Request
-from pytriton.client.streams import Responses, Stream
-from pytriton.client.sync_client import SyncClient
-from pytriton.client.tensors import Outputs
 
 __all__ = ["DecoupledModelClient"]
 

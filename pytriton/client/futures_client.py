@@ -8,12 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pytriton.client._inference.request import InferMethods, Request
+from pytriton.client._inference.tensor_conversion import Outputs
+from pytriton.client._transport.url import Urls
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
-from pytriton.client.request import InferMethods, Request
-from pytriton.client.tensors import Outputs
 from pytriton.client.tls import TlsOptions
-from pytriton.client.url import Urls
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["FuturesModelClient"]

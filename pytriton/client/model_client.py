@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytriton.client.request import Request
-from pytriton.client.sync_client import SyncClient
-from pytriton.client.tensors import Outputs
+from pytriton.client._inference.request import Request
+from pytriton.client._inference.sync_client import SyncClient
+from pytriton.client._inference.tensor_conversion import Outputs
 
 __all__ = ["ModelClient"]
 

@@ -7,12 +7,12 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from pytriton.client.connections import fail
-from pytriton.client.core import DEFAULT_INIT_TIMEOUT_S, require_timeout
-from pytriton.client.servers import Server, Servers
-from pytriton.client.steps import run
-from pytriton.client.url import TritonUrl
-from pytriton.client.waiting import wait_for_model, wait_for_server
+from pytriton.client._inference.core import DEFAULT_INIT_TIMEOUT_S, require_timeout
+from pytriton.client._transport.connections import fail
+from pytriton.client._transport.servers import Server, Servers
+from pytriton.client._transport.steps import run
+from pytriton.client._transport.url import TritonUrl
+from pytriton.client._transport.waiting import wait_for_model, wait_for_server
 
 __all__ = [
     "TritonUrl",

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple, Protocol
 
-from pytriton.client.connections import Connection, aconnect, connect
-from pytriton.client.errors import call_error
+from pytriton.client._transport.call_errors import call_error
+from pytriton.client._transport.connections import Connection, aconnect, connect
+from pytriton.client._transport.failures import CallFailed, Kind
+from pytriton.client._transport.url import TritonUrl
 from pytriton.client.exceptions import PyTritonClientError
-from pytriton.client.failures import CallFailed, Kind
-from pytriton.client.url import TritonUrl
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.runner.errors import RunnerArgumentError

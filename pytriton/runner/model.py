@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from pytriton.client.connections import connect
-from pytriton.client.failures import CallFailed, describe
-from pytriton.client.streams import ResponseBuffer, is_final, stream_arguments
-from pytriton.client.tensors import encode
+from pytriton.client._inference.response_streams import ResponseBuffer, is_final, stream_arguments
+from pytriton.client._inference.tensor_conversion import encode
+from pytriton.client._transport.connections import connect
+from pytriton.client._transport.failures import CallFailed, describe
 from pytriton.runner.errors import RunnerArgumentError
 from pytriton.runner.link import Link, Links
 from pytriton.runner.result import InferResult

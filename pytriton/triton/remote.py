@@ -22,7 +22,7 @@ from pytriton.triton.base import TritonBase, logger
 from pytriton.triton.models import BoundModel
 
 if TYPE_CHECKING:
-    from pytriton.client.url import TritonUrl
+    from pytriton.client._transport.url import TritonUrl
     from pytriton.daemon import DaemonClient
     from pytriton.triton.local import WorkspacePath
 
@@ -61,7 +61,7 @@ class RemoteTriton(TritonBase):
     def __init__(
         self, url: str, workspace: WorkspacePath = None, access_token: str | None = None
     ) -> None:
-        from pytriton.client.url import TritonUrl
+        from pytriton.client._transport.url import TritonUrl
 
         super().__init__()
         self._url = TritonUrl.from_url(url)
@@ -104,9 +104,9 @@ class RemoteTriton(TritonBase):
         return super().is_alive() if self.is_connected() else self._answers()
 
     def _answers(self) -> bool:
+        from pytriton.client._transport.connections import connect
+        from pytriton.client._transport.failures import CallFailed
         from pytriton.client.auth import create_auth_headers
-        from pytriton.client.connections import connect
-        from pytriton.client.failures import CallFailed
 
         headers = {}
         if self._access_token is not None:

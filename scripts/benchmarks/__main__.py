@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, footprint, machine, report, runner, runner_overhead, workloads
+from benchmarks import footprint, machine, runner, runner_overhead, workloads
 from benchmarks import systems as all_systems
+from benchmarks.reporting import figures, report
 from benchmarks.systems.base import System
 
 sys.path.insert(0, str(Path(__file__).parent / "servers"))

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.client import Connection
+from benchmarks.load.client import Connection
+from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.systems.base import SERVERS, Ports, System
-from benchmarks.wire import Request, WrongAnswer
 from benchmarks.workloads import Workload
 from pytriton.dispatcher.base.ports import free_ports
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import trees
-from benchmarks.client import Connection
 from benchmarks.deployment import Deployment, DidNotStart
+from benchmarks.load.client import Connection
+from benchmarks.load.wire import WrongAnswer
 from benchmarks.runner import Recorder
 from benchmarks.systems.base import System
-from benchmarks.wire import WrongAnswer
 from benchmarks.workloads import WORKLOADS, Workload, copy_name
 
 _IDLE_S = 10.0

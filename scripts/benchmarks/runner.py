@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import generators, metrics, trees
+from benchmarks import metrics, trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
-from benchmarks.figures import disturbed, errors
+from benchmarks.load import generators
+from benchmarks.reporting.figures import disturbed, errors
 from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 

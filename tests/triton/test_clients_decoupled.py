@@ -26,6 +26,7 @@ from pytriton.client import (
     ModelClient,
     RequestOptions,
 )
+from pytriton.client._inference.response_streams import Responses
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
@@ -34,7 +35,6 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.client.streams import Responses
 from pytriton.model_config import TensorSpec, TritonModelConfig
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environments
-from benchmarks.wire import Request
+from benchmarks.load.wire import Request
 from benchmarks.workloads import Workload
 
 SERVERS = Path(__file__).parents[1] / "servers"

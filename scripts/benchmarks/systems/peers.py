@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import wire
+from benchmarks.load import wire
+from benchmarks.load.wire import Request
 from benchmarks.systems.base import Ports, System
-from benchmarks.wire import Request
 from benchmarks.workloads import Workload
 
 

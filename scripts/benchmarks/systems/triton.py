@@ -7,9 +7,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from benchmarks import environments, wire
+from benchmarks import environments
+from benchmarks.load import wire
+from benchmarks.load.wire import Request
 from benchmarks.systems.base import Ports, System
-from benchmarks.wire import Request
 from benchmarks.workloads import Workload
 
 _BATCHING = "identity: dynamic batching of up to 64"

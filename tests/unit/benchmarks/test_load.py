@@ -8,9 +8,9 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from benchmarks.client import Connection
-from benchmarks.python_load import apply_python
-from benchmarks.wire import Request, WrongAnswer, _check_raw
+from benchmarks.load.client import Connection
+from benchmarks.load.python_load import apply_python
+from benchmarks.load.wire import Request, WrongAnswer, _check_raw
 
 
 class Echo(BaseHTTPRequestHandler):

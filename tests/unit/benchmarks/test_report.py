@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import pytest
-from benchmarks.figures import errors, ratio, rows
-from benchmarks.generators import _hidden
-from benchmarks.report import render
-from benchmarks.targets import verdicts
+from benchmarks.load.generators import _hidden
+from benchmarks.reporting.figures import errors, ratio, rows
+from benchmarks.reporting.report import render
+from benchmarks.reporting.targets import verdicts
 
 
 def measurement(

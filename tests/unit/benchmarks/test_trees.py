@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks import trees
-from benchmarks.figures import disturbed
+from benchmarks.reporting.figures import disturbed
 from benchmarks.runner import undisturbed
 
 MB = 1 << 20

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from benchmarks import wire
-from benchmarks.tensors import Array
-from benchmarks.wire import Request, WrongAnswer
+from benchmarks.load import wire
+from benchmarks.load.tensors import Array
+from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.workloads import Workload, select
 from tritonclient.grpc import service_pb2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytriton.client import ModelClient
+from pytriton.client._transport.url import parse_urls
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError, PyTritonClientValueError
-from pytriton.client.url import parse_urls
 from pytriton.client.utils import TritonUrl, create_client_from_url
 
 

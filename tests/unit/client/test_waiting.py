@@ -16,7 +16,8 @@ from support.fake_triton import MODEL, FakeTriton, fake_triton
 from support.ports import lasting_port
 from support.running import eventually
 
-from pytriton.client import AsyncioModelClient, ModelClient, core
+from pytriton.client import AsyncioModelClient, ModelClient
+from pytriton.client._inference import core
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks import environments
-from benchmarks.figures import Figure, Row, disturbed, rows
-from benchmarks.targets import LIMITS, verdicts
+from benchmarks.reporting.figures import Figure, Row, disturbed, rows
+from benchmarks.reporting.targets import LIMITS, verdicts
 
 _PLOTS = Path(__file__).with_name("plots.py")
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
-from pytriton.client.failures import CallFailed
+from pytriton.client._transport.failures import CallFailed
 
 __all__ = ["Call", "Pause", "Steps", "arun", "run"]
 

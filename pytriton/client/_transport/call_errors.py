@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytriton.client._transport.failures import CallFailed, Kind
 from pytriton.client.exceptions import (
     PyTritonClientError,
     PyTritonClientInferenceServerError,
@@ -11,7 +12,6 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientTlsError,
 )
-from pytriton.client.failures import CallFailed, Kind
 
 __all__ = ["SERVER_ERROR", "Problem", "call_error", "waiting_error"]
 

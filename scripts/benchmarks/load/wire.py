@@ -16,7 +16,16 @@ from functools import partial
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from benchmarks.tensors import answer, inputs, outputs, raw, shape, stream_answers, streams, values
+from benchmarks.load.tensors import (
+    answer,
+    inputs,
+    outputs,
+    raw,
+    shape,
+    stream_answers,
+    streams,
+    values,
+)
 from benchmarks.workloads import Workload
 
 Check = Callable[[bytes, Mapping[str, str]], None]

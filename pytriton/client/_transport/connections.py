@@ -12,9 +12,9 @@ import threading
 import weakref
 from typing import Any, NoReturn, Protocol
 
-from pytriton.client.failures import CallFailed, Kind, describe
+from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client._transport.url import TritonUrl
 from pytriton.client.tls import TlsOptions
-from pytriton.client.url import TritonUrl
 
 __all__ = ["Connection", "aconnect", "connect", "fail"]
 

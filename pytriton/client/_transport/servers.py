@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytriton.client.connections import Connection
-from pytriton.client.failures import CallFailed, Kind
-from pytriton.client.steps import Call, Steps
+from pytriton.client._transport.connections import Connection
+from pytriton.client._transport.failures import CallFailed, Kind
+from pytriton.client._transport.steps import Call, Steps
 
 __all__ = ["Server", "Servers"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pytriton.client.errors import Problem, call_error, waiting_error
+from pytriton.client._transport.call_errors import Problem, call_error, waiting_error
+from pytriton.client._transport.failures import CallFailed, Kind
+from pytriton.client._transport.servers import Server, Servers
+from pytriton.client._transport.steps import Pause, Steps
 from pytriton.client.exceptions import PyTritonClientError
-from pytriton.client.failures import CallFailed, Kind
-from pytriton.client.servers import Server, Servers
-from pytriton.client.steps import Pause, Steps
 from pytriton.exceptions import PyTritonModelConfigError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pytriton.client.base import BaseClient
-from pytriton.client.connections import connect
-from pytriton.client.core import require_timeout
-from pytriton.client.steps import Steps, run
-from pytriton.client.waiting import wait_for_server
+from pytriton.client._inference.base_client import BaseClient
+from pytriton.client._inference.core import require_timeout
+from pytriton.client._transport.connections import connect
+from pytriton.client._transport.steps import Steps, run
+from pytriton.client._transport.waiting import wait_for_server
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["SyncClient"]

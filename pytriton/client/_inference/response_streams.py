@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from tritonclient.utils import InferenceServerException
 
-from pytriton.client.core import Core, Prepared
-from pytriton.client.failures import CallFailed, Kind, describe
-from pytriton.client.servers import Server
-from pytriton.client.tensors import Outputs, decode
+from pytriton.client._inference.core import Core, Prepared
+from pytriton.client._inference.tensor_conversion import Outputs, decode
+from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client._transport.servers import Server
 
 __all__ = ["ResponseBuffer", "Responses", "Stream", "is_final", "stream_arguments"]
 

@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.wire import Request
+from benchmarks.load.wire import Request
 from benchmarks.workloads import percentile
 
 _SCRIPT = Path(__file__).with_name("load.lua")
@@ -63,7 +63,7 @@ def apply(request: Request, clients: int, seconds: float, size: int, folder: Pat
     """
     program = generator_for(request)
     if program == "python":
-        from benchmarks.python_load import apply_python
+        from benchmarks.load.python_load import apply_python
 
         return apply_python(request, clients, seconds, size)
     body = folder / "body.bin"

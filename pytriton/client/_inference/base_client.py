@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
-from pytriton.client.connections import Connection
-from pytriton.client.core import Core, Settings
-from pytriton.client.errors import SERVER_ERROR
+from pytriton.client._inference.core import Core, Settings
+from pytriton.client._inference.request import InferMethods
+from pytriton.client._transport.call_errors import SERVER_ERROR
+from pytriton.client._transport.connections import Connection
+from pytriton.client._transport.url import TritonUrl, Urls
 from pytriton.client.exceptions import PyTritonClientValueError
-from pytriton.client.request import InferMethods
 from pytriton.client.tls import TlsOptions
-from pytriton.client.url import TritonUrl, Urls
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["BaseClient"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from benchmarks.wire import Request, WrongAnswer
+from benchmarks.load.wire import Request, WrongAnswer
 
 _TIMEOUT_S = 60.0
 _OPTIONS = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from pytriton.client._inference.tensor_conversion import check_convention
 from pytriton.client.exceptions import PyTritonClientValueError
 from pytriton.client.options import (
     Headers,
@@ -15,7 +16,6 @@ from pytriton.client.options import (
     check_headers,
     check_parameters,
 )
-from pytriton.client.tensors import check_convention
 
 __all__ = ["InferMethods", "Request"]
 

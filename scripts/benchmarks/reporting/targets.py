@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.figures import Key, ratio
+from benchmarks.reporting.figures import Key, ratio
 
 _OURS = "ours"
 _NVIDIA = "nvidia-pytriton"

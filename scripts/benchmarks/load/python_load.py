@@ -13,9 +13,9 @@ import threading
 import time
 from functools import partial
 
-from benchmarks.client import Connection
-from benchmarks.generators import Load
-from benchmarks.wire import Request, WrongAnswer
+from benchmarks.load.client import Connection
+from benchmarks.load.generators import Load
+from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.workloads import percentile
 
 

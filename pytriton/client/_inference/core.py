@@ -9,19 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytriton.client.auth import create_auth_headers
-from pytriton.client.connections import Connection
-from pytriton.client.errors import SERVER_ERROR, call_error
-from pytriton.client.exceptions import (
-    PyTritonClientClosedError,
-    PyTritonClientInferenceServerError,
-    PyTritonClientValueError,
-)
-from pytriton.client.failures import NOT_BEGUN, CallFailed
-from pytriton.client.request import Request
-from pytriton.client.servers import Server, Servers
-from pytriton.client.steps import Call, Steps
-from pytriton.client.tensors import (
+from pytriton.client._inference.request import Request
+from pytriton.client._inference.tensor_conversion import (
     Outputs,
     decode,
     encode,
@@ -29,9 +18,20 @@ from pytriton.client.tensors import (
     require_inputs,
     restore,
 )
+from pytriton.client._transport.call_errors import SERVER_ERROR, call_error
+from pytriton.client._transport.connections import Connection
+from pytriton.client._transport.failures import NOT_BEGUN, CallFailed
+from pytriton.client._transport.servers import Server, Servers
+from pytriton.client._transport.steps import Call, Steps
+from pytriton.client._transport.url import TritonUrl, Urls, parse_urls
+from pytriton.client._transport.waiting import read_config, wait_for_model
+from pytriton.client.auth import create_auth_headers
+from pytriton.client.exceptions import (
+    PyTritonClientClosedError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientValueError,
+)
 from pytriton.client.tls import TlsOptions
-from pytriton.client.url import TritonUrl, Urls, parse_urls
-from pytriton.client.waiting import read_config, wait_for_model
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["Core", "Prepared", "Settings"]

@@ -1,0 +1,1 @@
+"""One request: its checks, its tensors, its steps, its responses. Over `_transport`. Private."""

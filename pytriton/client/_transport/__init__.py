@@ -1,0 +1,1 @@
+"""The way to a server: addresses, connections, whose turn it is, waiting, and what can go wrong. Private."""

@@ -1,0 +1,1 @@
+"""From measurements to a report: figures, targets, plots."""
