@@ -25,7 +25,7 @@ from pytriton.cli.settings import Given, kept
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

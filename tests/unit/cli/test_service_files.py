@@ -20,7 +20,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig, options
 from pytriton.dispatcher.settings.reload import LIVE
 from pytriton.ipc.exit_codes import FINAL, ExitCode
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).with_name("pytriton-daemon")
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine"

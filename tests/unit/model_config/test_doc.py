@@ -12,7 +12,7 @@ import pytest
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.proxy.types import Request
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "model-configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "model-configuration.md"
 
 
 @pytest.fixture(scope="module")
