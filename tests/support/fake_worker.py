@@ -1,4 +1,4 @@
-"""A worker of the dispatcher's without a process: for tests of what is done about its end."""
+"""A worker without a process: it greets, loads, fails, serves and ends when a test says so."""
 
 from __future__ import annotations
 
@@ -14,21 +14,65 @@ SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
 
 
 class FakeWorker(Worker):
-    """A worker without a process: it ends when told to."""
+    """A worker as the dispatcher sees it; `gauge_of_worker` is its own end of the gauge.
 
-    def __init__(self, number: int) -> None:
-        gauge, fd = Gauge.create()
-        self.own = Gauge(fd)
+    Args:
+        number: its number among all workers
+        spec: what it serves
+        slot: its place in the registration
+        greeted: whether it has said hello already
+
+    Attributes:
+        lanes_withdrawn: how often it was asked to send a proxy elsewhere
+        told_to_end: somebody wants it to end after its batch
+    """
+
+    def __init__(
+        self,
+        number: int,
+        spec: messages.ModelSpec = SPEC,
+        slot: int = 0,
+        *,
+        greeted: bool = True,
+    ) -> None:
+        gauge, descriptor = Gauge.create()
+        self.gauge_of_worker = Gauge(descriptor)
+        self.slot = slot
+        self.lanes_withdrawn = 0
+        self.told_to_end = False
         super().__init__(
-            f"w{number}", number, SPEC, 0, lane_path=Path("/nonexistent/lane"), gauge=gauge,
+            f"w{number}",
+            number,
+            spec,
+            slot,
+            lane_path=Path("/nonexistent/lane"),
+            gauge=gauge,
             exited=asyncio.get_running_loop().create_future(),
-        )  # fmt: skip
+        )
+        if greeted:
+            self.greet()
+
+    def greet(self) -> None:
+        """Say hello."""
         self.greeted.set_result(None)
 
+    def begin(self) -> None:
+        """Take a batch."""
+        self.gauge_of_worker.begin(1)
+
+    def answer(self) -> None:
+        """Answer it."""
+        self.gauge_of_worker.end()
+
     def end(self, *, in_batch: bool = False) -> None:
+        """End by itself, as in a crash."""
         if in_batch:
-            self.own.begin(1)
+            self.begin()
         self.exited.set_result(1)
+
+    def _ended(self, exited: asyncio.Future[int]) -> None:
+        super()._ended(exited)
+        self.gauge_of_worker.close()
 
     def describe_end(self) -> str:
         return f"worker {self.name} exited"
@@ -36,9 +80,24 @@ class FakeWorker(Worker):
     def end_record(self) -> messages.WorkerEnd:
         assert self._done is not None
         return messages.WorkerEnd(
-            time.time(), self.name, self.pid, self.describe_end(), batches=self._done.answered,
+            time.time(),
+            self.name,
+            self.pid,
+            self.describe_end(),
+            batches=self._done.answered,
             in_batch=self._done.begun > self._done.answered,
-        )  # fmt: skip
+        )
+
+    async def withdraw_lane(self) -> None:
+        self.lanes_withdrawn += 1
+
+    async def end_after_batch(self) -> None:
+        self.told_to_end = True
+        await asyncio.wait([self.exited])
+
+    async def end_hung(self, why: str) -> None:
+        if self.alive:
+            self.end()
 
     async def stop(self, grace_s: float) -> None:
         if self.alive:

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from support.fake_workers import FakeWorker
+from support.fake_worker import SPEC, FakeWorker
 from support.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.backoff import RestartPolicy
@@ -36,7 +36,6 @@ from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
-_SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
 _START_S, _FIRST_S, _LONGEST_S = 60.0, 0.5, 30.0
 _MOST = 4
 
@@ -61,7 +60,7 @@ class PoolHistories(RuleBasedStateMachine):
         self.workers: list[FakeWorker] = []
         self.routed: dict[str, asyncio.Task[messages.Attached]] = {}
         self.serial = itertools.count()
-        self.spec = _SPEC
+        self.spec = SPEC
         self.limit: int | None = None
         self.scaling: asyncio.Task[None] | None = None
 
@@ -69,7 +68,7 @@ class PoolHistories(RuleBasedStateMachine):
 
     async def start_worker(self, slot: int) -> Worker:
         number = next(self.serial)
-        self.workers.append(FakeWorker(f"w{number}", number, self.spec, slot))
+        self.workers.append(FakeWorker(number, self.spec, slot, greeted=False))
         return self.workers[-1]
 
     async def report(self, progress: messages.Progress) -> None:
@@ -80,7 +79,7 @@ class PoolHistories(RuleBasedStateMachine):
     )
     def start(self, count: int, spares: int, limit: int | None) -> None:
         self.limit = limit
-        self.spec = msgspec.structs.replace(_SPEC, instances=count, spares=spares)
+        self.spec = msgspec.structs.replace(SPEC, instances=count, spares=spares)
 
         async def started() -> Pool:
             policy = RestartPolicy(_START_S, limit, _FIRST_S, _LONGEST_S)

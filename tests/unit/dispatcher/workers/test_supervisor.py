@@ -74,8 +74,8 @@ def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
         assert (info.state, info.restarts, info.fruitless_ends) == ("ready", 29, 29)
         assert not one.supervisor.is_hopeless
         assert "29 workers in a row ended" in (one.supervisor.problem() or "")
-        worker.own.begin(1)
-        worker.own.end()
+        worker.begin()
+        worker.answer()
         assert one.supervisor.problem() is None
         assert one.supervisor.info(0, spare=False).fruitless_ends == 0
         await one.supervisor.stop(0)
