@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pytriton._control.asking import Question, Watch, ask
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelExistsError,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 
 MessageT = TypeVar("MessageT", bound=messages.Message)
-OnProgress = Callable[[messages.Progress], None]
 
 
 class Connection:
@@ -72,76 +71,28 @@ class Connection:
                 "access_token set to one that is known to you."
             ) from error
 
-    def ask(
-        self,
-        message: messages.AnyMessage,
-        payloads: Sequence[bytes] = (),
-        *,
-        silence_s: float | None,
-        on_progress: OnProgress | None = None,
-    ) -> messages.AnyMessage:
-        """Return the answer to a message.
-
-        Args:
-            message: the question
-            payloads: frames that go with it
-            silence_s: the longest silence; None to wait for as long as the daemon lives
-            on_progress: is called with every report on the way to the answer
-
-        Raises:
-            RemoteFailure: the dispatcher answered with a failure; see `exception_of`
-            DaemonNotRunningError: no daemon runs, it ended before it answered, or was silent too
-                long
-            PyTritonDaemonError: it is of another version
-        """
+    def ask(self, question: Question) -> messages.AnyMessage:
+        """Return the answer to a question; raises as `asking.ask`, and when no daemon runs."""
         from pytriton.ipc import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
         with control.ControlClient(self.endpoint) as channel:
-            return self.ask_on(
-                channel, pid, message, payloads, silence_s=silence_s, on_progress=on_progress
-            )
+            return self.ask_on(channel, pid, question)
 
     def ask_on(
-        self,
-        channel: control.ControlClient,
-        pid: int,
-        message: messages.AnyMessage,
-        payloads: Sequence[bytes] = (),
-        *,
-        silence_s: float | None,
-        on_progress: OnProgress | None = None,
-        on_unasked: control.OnUnasked | None = None,
+        self, channel: control.ControlClient, pid: int, question: Question
     ) -> messages.AnyMessage:
-        """Return the answer to a message on a channel that is open to the daemon with this pid.
+        """Return the answer on a channel that is open to the daemon with this pid; raises as `asking.ask`."""
 
-        `on_unasked` gets what the dispatcher sends of its own accord meanwhile; all else as `ask`.
-        """
-        from pytriton.ipc.control import ControlTimeout
-
-        try:
-            return channel.ask(
-                message,
-                payloads,
-                timeout_s=silence_s,
-                on_progress=on_progress,
-                life_sign_s=_LOOK_S,
-                is_alive=lambda: self._runs(pid),
-                on_unasked=on_unasked,
+        def no_answer(silence: control.ControlTimeout) -> DaemonNotRunningError:
+            return DaemonNotRunningError(
+                _silent(self.rundir, pid, question.silence_s)
+                if self._runs(pid)
+                else _went_away(self.rundir, pid, question.message)
             )
-        except ControlTimeout:
-            runs = self._runs(pid)
-            raise DaemonNotRunningError(
-                _silent(self.rundir, pid, silence_s)
-                if runs
-                else _went_away(self.rundir, pid, message)
-            ) from None
-        except messages.MalformedMessage as error:
-            raise PyTritonDaemonError(
-                "The daemon gave an answer that this version of pytriton-daemon does not "
-                f"understand ({error}). Install the same version on both sides, then "
-                "`pytriton-daemon restart`."
-            ) from error
+
+        watch = Watch("The daemon", _LOOK_S, lambda: self._runs(pid), no_answer)
+        return ask(channel, question, watch)
 
     def _runs(self, pid: int) -> bool:
         try:

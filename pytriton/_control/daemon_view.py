@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from pytriton._control.asking import Question
 from pytriton._control.connection import Connection, MessageT, exception_of, expected
 from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report
@@ -113,9 +114,7 @@ class DaemonView:
         quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
         silence_s = self._timeout_s if quick else None
         try:
-            answer = self._connection.ask(
-                message, payloads, silence_s=silence_s, on_progress=report
-            )
+            answer = self._connection.ask(Question(message, payloads, silence_s, report))
         except RemoteFailure as failure:
             registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None

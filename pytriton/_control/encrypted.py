@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytriton._control.connection import OnProgress
+from pytriton._control.asking import Question, Watch, ask
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.ipc import messages
 
@@ -50,21 +49,8 @@ class RemoteConnection:
             "known to you."
         )
 
-    def ask(
-        self,
-        message: messages.AnyMessage,
-        payloads: Sequence[bytes] = (),
-        *,
-        silence_s: float | None,
-        on_progress: OnProgress | None = None,
-    ) -> messages.AnyMessage:
-        """Return the answer to a message; see `Connection.ask`.
-
-        Raises:
-            RemoteFailure: the dispatcher answered with a failure
-            DaemonNotRunningError: nobody answers there, or the connection broke
-            PyTritonDaemonError: the daemon refuses this client, or is of another version
-        """
+    def ask(self, question: Question) -> messages.AnyMessage:
+        """Return the answer to a question; raises as `asking.ask`."""
         from pytriton.ipc import control  # the first use of ZeroMQ
 
         begun = time.monotonic()
@@ -75,22 +61,13 @@ class RemoteConnection:
                 late = not channel.agreed and time.monotonic() - begun > self._timeout_s
                 return channel.trouble is None and not late
 
-            try:
-                return channel.ask(
-                    message,
-                    payloads,
-                    timeout_s=silence_s,
-                    on_progress=on_progress,
-                    life_sign_s=_LOOK_S,
-                    is_alive=is_alive,
-                )
-            except control.ControlTimeout as silence:
-                raise self._failed(channel, silence) from None
-            except messages.MalformedMessage as error:
-                raise PyTritonDaemonError(
-                    f"The daemon at {self.name} gave an answer that this version of pytriton-daemon does not "
-                    f"understand ({error}). Install the same version on both sides."
-                ) from error
+            watch = Watch(
+                f"The daemon at {self.name}",
+                _LOOK_S,
+                is_alive,
+                lambda silence: self._failed(channel, silence),
+            )
+            return ask(channel, question, watch)
 
     def _failed(self, channel: control.ControlClient, silence: Exception) -> PyTritonDaemonError:
         channel.watch()

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
-from pytriton._control.connection import Connection, OnProgress, exception_of, expected
+from pytriton._control.asking import OnProgress, Question
+from pytriton._control.connection import Connection, exception_of, expected
 from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._registering.registering import Plan
@@ -123,15 +124,8 @@ class Host:
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)
         try:
-            answer = self._connection.ask_on(
-                self._channel,
-                daemon,
-                message,
-                payloads,
-                silence_s=None,
-                on_progress=on_progress,
-                on_unasked=self._hear,
-            )
+            question = Question(message, payloads, on_progress=on_progress, on_unasked=self._hear)
+            answer = self._connection.ask_on(self._channel, daemon, question)
         except BaseException:
             self._end_threads(_LEFT_S)
             self._close()
