@@ -1,33 +1,30 @@
-"""The models that are served: registered, replaced, unregistered. The only place that changes which ones there are."""
+"""What is asked of the models: register, replace, scale, roll back, unregister, restore. Here it is checked first.
+
+Who serves what is in served_models.py, how that changes in serving.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from pytriton.dispatcher.base.logs import close_model_log
-from pytriton.dispatcher.base.news import News
-from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.models.admission import check, check_devices
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import KeptModels, finish
-from pytriton.dispatcher.models.name_reservations import Reservations
-from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
-from pytriton.dispatcher.models.state_dir import Entry, Store, Unfinished
+from pytriton.dispatcher.models.served_models import ServedModels
+from pytriton.dispatcher.models.serving import Serving, SpawnWorker
+from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
@@ -35,11 +32,13 @@ from pytriton.ipc.rundir import RuntimeDir
 _log = structlog.get_logger(__name__)
 
 
-SpawnWorker = Callable[[Registration, int], Awaitable[Worker]]
+class Registry(ServedModels):
+    """All registrations, and what can be asked of them.
 
-
-class Registry:
-    """All registrations, by name and by key."""
+    Attributes:
+        restoring: the kept models that are not served (yet).
+        news: a model is served, or not any more.
+    """
 
     def __init__(
         self,
@@ -49,25 +48,23 @@ class Registry:
         spawn: SpawnWorker,
         store: Store,
     ) -> None:
-        self._config = config
-        self._rundir = rundir
-        self._server = server
-        self._spawn = spawn
-        self._kept = KeptModels(store)
         self.restoring = Restoring(store.read())
-        self._policy = _policy(config)
-        self._serial = itertools.count(1)
-        self._by_name: dict[str, Registration] = {}
-        self._by_key: dict[str, Registration] = {}
-        self._reservations = Reservations()
-        self._registering: set[asyncio.Task[object]] = set()
+        super().__init__(rundir.models, self.restoring)
+        self._config = config
+        self._server = server
+        self._kept = KeptModels(store)
+        self._serving = Serving(
+            config,
+            rundir,
+            server,
+            spawn,
+            kept=self._kept,
+            restoring=self.restoring,
+            served=self,
+            hosted=HostedModels(self._end_hosted),
+        )
+        self.news = self._serving.news
         self._stopping = False
-        #: A model is served, or not any more.
-        self.news = News()
-        self._hosted = HostedModels(self._end_hosted)
-
-    def __iter__(self) -> Iterator[Registration]:
-        return iter(self._by_name.values())
 
     def problems(self) -> list[str]:
         """Return what somebody should look at, a sentence each."""
@@ -76,66 +73,12 @@ class Registry:
     @property
     def busy(self) -> bool:
         """Whether a batch is under way in any worker process."""
-        return any(one.pool.busy for one in self._by_key.values() if one.registrant is None)
+        return any(one.pool.busy for one in self.keys.values() if one.registrant is None)
 
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
-        self._policy = _policy(config)
-
-    def by_key(self, key: str) -> Registration:
-        """Return the registration that a proxy belongs to.
-
-        Raises:
-            RemoteFailure: there is none (any more).
-        """
-        try:
-            return self._by_key[key]
-        except KeyError:
-            raise RemoteFailure(ErrorKind.NOT_FOUND, f"registration {key} is gone") from None
-
-    def by_name(self, name: str) -> Registration:
-        """Return the registration that serves a name.
-
-        Raises:
-            RemoteFailure: there is none; names those that there are.
-        """
-        try:
-            return self._by_name[name]
-        except KeyError:
-            known = ", ".join(sorted(self._by_name)) or "none"
-            text = f"no model {name!r} is registered; registered models: {known}"
-            why = self.restoring.error(name)
-            if why is not None:
-                text = (
-                    f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
-                    "start; register it anew, or unregister it."
-                )
-            elif self.restoring.waits(name):
-                text = f"model {name!r} is not served yet: it is being restored"
-            elif own_repository.is_linked(self._rundir.models, name):
-                text = (
-                    f"model {name!r} has no workers: it is one of a model repository, and tritonserver itself serves "
-                    f"it (pytriton-daemon repository unload {name})"
-                )
-            raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
-
-    def workers_of(self, model: str) -> list[str]:
-        """Return the workers that serve a model; none if there is no such model."""
-        found = (registration for registration in self if registration.spec.name == model)
-        return [name for registration in found for name in registration.pool.ready_workers()]
-
-    def worker(self, name: str) -> tuple[Registration, Worker]:
-        """Return a worker that is alive, with its registration.
-
-        Raises:
-            RemoteFailure: no such worker.
-        """
-        for registration in self._by_key.values():
-            worker = registration.pool.worker(name)
-            if worker is not None:
-                return registration, worker
-        raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
+        self._serving.use(config)
 
     async def register(
         self,
@@ -157,20 +100,20 @@ class Registry:
         spec = request.spec
         check(spec, payloads)
         self._refuse_taken(request)
-        patience = self._patience(spec.name, "registered", report)
+        patience = self._serving.patience(spec.name, "registered", report)
         await patience.until_up()
         if request.replace:  # a restore that fails leaves nothing to be replaced, which is as good
             await patience.until_restored(spec.name)
         self._check_open(spec.name, "registered")
-        own_repository.refuse_linked(self._rundir.models, spec.name)
+        own_repository.refuse_linked(self._models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
-        await self._reservations.until_given_up(spec.name)
+        await self._serving.reservations.until_given_up(spec.name)
         self._refuse_taken(request)
-        former = self._by_name.get(spec.name)
+        former = self.names.get(spec.name)
         entry = Entry(0, time.time(), spec, list(payloads))
         # A temporary one is not kept: as with one that is kept already, there is nothing to write.
         kept = request.temporary or not keep
-        return await self._register(entry, former, report, kept=kept, registrant=registrant)
+        return await self._serving.place(entry, former, report, kept=kept, registrant=registrant)
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -198,14 +141,14 @@ class Registry:
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
             )
         check_devices(previous.spec)
-        return await self._register(previous, former, report)
+        return await self._serving.place(previous, former, report)
 
     async def restore(self) -> None:
         """Register again what is kept, in order."""
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
-            await self._register(entry, None, _report_to_nobody, kept=True)
+            await self._serving.place(entry, None, _report_to_nobody, kept=True)
 
         await self.restoring.run(register)
 
@@ -216,12 +159,12 @@ class Registry:
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
         forgotten = await self.restoring.give_up(name)
-        self._reservations.check(name)
-        if name in self._by_name:
+        self._serving.reservations.check(name)
+        if name in self.names:
             try:
-                await self._take_down(name, "it was unregistered")
+                await self._serving.take_down(name, "it was unregistered")
             except RemoteFailure:
-                if name not in self._by_name:  # whatever Triton says
+                if name not in self.names:  # whatever Triton says
                     await self._kept.remove(name)
                 raise
         elif not forgotten:
@@ -232,28 +175,10 @@ class Registry:
     async def end(self, registration: Registration) -> None:
         """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
         name = registration.spec.name
-        await self._reservations.until_free(name)
-        if self._by_name.get(name) is registration and not self._stopping:
+        await self._serving.reservations.until_free(name)
+        if self.names.get(name) is registration and not self._stopping:
             _log.info("model ends with the process that registered it", model=name)
-            await self._take_down(name, "the process that registered it has ended")
-
-    async def _take_down(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model; `last`: tritonserver ends next, and tells clients so until then."""
-        registration = self.by_name(name)
-        with self._reservations.reserve(name):
-            registration.begin_stop()
-            try:
-                if last:
-                    await registration.refuse_requests(self._server)
-                else:
-                    await registration.unload(self._server)
-            finally:
-                await self._retire(registration, why)
-                del self._by_name[name]
-                self.news.tell()
-                if not last:  # tritonserver may still look at it
-                    own_repository.remove_folder(self._rundir.models, name)
-                close_model_log(name)
+            await self._serving.take_down(name, "the process that registered it has ended")
 
     async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
         """Serve a model with another number of instances, each with a worker; no request fails on the way.
@@ -264,7 +189,7 @@ class Registry:
         """
         await self._until_served(name, "scaled", report)
         registration = self.by_name(name)
-        with self._reservations.reserve(name):
+        with self._serving.reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
             if registration.registrant is None:
                 unfinished = await self._kept.write(registration.entry())
@@ -295,140 +220,29 @@ class Registry:
 
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
-        for registration in self._by_key.values():
+        for registration in self.keys.values():
             registration.forget_proxies()
 
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self._stopping = True
-        for task in self._registering:
-            task.cancel()
-        await self._reservations.until_all_free()
+        await self._serving.give_up_all()
         results = await asyncio.gather(
-            *(self._take_down(name, "the daemon stops", last=True) for name in list(self._by_name)),
+            *(
+                self._serving.take_down(name, "the daemon stops", last=True)
+                for name in list(self.names)
+            ),
             return_exceptions=True,
         )
         for result in results:
             if isinstance(result, BaseException):
                 _log.warning("model did not stop in order", error=str(result))
 
-    async def _register(
-        self,
-        entry: Entry,
-        former: Registration | None,
-        report: ReportProgress,
-        *,
-        kept: bool = False,
-        registrant: Registrant | None = None,
-    ) -> Registration:
-        """Serve a model, instead of `former` if there is one; keep it for the next start, unless it is `kept`."""
-        name = entry.spec.name
-        keep = not kept and registrant is None  # without its registrant, there is nothing to serve
-        with self._reservations.reserve(name) as task:
-            self._registering.add(task)
-            try:
-                # Before anything is started: what cannot be kept is not served.
-                unfinished = await self._kept.write(entry) if keep else None
-                try:
-                    registration = await self._serve(
-                        self._new(entry, registrant), former, report, unfinished
-                    )
-                finally:
-                    if unfinished is not None:
-                        unfinished.discard()
-            finally:
-                self._registering.discard(task)
-        if not kept:
-            self.restoring.forget(name)
-        self.news.tell()
-        replaced = former is not None
-        _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
-        return registration
-
-    async def _serve(
-        self,
-        registration: Registration,
-        former: Registration | None,
-        report: ReportProgress,
-        unfinished: Unfinished | None,
-    ) -> Registration:
-        name = registration.spec.name
-        try:
-            await registration.start(
-                self._server,
-                self._rundir.models,
-                report,
-                self._patience(name, "registered", report),
-                unready_after_s=self._config.unready_after_s,
-                grace_s=self._config.grace_period_s,
-            )
-            if unfinished is not None:
-                finish(unfinished, keep_previous=True)
-            elif registration.registrant is not None:
-                await self._kept.remove(name)  # what it replaces does not come back
-        except BaseException:
-            registration.begin_stop()
-            with self._reservations.giving_up(name):
-                await uninterrupted(self._undo(registration, former))
-            raise
-        self._by_name[name] = registration
-        if registration.registrant is not None:
-            self._hosted.expect(registration, registration.registrant)
-        if former is not None:
-            former.begin_stop()
-            await uninterrupted(self._retire(former, "it was replaced"))
-        return registration
-
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
-        await self._reservations.until_free(name)
-        if self._by_name.get(name) is registration:
+        await self._serving.reservations.until_free(name)
+        if self.names.get(name) is registration:
             await self.unregister(name)
-
-    def _new(self, entry: Entry, registrant: Registrant | None) -> Registration:
-        key = f"{entry.spec.name}#{next(self._serial)}"
-
-        def start_worker(instance: int) -> Awaitable[Worker]:
-            return self._spawn(registration, instance)
-
-        registration = Registration(
-            key,
-            entry,
-            start_worker,
-            self._policy,
-            self._rundir.control_endpoint,
-            registrant,
-            native=self._server.proxy_is_native,
-        )
-        self._by_key[key] = registration
-        return registration
-
-    async def _undo(self, registration: Registration, former: Registration | None) -> None:
-        name = registration.spec.name
-        if former is not None:
-            own_repository.make_folder(self._rundir.models, former.spec)
-            own_repository.write_config(self._rundir.models, name, former.triton_config)
-        if registration.pool.proxies and self._server.ready:
-            await self._take_out(name, former)  # given up after tritonserver had loaded it
-        elif registration.refused and former is None and self._server.ready:
-            await self._server.forget_failure(name)
-        await self._retire(registration, "its registration failed")
-        if former is None:
-            own_repository.remove_folder(self._rundir.models, name)
-            close_model_log(name)
-
-    async def _take_out(self, name: str, former: Registration | None) -> None:
-        try:
-            if former is None:
-                await self._server.unload(name)
-            else:
-                await self._server.load(name, former.triton_config)
-        except RemoteFailure as failure:
-            _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
-
-    async def _retire(self, registration: Registration, why: str) -> None:
-        await registration.stop(self._config.grace_period_s, why)
-        del self._by_key[registration.key]
 
     def _refuse_taken(self, request: messages.Register) -> None:
         """Refuse what need not wait to be refused.
@@ -439,7 +253,7 @@ class Registry:
         name = request.spec.name
         if request.replace:
             return
-        if name in self._by_name:
+        if name in self.names:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
@@ -452,23 +266,19 @@ class Registry:
                 "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
             )
 
-    def _patience(self, name: str, done: str, report: ReportProgress) -> Patience:
-        what = f"model {name} was not {done}"
-        return Patience(what, self._server, self.restoring, report, self._config.busy_timeout_s)
-
     async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up; `done` is what is to be done with the model then.
 
         Raises:
             RemoteFailure: it was not in time, or the daemon stops.
         """
-        await self._patience(name, done, report).until_up()
+        await self._serving.patience(name, done, report).until_up()
 
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up, and the model restored."""
         if not self.restoring.waits(name):
             self.by_name(name)  # what there is not need not be waited for
-        patience = self._patience(name, done, report)
+        patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
         self._check_open(name, done)
@@ -478,15 +288,6 @@ class Registry:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
             )
-
-
-def _policy(config: DaemonConfig) -> RestartPolicy:
-    return RestartPolicy(
-        start_timeout_s=config.worker_start_timeout_s,
-        limit=config.worker_restart_limit,
-        first_delay_s=config.worker_backoff_s,
-        longest_delay_s=config.worker_backoff_max_s,
-    )
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,19 @@ import structlog
 
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repositories import cloud_models, model_folders
-from pytriton.dispatcher.repositories.folder_spec import Workshop, specification
+from pytriton.dispatcher.repositories import model_folders
 from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.repositories.model_loading import ModelLoading
 from pytriton.dispatcher.repositories.model_records import (
     NATIVE,
-    WORKERS,
     ModelRecord,
     ModelRecords,
 )
-from pytriton.dispatcher.repositories.repository_places import CLOUD, Placed, Places
+from pytriton.dispatcher.repositories.repository_places import Placed, Places
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.formats import table
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -62,15 +60,20 @@ class RepositoryModels:
     ) -> None:
         self._config = config
         self._models = models
-        self._backends = backends
-        self._python = python
-        self._workshop = Workshop(
-            library, config.model_python, config.install_packages, config.model_env
-        )
         self._server = server
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)
         self.known = ModelRecords(server, registry)
+        self._loading = ModelLoading(
+            config,
+            models=models,
+            backends=backends,
+            python=python,
+            library=library,
+            server=server,
+            registry=registry,
+            places=self._places,
+        )
         self._given = GivenFiles(models.parent / "given")
         self._begun = False
         #: Whether all that are to be served from the start are, or could not be.
@@ -170,7 +173,9 @@ class RepositoryModels:
             unneeded = given
             known_model.state = "loading"
             try:
-                await self._load(name, names[name], known_model, config, above)
+                await self._loading.load(
+                    name, names[name], known_model, config, partial(self._load_steps, above=above)
+                )
             except (RemoteFailure, UnservableModel) as error:
                 serving = before.served_by != ""
                 known_model.state = "ready" if serving else "failed"
@@ -273,49 +278,7 @@ class RepositoryModels:
             known.state, known.reason = "failed", failure.text
             _log.error("tritonserver refused", model=name, reason=failure.text)
 
-    async def _load(
-        self,
-        name: str,
-        place: str,
-        known: ModelRecord,
-        config: Mapping[str, Any] | None,
-        above: Sequence[str],
-    ) -> None:
-        self._refuse_registered(name, known)
-        if place == CLOUD:
-            await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
-            override = None if config is None else dict(config)
-            try:
-                await self._server.load(name, override)
-            except RemoteFailure as failure:
-                raise cloud_models.explained(failure, self._backends) from failure
-            known.served_by, known.config = NATIVE, override
-            return
-        model = await self._places.read(name, place)
-        if config is not None:
-            model = model.with_config(json.loads(json.dumps(config)))
-        form = model_folders.route(model, self._backends, self._config.native_model)
-        if form is None:
-            await self._load_steps(model, above)
-            await self._load_native(model, known, config)
-            return
-        if known.served_by == NATIVE:
-            raise UnservableModel(
-                f"model {name} is served by tritonserver itself; unload it before another backend serves it"
-            )
-        lacking = model_folders.not_given_by_workers(model)
-        if lacking:
-            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
-        spec, payload = await specification(model, form, self._workshop, config)
-        known.registration = await self._registry.register(
-            messages.Register(spec, replace=known.served_by == WORKERS),
-            [payload],
-            _report_to_nobody,
-            keep=False,
-        )
-        known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
-
-    async def _load_steps(self, model: FoundModel, above: Sequence[str]) -> None:
+    async def _load_steps(self, model: FoundModel, *, above: Sequence[str]) -> None:
         """Load the steps of an ensemble that nobody serves; of those that no repository has, tritonserver tells.
 
         Raises:
@@ -336,51 +299,6 @@ class RepositoryModels:
                 raise UnservableModel(
                     f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
                 ) from failure
-
-    async def _load_native(
-        self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
-    ) -> None:
-        if known.served_by == WORKERS:
-            raise UnservableModel(
-                f"model {model.name} is served by workers; unload it before tritonserver serves it"
-            )
-        backend = table.backend_of(model.config, model.files)
-        if self._python.is_needed(backend):
-            await self._python.ensure(model.name)
-        link = self._models / model.name
-        former = link.readlink() if known.served_by else None
-        own_repository.link(self._models, model.name, model.folder)
-        override = None if config is None else dict(config)
-        if former is not None and former != model.folder:
-            override = own_repository.marked(override or model.config, str(model.folder))
-        try:
-            await self._server.load(model.name, override)
-        except BaseException as error:
-            if former is None:
-                if isinstance(error, RemoteFailure) and self._server.ready:
-                    await self._server.forget_failure(model.name)
-                own_repository.unlink(self._models, model.name)
-            else:
-                own_repository.link(self._models, model.name, former)
-            raise
-        known.served_by, known.config = NATIVE, override
-        known.steps = model_folders.steps_of(model.config)
-        known.versions = model_folders.served_versions(model.config, list(model.versions))
-
-    def _refuse_registered(self, name: str, known: ModelRecord) -> None:
-        """A name that somebody has registered is theirs."""
-        present = {one.spec.name: one for one in self._registry}.get(name)
-        if present is None:
-            if known.served_by == WORKERS:  # unregistered by somebody
-                known.served_by, known.registration = "", None
-            return
-        if present is not known.registration and known.registration is None:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
-            )
-        # Scaled or rolled back, it is the repository's still.
-        known.registration = present
 
     async def _poll(self) -> None:
         """Load what has appeared or changed, unload what is gone, again and again."""
@@ -405,7 +323,3 @@ class RepositoryModels:
             if self.known.of(name).served_by:
                 await self._try(name, self.known.of(name), self.unload(name))
         return now
-
-
-async def _report_to_nobody(_: messages.Progress) -> None:
-    """Take the progress of a registration that no client waits for."""

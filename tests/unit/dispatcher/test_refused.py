@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.fake_worker import SPEC, FakeWorker
 
-from pytriton.dispatcher.models import registration
+from pytriton.dispatcher.models import model_in_triton
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.workers.backoff import RestartPolicy
@@ -45,7 +45,7 @@ class Server:
 def test_a_model_that_was_refused_after_a_restart_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "_LOAD_AGAIN_S", 0.01)
+    monkeypatch.setattr(model_in_triton, "_LOAD_AGAIN_S", 0.01)
 
     async def start(slot: int) -> Worker:
         worker = FakeWorker(slot)

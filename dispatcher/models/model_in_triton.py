@@ -1,0 +1,225 @@
+"""A registration's model in tritonserver: loaded, loaded anew, and out of it while no worker can serve it.
+
+a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
+no worker for a while ──▶ Triton unloads: UNREADY ──▶ a worker is back ──▶ Triton loads: READY
+a proxy ends without a word ──▶ Triton loads the model anew, with proxies of its own
+tritonserver ends ──▶ it is started again ──▶ it loads the model; what it refuses is tried again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.base.states import ModelState, StateMachine
+from pytriton.dispatcher.models.proxy_ends import ProxyEnds
+from pytriton.dispatcher.triton import own_repository, preloading
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.workers.pool import Pool
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: What tritonserver did not take is loaded again after so long, or when a worker came or went.
+_LOAD_AGAIN_S = 5.0
+
+
+class ModelInTriton:
+    """One registration's model, as tritonserver has it, and the two duties that keep it there.
+
+    Args:
+        name: of the model
+        config: returns the configuration to load it with; is given a number that changes when all proxies have to be
+            started anew
+        pool: its workers
+
+    Attributes:
+        machine: where the registration stands.
+        alone: held while Triton loads or unloads the model.
+        ends: of its proxies.
+        server_lost: tritonserver has ended and does not have the model yet.
+    """
+
+    def __init__(self, name: str, config: Callable[[int], dict[str, Any]], pool: Pool) -> None:
+        self.machine = StateMachine(ModelState.STARTING)
+        self.alone = asyncio.Lock()
+        self.ends = ProxyEnds(pool, self._proxy_broken)
+        self.server_lost = False
+        self._name = name
+        self._config = config
+        self._pool = pool
+        self._broken = asyncio.Event()
+        #: Of the loads that have to start all proxies anew, after a fault or for another number of them.
+        self._mended = 0
+        self._loads = 0  #: how often Triton was told to load or unload it
+        self._models: Path | None = None  #: Triton's repository, once it has the model
+        self._unserved = False  #: tritonserver did not take a model that workers can serve
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ── where it stands ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def ready(self) -> bool:
+        """Whether tritonserver has it, or would if it had not ended."""
+        return self.machine.state is ModelState.READY
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether a client of tritonserver has unloaded it."""
+        return self.machine.state is ModelState.UNLOADED
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that Triton loads the model with."""
+        return self._config(self._mended)
+
+    def mark(self) -> object:
+        """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
+        if self.server_lost or self.alone.locked() or not (self.ready or self.unloaded):
+            return None
+        return (self.machine.state, self._loads)
+
+    def seen(self, loaded: bool) -> None:
+        """Triton's index says whether the model is loaded; if not as the daemon left it, a client has done that."""
+        if loaded == self.ready:
+            return
+        self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
+        text = f"a client of tritonserver has {'' if loaded else 'un'}loaded a model"
+        _log.warning(text, model=self._name)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._pool.wake()))
+
+    # ── into and out of tritonserver ─────────────────────────────────────────────────────────────
+
+    def use_folder(self, models: Path) -> None:
+        """Triton's repository has a folder for it now; its configuration is to lie there, too."""
+        self._models = models
+
+    def proxies_anew(self) -> None:
+        """Have the next load start all proxies anew."""
+        self._mended += 1
+
+    async def load(self, server: TritonServer) -> None:
+        """Have Triton load the model as it is by now. Its folder says how, too: for clients that load it again.
+
+        Raises:
+            ServerLost: tritonserver is not up, or has ended meanwhile.
+            RemoteFailure: tritonserver refused it.
+        """
+        config = self.config
+        if self._models is not None:
+            own_repository.write_config(self._models, self._name, config)
+        try:
+            await server.load(self._name, config)
+        finally:
+            self._loads += 1
+
+    async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
+        """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
+        if self.ready and not loaded:
+            self._unserved = not await self._try_to_load(server)
+        self.server_lost = False
+        await self._pool.wake()
+
+    async def refuse_requests(self, server: TritonServer, text: str) -> None:
+        """On the way out: have Triton load what tells every client `text` (503)."""
+        await server.load(self._name, preloading.stand_in(self.config, text))
+
+    def forget_proxies(self) -> None:
+        """tritonserver has ended, and all proxies with it."""
+        self.server_lost = True
+        self.ends.forget_all()
+
+    # ── duties ───────────────────────────────────────────────────────────────────────────────────
+
+    def begin_duties(self, server: TritonServer, *, unready_after_s: float, grace_s: float) -> None:
+        """From now on follow the workers, and load the model anew when a proxy breaks."""
+        for duty in (
+            self._follow_workers(server, unready_after_s),
+            self._mend_proxies(server, grace_s),
+        ):
+            task = asyncio.get_running_loop().create_task(duty)
+            task.add_done_callback(_report_fault)
+            self._tasks.append(task)
+
+    def end_duties(self) -> None:
+        """The registration is on its way out."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _proxy_broken(self, proxy: str) -> None:
+        """A proxy ended without a word: Triton does not start it again, so the model is loaded anew."""
+        if self.ready:
+            _log.error(
+                "a proxy ended by itself, the model is loaded anew",
+                model=self._name,
+                proxy=proxy,
+            )
+            self._broken.set()
+
+    async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
+        """Keep the model in Triton while workers can serve it, and out of it while none can."""
+        pool = self._pool
+        while True:
+            await pool.until(lambda: self._unserved or not pool.can_serve)
+            if not self._unserved:
+                await pool.until(
+                    lambda: pool.can_serve or pool.is_hopeless, timeout_s=unready_after_s
+                )
+                if pool.can_serve:
+                    continue
+            if self.unloaded:  # its clients know; until one loads it
+                self._unserved = False
+                await pool.until(lambda: pool.can_serve or not self.unloaded)
+                continue
+            self.machine.change(ModelState.UNREADY)
+            if self._unserved:
+                await pool.changed(_LOAD_AGAIN_S)
+            else:
+                why = pool.problems()
+                _log.error("model is not ready: it has no worker", model=self._name, why=why)
+                await self._in_triton(lambda: server.unload(self._name))
+            self._unserved = True
+            while self._unserved:
+                await pool.until(lambda: server.ready and pool.can_serve)
+                self._unserved = not await self._try_to_load(server)
+                if self._unserved:
+                    await pool.changed(_LOAD_AGAIN_S)
+            self.machine.change(ModelState.READY)
+            _log.info("model is ready again", model=self._name)
+            await pool.wake()
+
+    async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            self.proxies_anew()
+            former = self.ends.proxies.names()
+            if self.ready and server.ready:  # else it is loaded anew in any case
+                self._unserved = not await self._try_to_load(server)
+                await self._pool.wake()
+                # Of the former ones, those that live on end when they have answered their batches;
+                # but next to a dead one, tritonserver (2.51) never gets so far as to tell them.
+                await self.ends.until_ended(former, grace_s)
+
+    async def _try_to_load(self, server: TritonServer) -> bool:
+        """Have Triton load the model as it is by then; whether it did."""
+        return await self._in_triton(lambda: self.load(server))
+
+    async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            async with self.alone:
+                self._loads += 1
+                await act()
+        except RemoteFailure as failure:
+            _log.error("tritonserver refused", model=self._name, why=failure.text)
+            return False
+        return True
+
+
+def _report_fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("a registration is not looked after any more", exc_info=task.exception())

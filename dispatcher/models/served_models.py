@@ -1,0 +1,96 @@
+"""The registrations that there are: by name those that serve, by key also those that begin or end. Only look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class ServedModels:
+    """All registrations. What changes them is in placing.py.
+
+    Args:
+        models: tritonserver's repository
+        restoring: those that are kept and not served (yet)
+
+    Attributes:
+        names: those that serve, in the order of registration.
+        keys: these, those that are being registered, and those that are ending.
+    """
+
+    def __init__(self, models: Path, restoring: Restoring) -> None:
+        self.names: dict[str, Registration] = {}
+        self.keys: dict[str, Registration] = {}
+        self._models = models
+        self._restoring = restoring
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self.names.values())
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a name is served."""
+        return name in self.names
+
+    def get(self, name: str) -> Registration | None:
+        """Return the registration that serves a name, if there is one."""
+        return self.names.get(name)
+
+    def by_key(self, key: str) -> Registration:
+        """Return the registration that a proxy belongs to.
+
+        Raises:
+            RemoteFailure: there is none (any more).
+        """
+        try:
+            return self.keys[key]
+        except KeyError:
+            raise RemoteFailure(ErrorKind.NOT_FOUND, f"registration {key} is gone") from None
+
+    def by_name(self, name: str) -> Registration:
+        """Return the registration that serves a name.
+
+        Raises:
+            RemoteFailure: there is none; names those that there are.
+        """
+        try:
+            return self.names[name]
+        except KeyError:
+            known = ", ".join(sorted(self.names)) or "none"
+            text = f"no model {name!r} is registered; registered models: {known}"
+            why = self._restoring.error(name)
+            if why is not None:
+                text = (
+                    f"model {name!r} is not served: it could not be restored ({why}). It is tried again at the next "
+                    "start; register it anew, or unregister it."
+                )
+            elif self._restoring.waits(name):
+                text = f"model {name!r} is not served yet: it is being restored"
+            elif own_repository.is_linked(self._models, name):
+                text = (
+                    f"model {name!r} has no workers: it is one of a model repository, and tritonserver itself serves "
+                    f"it (pytriton-daemon repository unload {name})"
+                )
+            raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
+
+    def workers_of(self, model: str) -> list[str]:
+        """Return the workers that serve a model; none if there is no such model."""
+        found = (registration for registration in self if registration.spec.name == model)
+        return [name for registration in found for name in registration.pool.ready_workers()]
+
+    def worker(self, name: str) -> tuple[Registration, Worker]:
+        """Return a worker that is alive, with its registration.
+
+        Raises:
+            RemoteFailure: no such worker.
+        """
+        for registration in self.keys.values():
+            worker = registration.pool.worker(name)
+            if worker is not None:
+                return registration, worker
+        raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")

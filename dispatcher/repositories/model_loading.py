@@ -1,0 +1,173 @@
+"""How one model of a repository begins to be served: by tritonserver itself, or by workers, as its files say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.repositories import cloud_models, model_folders
+from pytriton.dispatcher.repositories.folder_spec import Workshop, specification
+from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
+from pytriton.dispatcher.repositories.model_records import (
+    NATIVE,
+    WORKERS,
+    ModelRecord,
+)
+from pytriton.dispatcher.repositories.repository_places import CLOUD, Places
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.formats import table
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+LoadSteps = Callable[[FoundModel], Awaitable[None]]
+
+
+class ModelLoading:
+    """Has a model of a repository served.
+
+    Args:
+        config: of the daemon
+        models: tritonserver's own repository
+        backends: the folder of the backends that tritonserver has
+        python: gives tritonserver's own python backend a Python
+        library: the folder that holds this version of `pytriton`
+        server: serves what it has a backend for
+        registry: serves the rest, by workers
+        places: the repositories
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        models: Path,
+        backends: Path,
+        python: PythonOnDemand,
+        library: Path,
+        server: TritonServer,
+        registry: Registry,
+        places: Places,
+    ) -> None:
+        self._native = config.native_model
+        self._models = models
+        self._backends = backends
+        self._python = python
+        self._workshop = Workshop(
+            library, config.model_python, config.install_packages, config.model_env
+        )
+        self._server = server
+        self._registry = registry
+        self._places = places
+
+    async def load(
+        self,
+        name: str,
+        place: str,
+        known: ModelRecord,
+        config: Mapping[str, Any] | None,
+        load_steps: LoadSteps,
+    ) -> None:
+        """Load a model, or load it anew: the one that is there serves until then.
+
+        Args:
+            name: of the model
+            place: its repository
+            known: what is known of it; tells afterwards who serves it
+            config: a configuration to use instead of the one in its folder
+            load_steps: loads those of an ensemble, before it
+
+        Raises:
+            RemoteFailure, UnservableModel: it cannot be served.
+        """
+        self._refuse_registered(name, known)
+        if place == CLOUD:
+            await self._python.ensure_if_possible(name)  # what it needs, only its cloud tells
+            override = None if config is None else dict(config)
+            try:
+                await self._server.load(name, override)
+            except RemoteFailure as failure:
+                raise cloud_models.explained(failure, self._backends) from failure
+            known.served_by, known.config = NATIVE, override
+            return
+        model = await self._places.read(name, place)
+        if config is not None:
+            model = model.with_config(json.loads(json.dumps(config)))
+        form = model_folders.route(model, self._backends, self._native)
+        if form is None:
+            await load_steps(model)
+            await self._load_native(model, known, config)
+            return
+        if known.served_by == NATIVE:
+            raise UnservableModel(
+                f"model {name} is served by tritonserver itself; unload it before another backend serves it"
+            )
+        lacking = model_folders.not_given_by_workers(model)
+        if lacking:
+            _log.warning("a model asks for what workers do not give", model=name, what=lacking)
+        spec, payload = await specification(model, form, self._workshop, config)
+        known.registration = await self._registry.register(
+            messages.Register(spec, replace=known.served_by == WORKERS),
+            [payload],
+            _report_to_nobody,
+            keep=False,
+        )
+        known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+
+    async def _load_native(
+        self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
+    ) -> None:
+        if known.served_by == WORKERS:
+            raise UnservableModel(
+                f"model {model.name} is served by workers; unload it before tritonserver serves it"
+            )
+        backend = table.backend_of(model.config, model.files)
+        if self._python.is_needed(backend):
+            await self._python.ensure(model.name)
+        link = self._models / model.name
+        former = link.readlink() if known.served_by else None
+        own_repository.link(self._models, model.name, model.folder)
+        override = None if config is None else dict(config)
+        if former is not None and former != model.folder:
+            override = own_repository.marked(override or model.config, str(model.folder))
+        try:
+            await self._server.load(model.name, override)
+        except BaseException as error:
+            if former is None:
+                if isinstance(error, RemoteFailure) and self._server.ready:
+                    await self._server.forget_failure(model.name)
+                own_repository.unlink(self._models, model.name)
+            else:
+                own_repository.link(self._models, model.name, former)
+            raise
+        known.served_by, known.config = NATIVE, override
+        known.steps = model_folders.steps_of(model.config)
+        known.versions = model_folders.served_versions(model.config, list(model.versions))
+
+    def _refuse_registered(self, name: str, known: ModelRecord) -> None:
+        """A name that somebody has registered is theirs."""
+        present = {one.spec.name: one for one in self._registry}.get(name)
+        if present is None:
+            if known.served_by == WORKERS:  # unregistered by somebody
+                known.served_by, known.registration = "", None
+            return
+        if present is not known.registration and known.registration is None:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
+            )
+        # Scaled or rolled back, it is the repository's still.
+        known.registration = present
+
+
+async def _report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a registration that no client waits for."""
