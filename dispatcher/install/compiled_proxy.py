@@ -112,6 +112,7 @@ def _flaw(library: Path) -> str | None:
 def _key(folder: Path) -> str:
     """Name what the library depends on: its sources, the flags, and the kind of machine."""
     digest = hashlib.sha256(repr((FLAGS, platform.machine(), platform.libc_ver())).encode())
-    for path in sorted(folder.glob("*.[ch]")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(folder.rglob("*.[ch]")):
+        name = str(path.relative_to(folder))
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

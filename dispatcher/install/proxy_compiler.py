@@ -39,7 +39,7 @@ def compiler() -> str | None:
 
 
 def compile_library(folder: Path, library: Path) -> None:
-    """Compile the C sources in `folder`.
+    """Compile the C sources in `folder` and its rooms, whose includes are written from `folder`.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -47,8 +47,8 @@ def compile_library(folder: Path, library: Path) -> None:
     command = compiler()
     if command is None:
         raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
-    files = sorted(str(path) for path in folder.glob("*.c"))
-    argv = [command, *FLAGS, "-o", str(library), *files, *_LIBRARIES]
+    files = sorted(str(path) for path in folder.rglob("*.c"))
+    argv = [command, *FLAGS, f"-I{folder}", "-o", str(library), *files, *_LIBRARIES]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"

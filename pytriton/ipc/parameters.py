@@ -1,6 +1,6 @@
 """The names of our parameters: of requests, and of the model configuration that tritonserver gets.
 
-The dispatcher writes them, the proxies read them; proxy_backend/native/protocol.h has them from here.
+The dispatcher writes them, the proxies read them; proxy_backend/native/wire/protocol.h has them from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""proxy_backend/native/protocol.h: what the compiled proxy has to know of the messages that pytriton/ipc declares.
+"""proxy_backend/native/wire/protocol.h: what the compiled proxy has to know of the messages that pytriton/ipc declares.
 
 A message on a lane or on a connection for calls is an array: its name, then its fields. A control message is a map:
 "type" and its name, then each field's name and value. So the header has, of every message that the proxy meets, the
@@ -20,7 +20,7 @@ from pytriton.ipc.lanes import lane, lane_messages
 from pytriton.ipc.messages import proxy
 from pytriton.ipc.messages.base import PROTOCOL
 
-PATH = PurePosixPath("proxy_backend/native/protocol.h")
+PATH = PurePosixPath("proxy_backend/native/wire/protocol.h")
 _Struct = type[msgspec.Struct]
 #: What a message on a lane consists of; they have no name of their own on the wire.
 _PARTS: tuple[_Struct, ...] = (

@@ -175,6 +175,12 @@ def wheel_metadata(folder: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
+def c_files() -> set[PurePosixPath]:
+    """Return the C sources of the checkout, relative to ROOT."""
+    found = (ROOT / "proxy_backend").rglob("*.[ch]")
+    return {PurePosixPath(path.relative_to(ROOT)) for path in found}
+
+
 def expected_files() -> list[PurePosixPath]:
     return sorted({installed_as(path) for path in python_files()})
 
@@ -189,6 +195,18 @@ def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> No
     (wheel,) = built.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     assert PurePosixPath("pytriton/proxy_backend/native", LIBRARY) in wheel_names(built)
+
+
+def test_both_have_every_c_source_in_its_room(built: Path) -> None:
+    """A machine that the wheel's library does not fit compiles the sources that came with it."""
+    expected = c_files()
+    assert any(len(path.parts) > 3 for path in expected)
+    in_wheel = {path for path in wheel_names(built) if path.suffix in (".c", ".h")}
+    assert in_wheel == {installed_as(path) for path in expected}
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {PurePosixPath(*PurePosixPath(name).parts[1:]) for name in archive.getnames()}
+    assert expected <= names
 
 
 def test_without_a_compiler_the_wheel_is_for_every_machine(

@@ -1,5 +1,5 @@
 /* Asks the dispatcher at an endpoint one question, with a time limit in milliseconds, and prints why there is no answer. */
-#include "control.h"
+#include "control/control.h"
 
 #include <stdio.h>
 #include <stdlib.h>

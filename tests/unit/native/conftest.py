@@ -32,21 +32,24 @@ _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What asks the dispatcher one question, sanitized."""
-    return _built("ask", ["control", "wire"], tmp_path_factory)
+    return _built("ask", ["control/*.c", "wire/*.c", "base/*.c"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is both sides of a stream, sanitized."""
-    return _built("flow", ["flow"], tmp_path_factory)
+    return _built("flow", ["calls/flow.c"], tmp_path_factory)
 
 
 def _built(name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program of these tests with so many files of the proxy."""
+    """A program of these tests with so many files of the proxy, as patterns."""
     command = compiler()
     assert command is not None, "these tests need a C compiler"
     folder, target = sources(), tmp_path_factory.mktemp(name) / name
-    files = [Path(__file__).with_name(f"{name}.c"), *[folder / f"{part}.c" for part in parts]]
+    files = [
+        Path(__file__).with_name(f"{name}.c"),
+        *[file for part in parts for file in folder.glob(part)],
+    ]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     subprocess.run(
         [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"],
@@ -63,7 +66,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, build = sources(), tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
     main = str(Path(__file__).with_name("fake_tritonserver.c"))
-    files = map(str, sorted(folder.glob("*.c")))
+    files = map(str, sorted(folder.rglob("*.c")))
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     subprocess.run(
         [
@@ -73,6 +76,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _LOOK,
             _ANNOUNCED,
             *_KEPT,
+            f"-I{folder}",
             "-o",
             library,
             *files,

@@ -13,7 +13,7 @@
  * than its input. FAKE_NUMBER=number: the parameter of that name. FAKE_FIRST: the number of the first request.
  */
 #define _GNU_SOURCE
-#include "triton.h"
+#include "triton/api.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* A flow and its bell, as the two sides of a stream use them: each line says what the side that makes the answers sees. */
-#include "flow.h"
+#include "calls/flow.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -24,9 +24,9 @@ from pytriton.dispatcher.install.server_runtime import ServerChoice, find_or_ins
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources that are compiled in no time."""
     folder = tmp_path / "native"
-    folder.mkdir()
-    (folder / "one.h").write_text("int one(void);\n")
-    (folder / "one.c").write_text('#include "one.h"\nint one(void) { return 1; }\n')
+    (folder / "room").mkdir(parents=True)
+    (folder / "room" / "one.h").write_text("int one(void);\n")
+    (folder / "room" / "one.c").write_text('#include "room/one.h"\nint one(void) { return 1; }\n')
     monkeypatch.setattr(compiled_proxy, "sources", lambda: folder)
     return folder
 
@@ -40,8 +40,15 @@ def test_it_is_built_once_and_anew_when_the_sources_change(small: Path, tmp_path
     assert compiled_proxy.is_built(cache)
     assert compiled_proxy.build(cache, said.append) == first
     assert said == ["building the compiled proxy"]
-    (small / "one.h").write_text("int one(void); /* changed */\n")
+    (small / "room" / "one.h").write_text("int one(void); /* changed */\n")
     assert compiled_proxy.build(cache, said.append) != first
+
+
+def test_a_file_that_goes_to_another_room_is_another_key(small: Path, tmp_path: Path) -> None:
+    first = compiled_proxy.build(tmp_path / "cache", lambda _: None)
+    (small / "other").mkdir()
+    (small / "room" / "one.c").rename(small / "other" / "one.c")
+    assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != first
 
 
 def test_one_that_a_wheel_has_brought_is_taken(small: Path, tmp_path: Path) -> None:

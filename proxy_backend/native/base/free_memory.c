@@ -1,0 +1,72 @@
+#define _GNU_SOURCE
+#include "base/free_memory.h"
+
+#include "base/text.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The number behind `key` in a file of lines "key number"; without a key, the number that it begins with. */
+static bool number_in(const char *path, const char *key, uint64_t *number)
+{
+    FILE *file = fopen(path, "re");
+    char line[256];
+    bool found = false;
+    if (file == NULL)
+        return false;
+    while (!found && fgets(line, sizeof line, file)) {
+        size_t size = strlen(key);
+        if (strncmp(line, key, size) == 0)
+            found = sscanf(line + size, " %lu", number) == 1;
+    }
+    fclose(file);
+    return found;
+}
+
+/* What the memory limits (version 2) of this process's control group, and of those above it, leave. */
+static uint64_t left_to_control_groups(uint64_t most)
+{
+    char group[PATH_MAX] = "", path[PATH_MAX + 64], line[PATH_MAX];
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "0::", 3) == 0)
+            snprintf(group, sizeof group, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    if (file)
+        fclose(file);
+    for (;;) {
+        uint64_t limit, used, cached = 0;
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+        bool limited = number_in(path, "", &limit);
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
+        if (limited && number_in(path, "", &used)) {
+            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
+            number_in(path, "inactive_file ", &cached); /* given up under pressure */
+            uint64_t left = limit + cached > used ? limit + cached - used : 0;
+            most = left < most ? left : most;
+        }
+        char *last = strrchr(group, '/');
+        if (last == NULL)
+            return most;
+        *last = 0;
+    }
+}
+
+uint64_t available_memory(void)
+{
+    uint64_t kib = 0;
+    if (!number_in("/proc/meminfo", "MemAvailable:", &kib))
+        return UINT64_MAX;
+    return left_to_control_groups(kib * 1024);
+}
+
+const uint64_t worth_a_look = 1 << 26;
+
+char *memory_refused(uint64_t size)
+{
+    uint64_t available = available_memory();
+    return size <= available
+        ? NULL
+        : texted("it takes %lu bytes of memory, and only %lu are available on this machine", size, available);
+}

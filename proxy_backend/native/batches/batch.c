@@ -1,0 +1,269 @@
+/* One batch of a model that answers each request once: handed to a worker, and to another one if that is lost; tritonserver's
+ * thread waits meanwhile.
+ *
+ * A worker that is lost, or hangs, may be so by one of the requests: so they are tried again each by itself, and not merged
+ * with others. The one that ends another worker fails alone.
+ *
+ *     requests   [ answered … | tried now | … not tried by themselves yet ]
+ *                0            answered    end                             count
+ */
+#define _GNU_SOURCE
+#include "batches/batch.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "lane/idle.h"
+#include "proxy/attachment.h"
+#include "translation/refusals.h"
+#include "translation/requests.h"
+#include "translation/responses.h"
+#include "triton/errors.h"
+#include "wire/protocol.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    Proxy *proxy;
+    TRITONBACKEND_Request **requests;
+    uint32_t count;
+    uint32_t answered; /* the first so many have been */
+    uint32_t end; /* those from there to here are tried now */
+    bool apart; /* by itself: a worker was lost with it and others */
+    bool taken; /* the worker that hangs has read them */
+    bool reported; /* tritonserver has the batch in its statistics */
+    uint64_t begun_ns, sent_ns, answered_ns;
+    int losses; /* workers that were lost with those that are tried now */
+    int in_row; /* requests tried by themselves that lost one, since the last that was answered */
+    Unfinished *unfinished; /* to the first request that has not been answered */
+} Execution;
+
+/* Who is to be answered next. */
+static Receiver receiver(const Execution *batch)
+{
+    return (Receiver){.request = batch->requests[batch->answered],
+        .unfinished = batch->unfinished,
+        .last = batch->answered + 1 == batch->end};
+}
+
+/* This request has been answered, or is queued again: it belongs to tritonserver again. */
+static void release(Execution *batch, bool success, uint32_t flags)
+{
+    TRITONBACKEND_Request *request = batch->requests[batch->answered];
+    uint64_t end_ns = steady_ns();
+    failed(TRITONBACKEND_ModelInstanceReportStatistics(
+        batch->proxy->instance, request, success, batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
+    failed(TRITONBACKEND_RequestRelease(request, flags));
+    unfinished_free(batch->unfinished);
+    batch->unfinished = NULL;
+}
+
+/* Answer those up to `end` with an error. */
+static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text)
+{
+    batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
+    batch->answered_ns = steady_ns();
+    for (; batch->answered < end; batch->answered++) {
+        Receiver to = receiver(batch);
+        send_error(&to, code, text);
+        release(batch, false, RELEASE_ALL);
+    }
+}
+
+/* Answer what is tried now, or all that is left, as nobody can serve it; takes the text over. */
+static void give_up(Execution *batch, bool whole, char *text)
+{
+    fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text);
+    free(text);
+}
+
+static void protocol_fault(Execution *batch)
+{
+    char *text = texted("model %s: %s", batch->proxy->model->name, batch->proxy->lane->fault);
+    drop_lane(batch->proxy);
+    give_up(batch, false, text);
+}
+
+/* Tell tritonserver of a batch that is answered: once of a whole one, of each request that is tried by itself. */
+static void report_batch(Execution *batch)
+{
+    uint64_t rows = 0;
+    if (batch->reported)
+        return;
+    batch->reported = !batch->apart;
+    for (uint32_t i = batch->answered; i < batch->end; i++)
+        rows += rows_of(batch->proxy->model, batch->requests[i]);
+    failed(TRITONBACKEND_ModelInstanceReportBatchStatistics(
+        batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, steady_ns()));
+}
+
+/* Pass on what the worker has answered. False: it broke the protocol, or was lost. */
+static bool pass_on(Execution *batch, Reader *answer)
+{
+    Proxy *proxy = batch->proxy;
+    get_array(answer);
+    Text tag = get_text(answer);
+    int64_t id = get_int(answer);
+    bool lent = text_is(tag, BATCH_LENT_NAME), done = lent || text_is(tag, BATCH_DONE_NAME);
+    if (answer->malformed || id != (int64_t)proxy->batch || !(done || text_is(tag, BATCH_FAILED_NAME))) {
+        snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker answered batch %lu with %.*s %ld",
+            proxy->batch, (int)(tag.size < 40 ? tag.size : 40), tag.start, (long)id);
+        return false;
+    }
+    batch->answered_ns = steady_ns();
+    if (!done) {
+        char *text = text_without_nul(get_text(answer));
+        fail_up_to(batch, batch->end, ERROR_INTERNAL, text);
+        free(text);
+        return true;
+    }
+    proxy->lane->owes = lent;
+    uint32_t responses = get_array(answer);
+    if (responses != batch->end - batch->answered) {
+        snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker gave %u responses to %u requests",
+            responses, batch->end - batch->answered);
+        return false;
+    }
+    report_batch(batch);
+    for (; batch->answered < batch->end; batch->answered++) {
+        if (lent && batch->unfinished == NULL)
+            batch->unfinished = unfinished_new();
+        Receiver to = receiver(batch);
+        Outcome outcome;
+        bool right = pass_response(proxy, &to, answer, &outcome);
+        if (proxy->lane->lost)
+            return false;
+        if (right || outcome.final)
+            release(batch, !outcome.failed, outcome.reschedule ? RELEASE_RESCHEDULE : RELEASE_ALL);
+        batch->answered += !right && outcome.final;
+        if (!right)
+            return false;
+    }
+    lane_give_back(proxy->lane); /* where the last response had nothing to read */
+    return true;
+}
+
+/* What the dispatcher is told of those that are tried now, when it is asked what becomes of them. */
+static Loss loss_of(const Execution *batch)
+{
+    return (Loss){.losses = batch->losses,
+        .requests = batch->end - batch->answered,
+        .in_row = batch->apart ? batch->in_row + 1 : 0};
+}
+
+/* Hand the batch to the worker and wait for what it says. `given_up`: why nobody will answer it, for free(); with `whole`,
+ * nor what is left of the batch. */
+static LaneState exchange(Execution *batch, Reader *answer, bool *again, char **given_up, bool *whole)
+{
+    Proxy *proxy = batch->proxy;
+    Loss loss = loss_of(batch);
+    LaneState state = lane_send(proxy->lane, &proxy->message);
+    batch->sent_ns = steady_ns();
+    while (state == LANE_OK) {
+        state = lane_receive(proxy->lane, answer);
+        if (state != LANE_SILENT)
+            break;
+        double wait_s = 0;
+        batch->taken = lane_all_read(proxy->lane);
+        *given_up = judge_overdue(proxy, &loss, batch->taken, &wait_s, again);
+        *whole = loss.whole;
+        if (*given_up || *again)
+            return LANE_SILENT;
+        lane_set_patience(proxy->lane, wait_s);
+        proxy->waited_on = true;
+        state = LANE_OK;
+    }
+    if (state == LANE_OK && proxy->waited_on) {
+        proxy->waited_on = false;
+        lane_set_patience(proxy->lane, proxy->execution_timeout_s);
+    }
+    return state;
+}
+
+/* A worker was lost with those that are tried now, or hangs in them: from now on each is tried by itself. `text`: they are not
+ * tried again. */
+static void lost(Execution *batch, char *text, bool whole)
+{
+    batch->in_row += batch->apart;
+    if (text) {
+        give_up(batch, whole, text);
+        return;
+    }
+    batch->apart = true;
+    batch->end = batch->answered + 1;
+}
+
+/* The worker did not answer. */
+static void unanswered(Execution *batch, LaneState state, char *text, bool whole)
+{
+    Proxy *proxy = batch->proxy;
+    drop_lane(proxy);
+    if (state == LANE_CLOSED) {
+        batch->losses++;
+        Loss loss = loss_of(batch);
+        text = judge_loss(proxy, &loss);
+        lost(batch, text, loss.whole);
+    } else if (state == LANE_SILENT && batch->taken) {
+        batch->losses++;
+        lost(batch, text, whole);
+    } else if (text) {
+        give_up(batch, whole, text);
+    } /* else it had not been begun: it goes to another worker as it is */
+}
+
+/* Have a worker serve those that are to be tried now. When they have not been answered, it was lost: another one has to. */
+static void serve(Execution *batch)
+{
+    Proxy *proxy = batch->proxy;
+    uint32_t count = batch->end - batch->answered;
+    Reader answer;
+    bool again = false, whole = false;
+    char *text = attach(proxy);
+    if (text) {
+        give_up(batch, true, text);
+        return;
+    }
+    text = put_batch(proxy, batch->requests + batch->answered, count, batch->apart, &again);
+    if (text) {
+        give_up(batch, false, text);
+        return;
+    }
+    if (again) { /* the worker waits for this very batch */
+        drop_lane(proxy);
+        return;
+    }
+    LaneState state = exchange(batch, &answer, &again, &text, &whole);
+    if (state == LANE_OK && pass_on(batch, &answer)) {
+        batch->in_row = 0;
+        lane_ask_peer(proxy->lane);
+        return;
+    }
+    if (state == LANE_OK && proxy->lane->lost)
+        state = LANE_CLOSED;
+    if (state == LANE_OK || state == LANE_FAULT)
+        protocol_fault(batch);
+    else
+        unanswered(batch, state, text, whole);
+}
+
+void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns()};
+    batch.count = batch.end = refuse_wrong(proxy, requests, count);
+    while (batch.answered < batch.count) {
+        if (batch.answered == batch.end) { /* the next one by itself: it was lost with the others once */
+            batch.end++;
+            batch.losses = 1;
+        }
+        serve(&batch);
+    }
+    if (proxy->lane)
+        idle_begin(&proxy->lane->arena);
+}
+
+void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
+{
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = steady_ns(), .count = count, .end = count};
+    fail_up_to(&batch, count, ERROR_UNAVAILABLE, text);
+}

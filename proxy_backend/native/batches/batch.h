@@ -1,0 +1,13 @@
+/* A batch of a model that answers each request once. */
+#ifndef PYTRITON_BATCH_H
+#define PYTRITON_BATCH_H
+
+#include "proxy/proxy.h"
+
+/* Have requests answered, and give them back to tritonserver. */
+void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
+
+/* Answer requests with an error: nobody serves the model at the moment. */
+void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text);
+
+#endif

@@ -1,0 +1,16 @@
+/* What a call's chain means for it, and the questions to the dispatcher that it raises: see proxy_backend/chains.py. */
+#ifndef PYTRITON_CALL_CHAIN_H
+#define PYTRITON_CALL_CHAIN_H
+
+#include "calls/call_message.h"
+
+/* The value of CHAIN_PARAMETER, for free(). */
+char *chain_sealed(const CallMessage *call);
+/* Why a call must not be made, for free(); NULL: it may. The dispatcher may be asked. */
+char *chain_refused(const CallMessage *call, const char *endpoint);
+/* Tell the dispatcher which models a worker has waited for: `count` strings of MessagePack. `proxy`: who tells.
+ * `reply`, for buffer_free, has an array of those that it waits for in vain. Returns why, for free(), or NULL. */
+char *chain_stuck(
+    const char *endpoint, const char *proxy, const char *worker, const Buffer *models, uint32_t count, Buffer *reply);
+
+#endif

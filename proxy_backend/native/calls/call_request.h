@@ -1,0 +1,23 @@
+/* The request that tritonserver gets for one call to another model. */
+#ifndef PYTRITON_CALL_REQUEST_H
+#define PYTRITON_CALL_REQUEST_H
+
+#include "calls/call_message.h"
+#include "lane/connection.h"
+#include "calls/flow.h"
+#include "triton/inference_api.h"
+
+/* What went wrong with a call. `text` NULL: nothing; else it is for free(), and `code` the name of Triton's code. */
+typedef struct {
+    char *text;
+    const char *code;
+} CallError;
+
+/* Make the request; its inputs are copied into `inputs`, for free() when it is released. `flow`: that of a stream, or NULL. */
+CallError request_make(TRITONSERVER_Server *server, Connection *connection, const CallMessage *call, const char *model,
+    const Flow *flow, TRITONSERVER_InferenceRequest **request, uint8_t **inputs);
+
+/* The same error, the original freed. `text` is NULL without one. */
+CallError call_error_of(TRITONSERVER_Error *error);
+
+#endif

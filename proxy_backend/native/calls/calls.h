@@ -1,0 +1,25 @@
+/* The calls that workers make to other models. The compiled twin of proxy_backend/calls.py. */
+#ifndef PYTRITON_CALLS_H
+#define PYTRITON_CALLS_H
+
+#include "triton/api.h"
+
+/* The calls of one worker, and behind them those of earlier ones that still wait. */
+typedef struct Calls Calls;
+
+/* Who makes them. */
+typedef struct {
+    TRITONBACKEND_Model *model;
+    const char *model_name;
+    const char *endpoint; /* of the dispatcher's control socket */
+    const char *proxy;    /* what the dispatcher knows it by */
+} Caller;
+
+/* Make the calls of the worker that listens for lanes at `lane_path`, until calls_retire. */
+void calls_serve(Calls **all, const Caller *caller, const char *lane_path);
+/* Make no new calls for the present worker. */
+void calls_retire(Calls **all);
+/* Wait for the calls under way, but not for ever. */
+void calls_end(Calls **all);
+
+#endif

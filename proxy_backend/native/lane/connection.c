@@ -1,0 +1,335 @@
+#define _GNU_SOURCE
+#include "lane/connection.h"
+
+#include "lane/memory.h"
+#include "lane/packet.h"
+#include "wire/protocol.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* So many packets that the worker has no room for may wait; then nothing more is heard of it until it reads. More than
+ * it can have calls under way: one that gives up hundreds at once is sent as many answers, and its thread that reads them
+ * has to say so before it reads on. If it could not, the two would wait for each other for ever. */
+enum { MOST_BEHIND = 1 << 16, MOST_DESCRIPTORS = 4 };
+
+/* What waits to be sent. */
+typedef struct Packet {
+    struct Packet *next;
+    int descriptor; /* -1: none */
+    size_t size;
+    uint8_t data[];
+} Packet;
+
+struct Connection {
+    int fd, wake;
+    pthread_mutex_t sending; /* guards the next four, and the descriptor's end */
+    Packet *first, *last;
+    size_t behind;
+    bool closed;
+    int64_t announced;
+    /* Of the thread that receives. */
+    Memory *memories;
+    size_t memory_count;
+    char fault[160];
+    uint8_t packet[MOST_BYTES + 1]; /* one more than there may be, so that what was cut off is seen */
+};
+
+Connection *connection_open(const char *lane_path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *slash = strrchr(lane_path, '/'), *dot = strrchr(lane_path, '.');
+    size_t size = dot && dot > slash ? (size_t)(dot - lane_path) : strlen(lane_path);
+    if (size + sizeof ".call" > sizeof address.sun_path)
+        return NULL;
+    memcpy(address.sun_path, lane_path, size);
+    strcpy(address.sun_path + size, ".call");
+    Connection *connection = calloc(1, sizeof *connection);
+    if (connection == NULL)
+        return NULL;
+    pthread_mutex_init(&connection->sending, NULL);
+    connection->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    connection->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* Nobody waits for a worker's room: it has other proxies to call by. */
+    if (connection->wake < 0 || connection->fd < 0 ||
+        connect(connection->fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        connection_close(connection);
+        connection_free(connection);
+        return NULL;
+    }
+    return connection;
+}
+
+void connection_free(Connection *connection)
+{
+    if (connection->wake >= 0)
+        close(connection->wake);
+    pthread_mutex_destroy(&connection->sending);
+    free(connection);
+}
+
+/* ── sending ────────────────────────────────────────────────────────────────────────────────────── */
+
+/* 1: sent, 0: there is no room now, -1: the worker is gone. */
+static int try_send(int fd, const void *data, size_t size, int descriptor)
+{
+    if (packet_send(fd, data, size, descriptor))
+        return 1;
+    /* ETOOMANYREFS: too many descriptors are under way, as good as no room. */
+    return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;
+}
+
+static void free_packet(Packet *packet)
+{
+    if (packet->descriptor >= 0)
+        close(packet->descriptor);
+    free(packet);
+}
+
+static void put_behind(Connection *connection, const void *data, size_t size, int descriptor)
+{
+    Packet *packet = malloc(sizeof *packet + size);
+    if (packet == NULL) { /* what follows would make no sense to the worker */
+        shutdown(connection->fd, SHUT_RDWR);
+        if (descriptor >= 0)
+            close(descriptor);
+        return;
+    }
+    *packet = (Packet){.descriptor = descriptor, .size = size};
+    memcpy(packet->data, data, size);
+    if (connection->last)
+        connection->last->next = packet;
+    else
+        connection->first = packet;
+    connection->last = packet;
+    if (connection->behind++ == 0 && eventfd_write(connection->wake, 1) != 0)
+        shutdown(connection->fd, SHUT_RDWR); /* the thread that receives would never send it */
+}
+
+/* Takes the descriptor over; with `sending` held. */
+static void send_locked(Connection *connection, const void *data, size_t size, int descriptor)
+{
+    int sent = connection->closed ? -1 : connection->first ? 0 : try_send(connection->fd, data, size, descriptor);
+    if (sent == 0)
+        put_behind(connection, data, size, descriptor);
+    else if (descriptor >= 0)
+        close(descriptor);
+}
+
+void connection_send(Connection *connection, const Buffer *message)
+{
+    pthread_mutex_lock(&connection->sending);
+    if (!message->failed)
+        send_locked(connection, message->data, message->size, -1);
+    else if (!connection->closed)
+        shutdown(connection->fd, SHUT_RDWR); /* the worker would wait for it for ever */
+    pthread_mutex_unlock(&connection->sending);
+}
+
+int64_t connection_announce(Connection *connection, int descriptor)
+{
+    Buffer message = {0};
+    pthread_mutex_lock(&connection->sending);
+    int64_t number = ++connection->announced;
+    put_array(&message, MEMORY_SIZE);
+    put_string(&message, MEMORY_NAME);
+    put_int(&message, number);
+    if (message.failed)
+        close(descriptor);
+    else
+        send_locked(connection, message.data, message.size, descriptor);
+    bool announced = !message.failed;
+    pthread_mutex_unlock(&connection->sending);
+    buffer_free(&message);
+    return announced ? number : 0;
+}
+
+/* Send what waits, as far as there is room. */
+static void flush(Connection *connection)
+{
+    pthread_mutex_lock(&connection->sending);
+    while (connection->first) {
+        Packet *packet = connection->first;
+        if (try_send(connection->fd, packet->data, packet->size, packet->descriptor) == 0)
+            break;
+        connection->first = packet->next;
+        connection->last = packet->next ? connection->last : NULL;
+        connection->behind--;
+        free_packet(packet);
+    }
+    pthread_mutex_unlock(&connection->sending);
+}
+
+static void shut_down(Connection *connection, int how)
+{
+    pthread_mutex_lock(&connection->sending);
+    if (!connection->closed)
+        shutdown(connection->fd, how);
+    pthread_mutex_unlock(&connection->sending);
+}
+
+void connection_take_no_more(Connection *connection)
+{
+    shut_down(connection, SHUT_RD);
+}
+
+void connection_hang_up(Connection *connection)
+{
+    shut_down(connection, SHUT_RDWR);
+}
+
+/* ── receiving ──────────────────────────────────────────────────────────────────────────────────── */
+
+static Heard fault(Connection *connection, const char *what)
+{
+    snprintf(connection->fault, sizeof connection->fault, "%s", what);
+    return HEARD_FAULT;
+}
+
+const char *connection_fault(const Connection *connection)
+{
+    return connection->fault;
+}
+
+static Memory *find(Connection *connection, int64_t number)
+{
+    for (size_t i = 0; i < connection->memory_count; i++)
+        if (connection->memories[i].number == number)
+            return &connection->memories[i];
+    return NULL;
+}
+
+/* The worker passes memory; takes the descriptor over. */
+static Heard take_memory(Connection *connection, int64_t number, int descriptor)
+{
+    Memory *memories = find(connection, number) ? NULL
+        : connection->memory_count == MOST_CALL_MEMORIES
+        ? NULL
+        : realloc(connection->memories, (connection->memory_count + 1) * sizeof *memories);
+    if (memories == NULL) {
+        close(descriptor);
+        return fault(connection, "a memory was announced twice, or too many are at once");
+    }
+    connection->memories = memories;
+    memories[connection->memory_count].number = number;
+    if (!mapped_take(&memories[connection->memory_count].memory, descriptor))
+        return fault(connection, "the worker passed memory that it could shrink under us");
+    connection->memory_count++;
+    return HEARD_NOTHING;
+}
+
+static Heard forget_memory(Connection *connection, int64_t number)
+{
+    Memory *memory = find(connection, number);
+    if (memory == NULL)
+        return fault(connection, "a memory was given back, but never announced");
+    mapped_close(&memory->memory);
+    *memory = connection->memories[--connection->memory_count];
+    return HEARD_NOTHING;
+}
+
+/* One packet with its descriptors, of which there are `*count`; size 0: the worker is gone, -1: there is none now. */
+static ssize_t receive_packet(Connection *connection, int descriptors[MOST_DESCRIPTORS], int *count, bool *cut)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights;
+    struct iovec part = {.iov_base = connection->packet, .iov_len = sizeof connection->packet};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
+    ssize_t size;
+    *count = 0;
+    do
+        size = recvmsg(connection->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (size < 0 && errno == EINTR);
+    if (size < 0)
+        return errno == EAGAIN ? -1 : 0;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t bytes = header->cmsg_len - CMSG_LEN(0);
+        for (size_t i = 0; i + sizeof(int) <= bytes && *count < MOST_DESCRIPTORS; i += sizeof(int))
+            memcpy(&descriptors[(*count)++], CMSG_DATA(header) + i, sizeof(int));
+    }
+    *cut = message.msg_flags & (MSG_CTRUNC | MSG_TRUNC) || size > MOST_BYTES;
+    return size;
+}
+
+static Heard take_packet(Connection *connection, Reader *message)
+{
+    int descriptors[MOST_DESCRIPTORS], count;
+    bool cut = false;
+    ssize_t size = receive_packet(connection, descriptors, &count, &cut);
+    if (size < 0)
+        return HEARD_NOTHING;
+    Reader reader = *message = (Reader){connection->packet, connection->packet + size, false};
+    get_array(&reader);
+    Text tag = get_text(&reader);
+    bool memory = text_is(tag, MEMORY_NAME), forget = text_is(tag, FORGET_NAME);
+    int64_t number = memory || forget ? get_int(&reader) : 0;
+    if (!cut && !reader.malformed && memory && count == 1)
+        return take_memory(connection, number, descriptors[0]);
+    for (int i = 0; i < count; i++)
+        close(descriptors[i]);
+    if (size == 0)
+        return HEARD_END;
+    if (cut && memory && count == 0)
+        return fault(connection, "no descriptors are left here for the memory of its calls");
+    if (cut)
+        return fault(connection, "a message about calls was longer than the protocol allows");
+    if (reader.malformed || memory || count)
+        return fault(connection, "a malformed message about a call");
+    return forget ? forget_memory(connection, number) : HEARD_MESSAGE;
+}
+
+Heard connection_receive(Connection *connection, int timeout_ms, Reader *message)
+{
+    pthread_mutex_lock(&connection->sending);
+    size_t behind = connection->behind;
+    pthread_mutex_unlock(&connection->sending);
+    short events = (short)((behind < MOST_BEHIND ? POLLIN : 0) | (behind ? POLLOUT : 0));
+    struct pollfd waiting[2] = {{.fd = connection->fd, .events = events}, {.fd = connection->wake, .events = POLLIN}};
+    if (poll(waiting, 2, timeout_ms) < 0)
+        return errno == EINTR ? HEARD_NOTHING : HEARD_END;
+    eventfd_t ignored;
+    if (waiting[1].revents && eventfd_read(connection->wake, &ignored) == 0)
+        waiting[0].revents |= POLLOUT;
+    if (waiting[0].revents & POLLOUT)
+        flush(connection);
+    return waiting[0].revents & ~POLLOUT ? take_packet(connection, message) : HEARD_NOTHING;
+}
+
+const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t offset, int64_t size)
+{
+    Memory *memory = find(connection, number);
+    return memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
+}
+
+void connection_close(Connection *connection)
+{
+    pthread_mutex_lock(&connection->sending);
+    connection->closed = true;
+    if (connection->fd >= 0)
+        close(connection->fd);
+    while (connection->first) {
+        Packet *packet = connection->first;
+        connection->first = packet->next;
+        free_packet(packet);
+    }
+    connection->last = NULL;
+    pthread_mutex_unlock(&connection->sending);
+    for (size_t i = 0; i < connection->memory_count; i++)
+        mapped_close(&connection->memories[i].memory);
+    free(connection->memories);
+    connection->memories = NULL;
+    connection->memory_count = 0;
+}

@@ -1,0 +1,39 @@
+/* The connection on which a worker asks for calls to other models: packets, and memory of both ends.
+ * The protocol is that of pytriton/ipc/calls.py. Any thread sends; one receives.
+ */
+#ifndef PYTRITON_CONNECTION_H
+#define PYTRITON_CONNECTION_H
+
+#include "wire/msgpack.h"
+
+typedef struct Connection Connection;
+
+/* Longer messages are refused by both ends. */
+enum { MOST_BYTES = 1 << 16 };
+
+/* Connect to the worker that listens for lanes at `lane_path`. NULL: it does not listen, or has no room. */
+Connection *connection_open(const char *lane_path);
+/* When nobody uses it any longer; by then it was closed. */
+void connection_free(Connection *connection);
+
+/* Send a message. Never waits: what the worker has no room for goes later. Nothing happens when it is gone. */
+void connection_send(Connection *connection, const Buffer *message);
+/* Pass a descriptor of memory on, which is taken over; returns its number, 0: out of memory. */
+int64_t connection_announce(Connection *connection, int descriptor);
+/* Let the worker send nothing more; what it has sent can still be received. */
+void connection_take_no_more(Connection *connection);
+/* End it, so that the thread that receives, and the worker, see its end. */
+void connection_hang_up(Connection *connection);
+
+typedef enum { HEARD_MESSAGE, HEARD_NOTHING, HEARD_END, HEARD_FAULT } Heard;
+/* Wait for the next message that is not about memory, no longer than `timeout_ms` (-1: for ever). It stays valid
+ * until the next call. HEARD_NOTHING may come early. */
+Heard connection_receive(Connection *connection, int timeout_ms, Reader *message);
+/* What the worker did wrong. */
+const char *connection_fault(const Connection *connection);
+/* Bytes of a memory of the worker's, until the next call of a function of this thread's. NULL: it has no such. */
+const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t offset, int64_t size);
+/* By the thread that received. */
+void connection_close(Connection *connection);
+
+#endif

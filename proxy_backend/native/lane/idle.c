@@ -1,0 +1,98 @@
+/* A thread of its own gives memory back: a proxy that has no batch has none. Arenas of the usual size never come here. */
+#define _GNU_SOURCE
+#include "lane/idle.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#include <time.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static Arena *idle;
+static bool running;
+
+/* Take it off the list. With the lock held. */
+static void take_off(Arena *arena)
+{
+    Arena **at = &idle;
+    while (*at && *at != arena)
+        at = &(*at)->next_idle;
+    if (*at)
+        *at = arena->next_idle;
+    __atomic_store_n(&arena->is_idle, false, __ATOMIC_RELEASE);
+}
+
+/* Give back what is due; returns when to look again, 0: when there is something to look at. With the lock held. */
+static uint64_t give_back(void)
+{
+    uint64_t now_ns = steady_ns(), next_ns = 0;
+    for (Arena *arena = idle, *next; arena; arena = next) {
+        next = arena->next_idle;
+        uint64_t due_ns = arena_due_ns(arena);
+        if (due_ns <= now_ns) {
+            arena_give_back(arena);
+            take_off(arena);
+        } else if (next_ns == 0 || due_ns < next_ns) {
+            next_ns = due_ns;
+        }
+    }
+    return next_ns;
+}
+
+static void *look(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        uint64_t due_ns = give_back();
+        struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000), .tv_nsec = (long)(due_ns % 1000000000)};
+        if (due_ns)
+            pthread_cond_timedwait(&changed, &lock, &due);
+        else
+            pthread_cond_wait(&changed, &lock);
+    }
+    return NULL;
+}
+
+/* With the lock held. */
+static bool is_running(void)
+{
+    pthread_t thread;
+    if (running)
+        return true;
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &clock);
+    pthread_condattr_destroy(&clock);
+    running = start_thread(&thread, SMALL_STACK, look, NULL);
+    if (running)
+        pthread_detach(thread);
+    return running;
+}
+
+void idle_begin(Arena *arena)
+{
+    if (arena_is_large(arena))
+        arena_reset(arena);
+    if (!arena_is_large(arena))
+        return;
+    pthread_mutex_lock(&lock);
+    if (!arena->is_idle && is_running()) {
+        arena->is_idle = true;
+        arena->next_idle = idle;
+        idle = arena;
+        pthread_cond_signal(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void idle_end(Arena *arena)
+{
+    if (!__atomic_load_n(&arena->is_idle, __ATOMIC_ACQUIRE))
+        return;
+    pthread_mutex_lock(&lock);
+    take_off(arena);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,348 @@
+#define _GNU_SOURCE
+#include "lane/lane.h"
+
+#include "base/text.h"
+#include "lane/idle.h"
+#include "lane/packet.h"
+#include "wire/protocol.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <linux/sockios.h>
+#include <unistd.h>
+
+/* The longest message: those of a worker that means well have some hundred bytes for each request. */
+enum { MOST_SPILLED = 1 << 28 };
+/* Milliseconds in which the descriptor comes that was announced: it is sent in the same breath. */
+#ifndef ANNOUNCED_MS
+#define ANNOUNCED_MS 20000
+#endif
+
+static LaneState fault(Lane *lane, const char *what)
+{
+    snprintf(lane->fault, sizeof lane->fault, "%s", what);
+    return LANE_FAULT;
+}
+
+/* Why no worker can be connected with at all: another one would not help. */
+static char *no_lane(const char *why)
+{
+    return texted("no worker can be connected with: %s", why);
+}
+
+Lane *lane_connect(const char *path, char **failure)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    Lane *lane = calloc(1, sizeof *lane);
+    *failure = NULL;
+    if (lane == NULL || strlen(path) >= sizeof address.sun_path) {
+        *failure = no_lane(lane ? "the path of its socket is too long" : "out of memory");
+        free(lane);
+        return NULL;
+    }
+    strcpy(address.sun_path, path);
+    lane->arena.fd = -1;
+    lane->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (lane->fd < 0)
+        *failure = no_lane(strerror(errno));
+    if (lane->fd < 0 || connect(lane->fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        lane_close(lane);
+        return NULL;
+    }
+    return lane;
+}
+
+void lane_set_patience(Lane *lane, double seconds)
+{
+    struct timeval patience = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)(fmod(seconds, 1) * 1e6)};
+    if (seconds > 0 && patience.tv_sec == 0 && patience.tv_usec == 0)
+        patience.tv_usec = 1; /* 0 would be for ever */
+    setsockopt(lane->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+bool lane_all_read(const Lane *lane)
+{
+    int left = 0;
+    return ioctl(lane->fd, SIOCOUTQ, &left) == 0 && left == 0; /* unix(7) */
+}
+
+static LaneState send_packet(Lane *lane, const void *data, size_t size, int descriptor)
+{
+    if (packet_send(lane->fd, data, size, descriptor))
+        return LANE_OK;
+    lane->was_reset |= errno == ECONNRESET;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
+        return LANE_UNREAD;
+    /* There is room for all that may be under way, unless the worker has stopped to read: nobody shall wait for it. */
+    if (errno == EAGAIN)
+        return fault(lane, "the worker does not read what it is sent");
+    snprintf(lane->fault, sizeof lane->fault, "the worker cannot be sent anything: %s", strerror(errno));
+    return LANE_FAULT;
+}
+
+static LaneState announce_arena(Lane *lane)
+{
+    static const uint8_t announcement[] = "\x92\xa8"
+                                          "Announce"; /* and the number, 0 */
+    int fd = arena_open_readonly(&lane->arena);
+    if (fd < 0)
+        return fault(lane, "the lane's memory cannot be passed on: no descriptors are left");
+    LaneState state = send_packet(lane, announcement, sizeof announcement, -1);
+    if (state == LANE_OK)
+        state = send_packet(lane, "", 1, fd);
+    close(fd);
+    lane->arena_announced = state == LANE_OK;
+    return state;
+}
+
+LaneState lane_send(Lane *lane, const Buffer *message)
+{
+    Buffer spilled = {0};
+    const Buffer *sent = message;
+    if (message->failed)
+        return fault(lane, "out of memory");
+    if (message->size > INLINE_BYTES) {
+        uint64_t offset = 0;
+        char *failure = arena_allocate(&lane->arena, message->size, &offset);
+        if (failure) {
+            fault(lane, failure);
+            free(failure);
+            return LANE_FAULT;
+        }
+        memcpy(lane->arena.map + offset, message->data, message->size);
+        put_array(&spilled, SPILLED_SIZE);
+        put_string(&spilled, SPILLED_NAME);
+        put_uint(&spilled, offset);
+        put_uint(&spilled, message->size);
+        sent = &spilled;
+    }
+    LaneState state = LANE_OK;
+    if (!lane->arena_announced && lane->arena.size)
+        state = announce_arena(lane);
+    if (state == LANE_OK)
+        state = sent->failed ? fault(lane, "out of memory") : send_packet(lane, sent->data, sent->size, -1);
+    buffer_free(&spilled);
+    return state;
+}
+
+static Memory *find(Lane *lane, int64_t number)
+{
+    for (size_t i = 0; i < lane->memory_count; i++)
+        if (lane->memories[i].number == number)
+            return &lane->memories[i];
+    return NULL;
+}
+
+/* Why nothing was received. */
+static LaneState no_packet(Lane *lane)
+{
+    if (errno == EAGAIN)
+        return LANE_SILENT;
+    if (errno == ECONNRESET)
+        return LANE_UNREAD;
+    snprintf(lane->fault, sizeof lane->fault, "nothing can be received from the worker: %s", strerror(errno));
+    return LANE_FAULT;
+}
+
+/* The descriptor that came with a packet; -1: there is not exactly one, or none is `wanted`. Others are closed: padding
+ * makes room for two where there should be one. */
+static int only_descriptor(struct msghdr *message, bool wanted)
+{
+    int only = -1, count = 0;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t bytes = header->cmsg_len - CMSG_LEN(0);
+        for (size_t i = 0; i + sizeof(int) <= bytes; i += sizeof(int)) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(header) + i, sizeof fd);
+            if (wanted && count++ == 0) {
+                only = fd;
+                continue;
+            }
+            close(fd);
+        }
+    }
+    if (count > 1)
+        close(only);
+    return count == 1 ? only : -1;
+}
+
+/* The packet behind an announcement. */
+static LaneState receive_descriptor(Lane *lane)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights;
+    char byte;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
+    /* Not for as long as a batch may take: a worker that believes it has answered would be waited for for ever. */
+    struct pollfd behind = {.fd = lane->fd, .events = POLLIN};
+    int ready;
+    do
+        ready = poll(&behind, 1, ANNOUNCED_MS);
+    while (ready < 0 && errno == EINTR);
+    if (ready == 0)
+        return fault(lane, "nothing came behind an announcement");
+    ssize_t size;
+    do
+        size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (size < 0 && errno == EINTR);
+    if (size < 0)
+        return no_packet(lane);
+    int fd = only_descriptor(&message, size > 0 && !(message.msg_flags & MSG_CTRUNC));
+    if (size == 0)
+        return LANE_CLOSED;
+    if (fd < 0 && message.msg_flags & MSG_CTRUNC)
+        return fault(lane, "the worker's memory cannot be taken: no descriptors are left here, or it passed several");
+    if (fd < 0)
+        return fault(lane, "something else than a descriptor came behind an announcement");
+    Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MOST_LANE_MEMORIES
+        ? NULL
+        : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
+    if (memories == NULL) {
+        close(fd);
+        return fault(lane, "a memory was announced twice, or too many were");
+    }
+    lane->memories = memories;
+    memories[lane->memory_count].number = lane->announced_number;
+    if (!mapped_take(&memories[lane->memory_count].memory, fd))
+        return fault(lane, "the worker passed memory that it could shrink under us");
+    lane->memory_count++;
+    lane->announced = false;
+    return LANE_OK;
+}
+
+/* See whether a message is about memory: LANE_SILENT, then: it has been dealt with. */
+static LaneState look_into(Lane *lane, Reader *message, bool inlined)
+{
+    Reader reader = *message;
+    uint32_t count = get_array(&reader);
+    Text tag = get_text(&reader);
+    if (reader.malformed)
+        return fault(lane, "the worker sent something else than a message");
+    if (text_is(tag, ANNOUNCE_NAME) && inlined) {
+        lane->announced_number = get_int(&reader);
+        lane->announced = count == ANNOUNCE_SIZE && !reader.malformed;
+        return lane->announced ? LANE_SILENT : fault(lane, "malformed announcement");
+    }
+    if (text_is(tag, SPILLED_NAME) || text_is(tag, ANNOUNCE_NAME)) {
+        int64_t offset = get_int(&reader), size = get_int(&reader);
+        if (!inlined || reader.malformed || size <= 0 || size > MOST_SPILLED)
+            return fault(lane, "malformed message about a message");
+        const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
+        if (start == NULL)
+            return LANE_FAULT;
+        /* Copied: the worker could change it while it is read, and mapping more of its memory moves what is there. */
+        lane->spilled.size = 0;
+        lane->spilled.failed = false;
+        buffer_put(&lane->spilled, start, (size_t)size);
+        if (lane->spilled.failed)
+            return fault(lane, "out of memory");
+        *message = (Reader){lane->spilled.data, lane->spilled.data + size, false};
+        return look_into(lane, message, false);
+    }
+    return LANE_OK;
+}
+
+LaneState lane_receive(Lane *lane, Reader *message)
+{
+    for (;;) {
+        if (lane->announced) {
+            LaneState state = receive_descriptor(lane);
+            if (state != LANE_OK)
+                return state;
+        }
+        ssize_t size;
+        do
+            size = recv(lane->fd, lane->packet, sizeof lane->packet, 0);
+        while (size < 0 && errno == EINTR);
+        if (size < 0)
+            return no_packet(lane);
+        if (size == 0)
+            return LANE_CLOSED;
+        if (size > INLINE_BYTES)
+            return fault(lane, "a lane message was longer than the protocol allows");
+        *message = (Reader){lane->packet, lane->packet + size, false};
+        LaneState state = look_into(lane, message, true);
+        if (state != LANE_SILENT)
+            return state;
+    }
+}
+
+const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size)
+{
+    Memory *memory = find(lane, number);
+    const uint8_t *bytes = memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
+    if (bytes == NULL)
+        snprintf(lane->fault, sizeof lane->fault,
+            memory ? "the worker points at bytes %ld to %ld+%ld of a memory that is smaller"
+                   : "the worker refers to memory %ld, which it never announced (%ld, %ld)",
+            memory ? (long)offset : (long)number, (long)offset, (long)size);
+    return bytes;
+}
+
+void lane_ask_peer(Lane *lane)
+{
+    if (!lane->peer.asked)
+        peer_ask(&lane->peer, lane->fd);
+}
+
+bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size)
+{
+    PeerState state = peer_read(&lane->peer, lane->fd, to, (uint64_t)address, (size_t)size);
+    lane->lost |= state == PEER_LOST;
+    if (state == PEER_UNREADABLE)
+        snprintf(lane->fault, sizeof lane->fault, "the memory of the worker's output %.60s cannot be read", output);
+    return state == PEER_READ;
+}
+
+void put_credit(Buffer *message, int64_t parts)
+{
+    put_array(message, CREDIT_SIZE);
+    put_string(message, CREDIT_NAME);
+    put_int(message, parts);
+}
+
+void lane_give_back(Lane *lane)
+{
+    Buffer message = {0};
+    if (!lane->owes)
+        return;
+    lane->owes = false;
+    put_credit(&message, 1);
+    lane_send(lane, &message);
+    buffer_free(&message);
+}
+
+void lane_hang_up(Lane *lane)
+{
+    shutdown(lane->fd, SHUT_RDWR);
+}
+
+void lane_close(Lane *lane)
+{
+    if (lane == NULL)
+        return;
+    if (lane->fd >= 0)
+        close(lane->fd);
+    peer_forget(&lane->peer);
+    idle_end(&lane->arena);
+    arena_close(&lane->arena);
+    buffer_free(&lane->spilled);
+    for (size_t i = 0; i < lane->memory_count; i++)
+        mapped_close(&lane->memories[i].memory);
+    free(lane->memories);
+    free(lane);
+}

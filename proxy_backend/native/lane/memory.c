@@ -1,0 +1,179 @@
+#define _GNU_SOURCE
+#include "lane/memory.h"
+
+#include "base/clock.h"
+#include "base/free_memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ALIGNMENT = 64, SMALLEST = 1 << 16 };
+/* What an arena keeps whether it is needed or not, and milliseconds after which it gives back what is more. */
+#ifndef KEPT_BYTES
+#define KEPT_BYTES (64 << 20)
+#define KEPT_MS 10000
+#endif
+static const uint64_t doubled_up_to = 1 << 26;
+
+static char *no_memory(uint64_t size, const char *why)
+{
+    return texted("cannot get %lu bytes of shared memory: %s", size, why);
+}
+
+static char *grow(Arena *arena, uint64_t needed)
+{
+    uint64_t size = SMALLEST, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    while (size < needed && size < doubled_up_to)
+        size *= 2;
+    if (size < needed)
+        size = (needed + page - 1) / page * page;
+    uint64_t available = available_memory();
+    if (size - arena->backed > available) {
+        char text[128];
+        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine", arena->backed,
+            available);
+        return no_memory(size, text);
+    }
+    if (arena->fd < 0) { /* it may be there without a mapping: when that failed the last time */
+        int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        /* The worker's descriptor is read-only, but it can open another one: it must not seal us from writing. */
+        if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+            char *text = no_memory(size, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            return text;
+        }
+        arena->fd = fd;
+    }
+    /* Reserves the pages: without it, a full machine shows as SIGBUS in the middle of a copy. */
+    int failed;
+    do
+        failed = posix_fallocate(arena->fd, (off_t)arena->backed, (off_t)(size - arena->backed));
+    while (failed == EINTR);
+    if (failed)
+        return no_memory(size, strerror(failed));
+    if (size > KEPT_BYTES)
+        arena->needed_ns = steady_ns();
+    if (size <= arena->size) { /* it had been that large, and given that back */
+        arena->backed = size;
+        return NULL;
+    }
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, 0);
+    if (map == MAP_FAILED)
+        return no_memory(size, strerror(errno));
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    arena->map = map;
+    arena->size = arena->backed = size;
+    return NULL;
+}
+
+static uint64_t aligned(uint64_t offset)
+{
+    return (offset + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+char *arena_reserve(Arena *arena, uint64_t size)
+{
+    uint64_t end = aligned(arena->used) + size;
+    return end > arena->backed ? grow(arena, end) : NULL;
+}
+
+char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
+{
+    char *failure = arena_reserve(arena, size);
+    if (failure)
+        return failure;
+    *offset = aligned(arena->used);
+    arena->used = *offset + size;
+    return NULL;
+}
+
+bool arena_is_large(const Arena *arena)
+{
+    return arena->backed > KEPT_BYTES;
+}
+
+uint64_t arena_due_ns(const Arena *arena)
+{
+    return arena->needed_ns + KEPT_MS * UINT64_C(1000000);
+}
+
+void arena_give_back(Arena *arena)
+{
+    /* The size stays, and all mappings: the other end need not know. Locked memory stays, too. */
+    if (arena_is_large(arena) && madvise(arena->map + KEPT_BYTES, arena->backed - KEPT_BYTES, MADV_REMOVE) == 0)
+        arena->backed = KEPT_BYTES;
+}
+
+void arena_reset(Arena *arena)
+{
+    if (arena_is_large(arena)) {
+        uint64_t now = steady_ns();
+        if (arena->used > KEPT_BYTES)
+            arena->needed_ns = now;
+        else if (arena_due_ns(arena) <= now)
+            arena_give_back(arena);
+    }
+    arena->used = 0;
+}
+
+int arena_open_readonly(const Arena *arena)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", arena->fd);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void arena_close(Arena *arena)
+{
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    if (arena->fd >= 0)
+        close(arena->fd);
+    *arena = (Arena){.fd = -1};
+}
+
+bool mapped_take(Mapped *mapped, int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    *mapped = (Mapped){.fd = fd};
+    if (seals >= 0 && seals & F_SEAL_SHRINK)
+        return true;
+    mapped_close(mapped);
+    return false;
+}
+
+const uint8_t *mapped_bytes(Mapped *mapped, int64_t offset, int64_t size)
+{
+    if (offset < 0 || size < 0 || offset > INT64_MAX - size)
+        return NULL;
+    if ((uint64_t)(offset + size) > mapped->size || mapped->map == NULL) {
+        struct stat file;
+        if (fstat(mapped->fd, &file) != 0 || file.st_size == 0 || offset + size > file.st_size)
+            return NULL;
+        void *map = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_SHARED, mapped->fd, 0);
+        if (map == MAP_FAILED)
+            return NULL;
+        if (mapped->map)
+            munmap((void *)mapped->map, mapped->size);
+        mapped->map = map;
+        mapped->size = (uint64_t)file.st_size;
+    }
+    return mapped->map + offset;
+}
+
+void mapped_close(Mapped *mapped)
+{
+    if (mapped->map)
+        munmap((void *)mapped->map, mapped->size);
+    if (mapped->fd >= 0)
+        close(mapped->fd);
+    *mapped = (Mapped){.fd = -1};
+}

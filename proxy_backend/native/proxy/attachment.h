@@ -1,0 +1,30 @@
+/* Where a proxy gets its lane from, and what to do when that fails: the questions of proxy_backend/attachment.py. */
+#ifndef PYTRITON_ATTACHMENT_H
+#define PYTRITON_ATTACHMENT_H
+
+#include "proxy/proxy.h"
+
+/* Texts are for the client, and for free(). */
+
+/* Get a lane, unless there is one. Returns NULL, or why no worker will come any more. */
+char *attach(Proxy *proxy);
+/* Let the lane go. */
+void drop_lane(Proxy *proxy);
+/* Say that this proxy ends. */
+void detach(Proxy *proxy);
+/* What the dispatcher is told of requests whose worker was lost, or is overdue (LaneLost in ipc/messages/proxy.py). */
+typedef struct {
+    int losses;        /* workers that were lost with them */
+    uint32_t requests; /* how many they are */
+    int in_row;        /* of their batch, how many lost a worker each by itself, one after the other */
+    bool final;        /* they cannot be tried again */
+    bool whole;        /* what it says: the rest of their batch fails with them */
+    uint64_t taken_ns; /* of judge_overdue: when they were first seen to have been taken; 0: they were not */
+} Loss;
+/* What to answer to requests whose worker was lost; NULL: try another one. */
+char *judge_loss(Proxy *proxy, Loss *loss);
+/* The batch has taken too long; `taken`: the worker has read it. NULL: wait on for so long, or if `retry`, try another
+ * worker. */
+char *judge_overdue(Proxy *proxy, Loss *loss, bool taken, double *wait_s, bool *retry);
+
+#endif

@@ -1,0 +1,32 @@
+/* A model as tritonserver has loaded it. */
+#ifndef PYTRITON_MODEL_H
+#define PYTRITON_MODEL_H
+
+#include "base/json.h"
+#include "triton/api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A model as it was loaded: one of its versions. */
+typedef struct {
+    TRITONBACKEND_Model *model;
+    int holders; /* tritonserver, and the proxies */
+    char *name;
+    char *endpoint;     /* of the dispatcher's control socket */
+    char *registration; /* which registration this is */
+    uint64_t number;    /* of this version */
+    char *version;      /* what requests tell the worker, of a model with several; else NULL */
+    char *stand_in;     /* what each request is told, where nobody is to be asked; else NULL */
+    bool batching;      /* requests have a batch axis */
+    bool streams;       /* it may answer many times, or at any time */
+    bool details;       /* a Triton Python model: requests carry what only such a one asks for */
+    unsigned waiting;   /* batches of streams.c that a worker is to begin; atomic */
+} Model;
+
+/* Read what a model's configuration says of it; what it lacks stays NULL. */
+void model_read_config(Model *model, Json config, uint64_t version);
+/* Let a model go. Its last holder frees it; NULL: nothing happens. */
+void model_unref(Model *model);
+
+#endif

@@ -1,0 +1,87 @@
+/* A request that ends in the moment in which its call is cancelled ends tritonserver: its gRPC part (2.51) frees the state
+ * of the request while an answer of it is still being written. So a request whose client has gone ends later, when
+ * nothing of it is on its way. docs/architecture.md, "Clients that give up streams", has what was measured.
+ */
+#define _GNU_SOURCE
+#include "streams/endings.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "triton/errors.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* gRPC gives up what was on its way when a client goes, at once. */
+static const uint64_t later_ns = 300000000;
+
+typedef struct Ending {
+    struct Ending *next;
+    TRITONBACKEND_ResponseFactory *factory;
+    uint64_t due_ns;
+} Ending;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
+static Ending *endings, **last = &endings; /* by due_ns */
+
+static void end_now(TRITONBACKEND_ResponseFactory *factory)
+{
+    failed(TRITONBACKEND_ResponseFactorySendFlags(factory, RESPONSE_FINAL));
+    failed(TRITONBACKEND_ResponseFactoryDelete(factory));
+}
+
+static Ending *next_ending(void)
+{
+    pthread_mutex_lock(&lock);
+    while (endings == NULL)
+        pthread_cond_wait(&added, &lock);
+    Ending *ending = endings;
+    endings = ending->next;
+    if (endings == NULL)
+        last = &endings;
+    pthread_mutex_unlock(&lock);
+    return ending;
+}
+
+static void *end_all(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        Ending *ending = next_ending();
+        struct timespec due = {
+            .tv_sec = (time_t)(ending->due_ns / 1000000000), .tv_nsec = (long)(ending->due_ns % 1000000000)};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL))
+            ;
+        end_now(ending->factory);
+        free(ending);
+    }
+    return NULL;
+}
+
+static bool running;
+
+static void start(void)
+{
+    pthread_t thread; /* it goes on as long as the process does */
+    running = start_thread(&thread, SMALL_STACK, end_all, NULL);
+    if (running)
+        pthread_detach(thread);
+}
+
+void end_later(TRITONBACKEND_ResponseFactory *factory)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    Ending *ending = running ? malloc(sizeof *ending) : NULL;
+    if (ending == NULL) {
+        end_now(factory);
+        return;
+    }
+    *ending = (Ending){.factory = factory, .due_ns = steady_ns() + later_ns};
+    pthread_mutex_lock(&lock);
+    *last = ending;
+    last = &ending->next;
+    pthread_cond_signal(&added);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,40 @@
+/* What the two threads of streams.c and reader.c share. */
+#ifndef PYTRITON_SHARED_H
+#define PYTRITON_SHARED_H
+
+#include "calls/flow.h"
+#include "proxy/proxy.h"
+#include "streams/flights.h"
+#include "streams/watch.h"
+#include "triton/metrics.h"
+
+#include <pthread.h>
+
+struct Streams {
+    Proxy *proxy;
+    bool until_returned; /* a batch holds back the next one until BatchReturned, not just BatchBegun */
+    /* Guards what follows, the proxy, and sending on the lane. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    Flight *flights;
+    int64_t under_way, room;
+    char *fault; /* how the last lane ended that broke the protocol; NULL: none has since the last batch was sent */
+    bool reading; /* there is, or was, a reader: it is to be joined */
+    bool ending;
+    bool alone; /* tritonserver knows the instance no more: the reader ends the proxy */
+    pthread_t reader;
+    /* The reader's own. */
+    Lane *lane;
+    int64_t uncredited;
+    uint64_t looked_ns;
+    bool ticking;
+    Bell *bell;
+    uint32_t held; /* requests */
+    Metrics metrics;
+    Sender sender;
+};
+
+/* With no lock held, and no reader. */
+void streams_free(Streams *streams);
+
+#endif

@@ -1,0 +1,155 @@
+/* Requests that nobody can serve, for what their client has written into them. Each is answered by itself, before its
+ * batch goes to a worker: there, one of them would fail all that travel with it.
+ *
+ * tritonserver hands texts of HTTP requests on as they came. The core (2.51) counts the strings of a BYTES input but
+ * believes what the last one says about its length.
+ */
+#define _GNU_SOURCE
+#include "translation/refusals.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "translation/requests.h"
+#include "translation/responses.h"
+#include "triton/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How far into a BYTES input a look has come; it may lie in pieces, cut anywhere. */
+typedef struct {
+    uint64_t strings; /* that are still to begin */
+    uint64_t bytes;   /* of the present one that are still to come */
+    uint32_t length;  /* of the next one, as far as it has been read */
+    int digits;       /* so many of its 4 bytes */
+} Strings;
+
+static bool walk(Strings *strings, const uint8_t *at, uint64_t size)
+{
+    while (size) {
+        uint64_t step = strings->bytes < size ? strings->bytes : size;
+        at += step;
+        size -= step;
+        strings->bytes -= step;
+        if (size == 0)
+            break;
+        if (strings->strings == 0)
+            return false;
+        strings->length |= (uint32_t)*at++ << (8 * strings->digits++);
+        size--;
+        if (strings->digits == 4) {
+            strings->bytes = strings->length;
+            strings->length = 0;
+            strings->digits = 0;
+            strings->strings--;
+        }
+    }
+    return true;
+}
+
+/* Whether a BYTES input holds as many whole strings as its shape says. */
+static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims, uint32_t pieces)
+{
+    Strings strings = {.strings = 1};
+    for (uint32_t i = 0; i < dims; i++)
+        if (shape[i] < 0 || __builtin_mul_overflow(strings.strings, (uint64_t)shape[i], &strings.strings))
+            return false;
+    for (uint32_t i = 0; i < pieces; i++) {
+        const void *piece = NULL;
+        uint64_t size = 0;
+        int memory_type = MEMORY_CPU;
+        int64_t memory_id = 0;
+        if (failed(TRITONBACKEND_InputBuffer(input, i, &piece, &size, &memory_type, &memory_id)) ||
+            memory_type == MEMORY_GPU)
+            return true; /* whoever copies it says what is wrong */
+        if (!walk(&strings, piece, size))
+            return false;
+    }
+    return strings.strings == 0 && strings.bytes == 0 && strings.digits == 0;
+}
+
+static const char *wrong_input(TRITONBACKEND_Request *request, const char **name)
+{
+    uint32_t count = 0;
+    failed(TRITONBACKEND_RequestInputCount(request, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        TRITONBACKEND_Input *input;
+        const int64_t *shape;
+        uint64_t size;
+        uint32_t dims, pieces;
+        int datatype = TYPE_INVALID;
+        if (!failed(TRITONBACKEND_RequestInputByIndex(request, i, &input)) &&
+            !failed(TRITONBACKEND_InputProperties(input, name, &datatype, &shape, &dims, &size, &pieces)) &&
+            datatype == TYPE_BYTES && !holds_strings(input, shape, dims, pieces))
+            return "does not hold as many strings as its shape says, each with its length before it";
+    }
+    return NULL;
+}
+
+static bool is_unicode(const char *text)
+{
+    return is_utf8((Text){text, strlen(text)});
+}
+
+static bool has_wrong_parameter(TRITONBACKEND_Request *request)
+{
+    uint32_t count = 0;
+    failed(TRITONBACKEND_RequestParameterCount(request, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        const char *key = "";
+        int type = -1;
+        const void *value = "";
+        if (!failed(TRITONBACKEND_RequestParameter(request, i, &key, &type, &value)) &&
+            (!is_unicode(key) || (type == PARAMETER_STRING && !is_unicode(value))))
+            return true;
+    }
+    return false;
+}
+
+/* Which text of a request is no Unicode; NULL: none. Tensors' names are: tritonserver looks them up. */
+static const char *wrong_text(const Proxy *proxy, TRITONBACKEND_Request *request)
+{
+    const char *id = "", *correlation = "";
+    if (has_wrong_parameter(request))
+        return "a request parameter, its key or its value,";
+    if (proxy->model->details) {
+        failed(TRITONBACKEND_RequestId(request, &id));
+        if (!is_unicode(id))
+            return "the request id";
+        if (!failed(TRITONBACKEND_RequestCorrelationIdString(request, &correlation)) && !is_unicode(correlation))
+            return "the sequence id";
+    }
+    if ((proxy->model->details || proxy->tracing) && !is_unicode(trace_of(request)))
+        return "the trace context";
+    return NULL;
+}
+
+/* Why nobody can serve a request, for free(); NULL: it can be served. */
+static char *refusal_of(const Proxy *proxy, TRITONBACKEND_Request *request)
+{
+    const char *name = "", *what = wrong_text(proxy, request);
+    if (what)
+        return texted("model %s: %s is not valid UTF-8", proxy->model->name, what);
+    what = wrong_input(request, &name);
+    return what ? texted("model %s: input %s %s", proxy->model->name, name, what) : NULL;
+}
+
+uint32_t refuse_wrong(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    uint64_t begun_ns = steady_ns();
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char *text = refusal_of(proxy, requests[i]);
+        if (text == NULL) {
+            requests[kept++] = requests[i];
+            continue;
+        }
+        send_error(&(Receiver){.request = requests[i]}, ERROR_INVALID_ARG, text);
+        uint64_t now_ns = steady_ns();
+        failed(TRITONBACKEND_ModelInstanceReportStatistics(
+            proxy->instance, requests[i], false, begun_ns, begun_ns, now_ns, now_ns));
+        failed(TRITONBACKEND_RequestRelease(requests[i], RELEASE_ALL));
+        free(text);
+    }
+    return kept;
+}

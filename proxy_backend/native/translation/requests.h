@@ -1,0 +1,17 @@
+/* What tritonserver asks, in the lane's form. */
+#ifndef PYTRITON_REQUESTS_H
+#define PYTRITON_REQUESTS_H
+
+#include "proxy/proxy.h"
+
+/* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
+ * `alone`: the worker shall not merge it with others. `circular`: the worker waits for this very batch; `proxy->avoid` has who
+ * does. */
+char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, bool *circular);
+/* The context in which a request is traced, "" where it is not. */
+const char *trace_of(TRITONBACKEND_Request *request);
+
+/* How many rows a request has: 1 without a batch axis. */
+uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
+
+#endif

@@ -1,0 +1,41 @@
+/* What the worker answers, in Triton's form. */
+#ifndef PYTRITON_RESPONSES_H
+#define PYTRITON_RESPONSES_H
+
+#include "proxy/proxy.h"
+#include "wire/msgpack.h"
+
+/* A response that is filled from the worker's own memory: if that ends meanwhile, the next worker's answer goes to the same
+ * response. NULL: no memory. */
+typedef struct Unfinished Unfinished;
+Unfinished *unfinished_new(void);
+void unfinished_free(Unfinished *unfinished);
+
+/* To whom responses go: a request, or what is left of it when it has been released. */
+typedef struct {
+    TRITONBACKEND_Request *request; /* NULL: the others say it */
+    TRITONBACKEND_ResponseFactory *factory;
+    char **requested; /* the outputs that the client wants; none: all */
+    uint32_t requested_count;
+    bool last; /* of its batch */
+    Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
+} Receiver;
+
+/* What became of a response. */
+typedef struct {
+    bool failed;     /* it was an error */
+    bool final;      /* no more may be sent */
+    bool silent;     /* nothing was sent: if it is the last one, that is still to be said */
+    bool reschedule; /* there is none, tritonserver shall queue the request again */
+} Outcome;
+
+/* Read one response and send it; one to a request is its last. False: the worker broke the protocol, `lane->fault` says
+ * how; that has been sent as the last response if `outcome->final` says so, else nothing was. Or it was lost (`lane->lost`),
+ * and nothing was sent. */
+bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
+/* Whether a client waits no more for what its request is answered. */
+bool is_gone(TRITONBACKEND_ResponseFactory *factory);
+/* Answer with an error, which is the last response. */
+void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
+
+#endif

@@ -1,0 +1,295 @@
+/* Metrics belong to the whole of tritonserver: two proxies that count the same thing share what they count in, which is
+ * gone when the last of them is. So a counter goes on where it was when another worker takes over.
+ */
+#define _GNU_SOURCE
+#include "triton/metrics.h"
+
+#include "triton/api.h"
+#include "triton/errors.h"
+#include "wire/protocol.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LABELS = 64, MOST_BUCKETS = 1024 };
+
+typedef struct Family {
+    struct Family *next;
+    TRITONSERVER_MetricFamily *family;
+    char *name;
+    int kind;
+    int metrics;
+} Family;
+
+typedef struct Metric {
+    struct Metric *next;
+    TRITONSERVER_Metric *metric;
+    Family *family;
+    uint8_t *labels; /* as they came */
+    size_t labels_size;
+    int holders;
+} Metric;
+
+/* One change, as it came: see MetricUpdate in pytriton/ipc/lanes/lane_messages.py. */
+typedef struct {
+    char *family, *description;
+    int kind;
+    char *labels[2 * MOST_LABELS];
+    uint32_t label_count;
+    const uint8_t *labels_start;
+    size_t labels_size;
+    bool has_buckets;
+    double buckets[MOST_BUCKETS];
+    uint32_t bucket_count;
+    Text change;
+    double value;
+} Update;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Family *families;
+static Metric *all_metrics;
+
+static const char *const kinds[KIND_COUNT] = {"COUNTER", "GAUGE", "HISTOGRAM"};
+
+/* ── reading ────────────────────────────────────────────────────────────────────────────────────── */
+
+static char *get_copy(Reader *reader)
+{
+    char *copy = text_copy(get_text(reader));
+    reader->malformed |= copy == NULL;
+    return copy;
+}
+
+static void get_labels(Reader *reader, Update *update)
+{
+    update->labels_start = reader->next;
+    uint32_t count = get_map(reader);
+    reader->malformed |= count > MOST_LABELS;
+    for (uint32_t i = 0; i < count && !reader->malformed; i++) {
+        update->labels[2 * i] = get_copy(reader);
+        update->labels[2 * i + 1] = get_copy(reader);
+        update->label_count++;
+    }
+    update->labels_size = (size_t)(reader->next - update->labels_start);
+}
+
+static void get_buckets(Reader *reader, Update *update)
+{
+    update->has_buckets = !get_nil(reader);
+    if (!update->has_buckets)
+        return;
+    update->bucket_count = get_array(reader);
+    reader->malformed |= update->bucket_count > MOST_BUCKETS;
+    for (uint32_t i = 0; i < update->bucket_count && !reader->malformed; i++)
+        update->buckets[i] = get_double(reader);
+}
+
+static void get_update(Reader *reader, Update *update)
+{
+    uint32_t fields = get_array(reader);
+    update->family = get_copy(reader);
+    update->description = get_copy(reader);
+    Text kind = get_text(reader);
+    for (update->kind = 0; update->kind < KIND_COUNT && !text_is(kind, kinds[update->kind]); update->kind++)
+        ;
+    get_labels(reader, update);
+    if (fields > METRIC_UPDATE_buckets)
+        get_buckets(reader, update);
+    if (fields > METRIC_UPDATE_change)
+        update->change = get_text(reader);
+    if (fields > METRIC_UPDATE_value)
+        update->value = get_double(reader);
+    skip_rest(reader, fields, fields < METRIC_UPDATE_SIZE ? fields : METRIC_UPDATE_SIZE);
+}
+
+static void free_update(Update *update)
+{
+    free(update->family);
+    free(update->description);
+    for (size_t i = 0; i < sizeof update->labels / sizeof *update->labels; i++)
+        free(update->labels[i]);
+}
+
+/* ── families and metrics, with the lock held ───────────────────────────────────────────────────── */
+
+static TRITONSERVER_Error *get_family(const Update *update, Family **family)
+{
+    for (*family = families; *family; *family = (*family)->next)
+        if (strcmp((*family)->name, update->family) == 0)
+            break;
+    if (*family)
+        return (*family)->kind == update->kind
+            ? NULL
+            : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family of this name and of another kind is there already");
+    if (update->kind >= KIND_COUNT)
+        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "there is no such kind of metric");
+    if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
+        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, TRITONS_METRICS "* are tritonserver's own");
+    Family *made = calloc(1, sizeof *made);
+    char *name = strdup(update->family);
+    TRITONSERVER_Error *error = made && name
+        ? TRITONSERVER_MetricFamilyNew(&made->family, update->kind, name, update->description)
+        : TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
+    if (error) {
+        free(made);
+        free(name);
+        return error;
+    }
+    made->name = name;
+    made->kind = update->kind;
+    made->next = families;
+    *family = families = made;
+    return NULL;
+}
+
+static void drop_family(Family *family)
+{
+    Family **link = &families;
+    if (family->metrics)
+        return;
+    while (*link != family)
+        link = &(*link)->next;
+    *link = family->next;
+    failed(TRITONSERVER_MetricFamilyDelete(family->family));
+    free(family->name);
+    free(family);
+}
+
+static TRITONSERVER_Error *new_metric(const Update *update, Family *family, TRITONSERVER_Metric **metric)
+{
+    TRITONSERVER_Parameter *labels[MOST_LABELS + 1] = {0};
+    TRITONSERVER_MetricArgs *arguments = NULL;
+    TRITONSERVER_Error *error = NULL;
+    const TRITONSERVER_Parameter **given = (const TRITONSERVER_Parameter **)labels;
+    for (uint32_t i = 0; i < update->label_count; i++)
+        labels[i] = TRITONSERVER_ParameterNew(update->labels[2 * i], PARAMETER_STRING, update->labels[2 * i + 1]);
+    if (update->has_buckets) {
+        error = TRITONSERVER_MetricArgsNew(&arguments);
+        if (error == NULL)
+            error = TRITONSERVER_MetricArgsSetHistogram(arguments, update->buckets, update->bucket_count);
+        if (error == NULL)
+            error = TRITONSERVER_MetricNewWithArgs(metric, family->family, given, update->label_count, arguments);
+        if (arguments)
+            failed(TRITONSERVER_MetricArgsDelete(arguments));
+    } else {
+        error = TRITONSERVER_MetricNew(metric, family->family, given, update->label_count);
+    }
+    for (uint32_t i = 0; i < update->label_count; i++)
+        TRITONSERVER_ParameterDelete(labels[i]);
+    return error;
+}
+
+static bool is_same(const Metric *metric, const Update *update)
+{
+    return strcmp(metric->family->name, update->family) == 0 && metric->family->kind == update->kind &&
+        metric->labels_size == update->labels_size &&
+        memcmp(metric->labels, update->labels_start, update->labels_size) == 0;
+}
+
+static TRITONSERVER_Error *make_metric(const Update *update, Metric **metric)
+{
+    Family *family;
+    TRITONSERVER_Error *error = get_family(update, &family);
+    if (error)
+        return error;
+    Metric *made = calloc(1, sizeof *made);
+    uint8_t *labels = malloc(update->labels_size);
+    error = made && labels ? new_metric(update, family, &made->metric)
+                           : TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
+    if (error) {
+        free(made);
+        free(labels);
+        drop_family(family);
+        return error;
+    }
+    made->labels = memcpy(labels, update->labels_start, update->labels_size);
+    made->labels_size = update->labels_size;
+    made->family = family;
+    made->next = all_metrics;
+    family->metrics++;
+    *metric = all_metrics = made;
+    return NULL;
+}
+
+static void drop_metric(Metric *metric)
+{
+    Metric **link = &all_metrics;
+    if (--metric->holders > 0)
+        return;
+    while (*link != metric)
+        link = &(*link)->next;
+    *link = metric->next;
+    failed(TRITONSERVER_MetricDelete(metric->metric));
+    metric->family->metrics--;
+    drop_family(metric->family);
+    free(metric->labels);
+    free(metric);
+}
+
+/* The metric that an update is about; the proxy holds it from now on. */
+static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Metric **metric)
+{
+    for (size_t i = 0; i < metrics->count; i++)
+        if (is_same(*metric = metrics->held[i], update))
+            return NULL;
+    for (*metric = all_metrics; *metric; *metric = (*metric)->next)
+        if (is_same(*metric, update))
+            break;
+    Metric **held = realloc(metrics->held, (metrics->count + 1) * sizeof *held);
+    if (held == NULL)
+        return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
+    metrics->held = held;
+    TRITONSERVER_Error *error = *metric ? NULL : make_metric(update, metric);
+    if (error)
+        return error;
+    (*metric)->holders++;
+    held[metrics->count++] = *metric;
+    return NULL;
+}
+
+/* ── what a proxy calls ─────────────────────────────────────────────────────────────────────────── */
+
+static void apply(Metrics *metrics, const Update *update)
+{
+    Metric *metric;
+    pthread_mutex_lock(&lock);
+    TRITONSERVER_Error *error = get_metric(metrics, update, &metric);
+    if (error == NULL && text_is(update->change, "increment"))
+        error = TRITONSERVER_MetricIncrement(metric->metric, update->value);
+    else if (error == NULL && text_is(update->change, "set"))
+        error = TRITONSERVER_MetricSet(metric->metric, update->value);
+    else if (error == NULL && text_is(update->change, "observe"))
+        error = TRITONSERVER_MetricObserve(metric->metric, update->value);
+    pthread_mutex_unlock(&lock);
+    if (error) {
+        log_error("custom metric %s: %s", update->family, TRITONSERVER_ErrorMessage(error));
+        TRITONSERVER_ErrorDelete(error);
+    }
+}
+
+void metrics_apply(Metrics *metrics, Reader *updates)
+{
+    uint32_t count = get_array(updates);
+    Update *update = malloc(sizeof *update);
+    updates->malformed |= update == NULL;
+    for (uint32_t i = 0; i < count && !updates->malformed; i++) {
+        memset(update, 0, sizeof *update);
+        update->change = (Text){"", 0};
+        get_update(updates, update);
+        if (!updates->malformed)
+            apply(metrics, update);
+        free_update(update);
+    }
+    free(update);
+}
+
+void metrics_free(Metrics *metrics)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < metrics->count; i++)
+        drop_metric(metrics->held[i]);
+    pthread_mutex_unlock(&lock);
+    free(metrics->held);
+    *metrics = (Metrics){0};
+}

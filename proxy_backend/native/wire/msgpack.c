@@ -1,0 +1,285 @@
+/* MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): numbers are big-endian. */
+#include "wire/msgpack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEEPEST = 32 };
+
+/* A byte that says what comes, and a number of so many bytes. */
+static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
+{
+    uint8_t out[9] = {kind};
+    for (int i = 0; i < bytes; i++)
+        out[1 + i] = (uint8_t)(value >> (8 * (bytes - 1 - i)));
+    buffer_put(buffer, out, 1 + (size_t)bytes);
+}
+
+void put_array(Buffer *buffer, uint32_t count)
+{
+    if (count < 16)
+        put_number(buffer, (uint8_t)(0x90 | count), 0, 0);
+    else if (count <= UINT16_MAX)
+        put_number(buffer, 0xdc, count, 2);
+    else
+        put_number(buffer, 0xdd, count, 4);
+}
+
+void put_map(Buffer *buffer, uint32_t pairs)
+{
+    put_number(buffer, (uint8_t)(0x80 | pairs), 0, 0); /* ours have fewer than 16 */
+}
+
+void put_text(Buffer *buffer, const char *text, size_t size)
+{
+    if (size < 32)
+        put_number(buffer, (uint8_t)(0xa0 | size), 0, 0);
+    else if (size <= UINT16_MAX)
+        put_number(buffer, 0xda, size, 2);
+    else
+        put_number(buffer, 0xdb, size, 4);
+    buffer_put(buffer, text, size);
+}
+
+void put_string(Buffer *buffer, const char *text)
+{
+    put_text(buffer, text, strlen(text));
+}
+
+void put_uint(Buffer *buffer, uint64_t value)
+{
+    if (value < 128)
+        put_number(buffer, (uint8_t)value, 0, 0);
+    else if (value <= UINT32_MAX)
+        put_number(buffer, 0xce, value, 4);
+    else
+        put_number(buffer, 0xcf, value, 8);
+}
+
+void put_int(Buffer *buffer, int64_t value)
+{
+    if (value >= 0)
+        put_uint(buffer, (uint64_t)value);
+    else
+        put_number(buffer, 0xd3, (uint64_t)value, 8);
+}
+
+void put_nil(Buffer *buffer)
+{
+    put_number(buffer, 0xc0, 0, 0);
+}
+
+void put_bool(Buffer *buffer, bool value)
+{
+    put_number(buffer, value ? 0xc3 : 0xc2, 0, 0);
+}
+
+static int peek(const Reader *reader)
+{
+    return reader->malformed || reader->next == reader->end ? -1 : *reader->next;
+}
+
+static void fail(Reader *reader)
+{
+    reader->malformed = true;
+    reader->next = reader->end;
+}
+
+/* The byte that says what comes; -1: there is none. */
+static int take(Reader *reader)
+{
+    int kind = peek(reader);
+    if (kind < 0)
+        fail(reader);
+    else
+        reader->next++;
+    return kind;
+}
+
+static uint64_t take_number(Reader *reader, int bytes)
+{
+    if (reader->malformed || reader->end - reader->next < bytes) {
+        fail(reader);
+        return 0;
+    }
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | *reader->next++;
+    return value;
+}
+
+static uint32_t take_count(Reader *reader, int few, int small, int large)
+{
+    int kind = take(reader);
+    uint64_t count = 0;
+    if (kind >= few && kind < few + 16)
+        count = (uint64_t)(kind - few);
+    else if (kind == small)
+        count = take_number(reader, 2);
+    else if (kind == large)
+        count = take_number(reader, 4);
+    else
+        fail(reader);
+    /* Each has a byte at least: a count that cannot be true is found before anybody makes room for it. */
+    if (count > (uint64_t)(reader->end - reader->next)) {
+        fail(reader);
+        return 0;
+    }
+    return (uint32_t)count;
+}
+
+uint32_t get_array(Reader *reader)
+{
+    return take_count(reader, 0x90, 0xdc, 0xdd);
+}
+
+uint32_t get_map(Reader *reader)
+{
+    return take_count(reader, 0x80, 0xde, 0xdf);
+}
+
+static Text take_bytes(Reader *reader, uint64_t size)
+{
+    Text text = {"", 0};
+    if (reader->malformed || size > (uint64_t)(reader->end - reader->next)) {
+        fail(reader);
+        return text;
+    }
+    text.start = (const char *)reader->next;
+    text.size = (size_t)size;
+    reader->next += size;
+    return text;
+}
+
+bool is_text(const Reader *reader)
+{
+    int kind = peek(reader);
+    return (kind >= 0xa0 && kind < 0xc0) || (kind >= 0xd9 && kind <= 0xdb);
+}
+
+Text get_text(Reader *reader)
+{
+    int kind = take(reader);
+    if (kind >= 0xa0 && kind < 0xc0)
+        return take_bytes(reader, (uint64_t)(kind - 0xa0));
+    if (kind >= 0xd9 && kind <= 0xdb)
+        return take_bytes(reader, take_number(reader, 1 << (kind - 0xd9)));
+    fail(reader);
+    return (Text){"", 0};
+}
+
+int64_t get_int(Reader *reader)
+{
+    int kind = take(reader);
+    if (kind >= 0 && kind < 0x80)
+        return kind;
+    if (kind >= 0xe0)
+        return kind - 0x100;
+    if (kind >= 0xcc && kind <= 0xcf) {
+        uint64_t value = take_number(reader, 1 << (kind - 0xcc));
+        if (value > INT64_MAX)
+            fail(reader);
+        return reader->malformed ? 0 : (int64_t)value;
+    }
+    switch (kind) {
+    case 0xd0:
+        return (int8_t)take_number(reader, 1);
+    case 0xd1:
+        return (int16_t)take_number(reader, 2);
+    case 0xd2:
+        return (int32_t)take_number(reader, 4);
+    case 0xd3:
+        return (int64_t)take_number(reader, 8);
+    default:
+        fail(reader);
+        return 0;
+    }
+}
+
+uint64_t get_uint(Reader *reader)
+{
+    if (peek(reader) != 0xcf) {
+        int64_t value = get_int(reader);
+        if (value < 0)
+            fail(reader);
+        return value < 0 ? 0 : (uint64_t)value;
+    }
+    take(reader);
+    return take_number(reader, 8);
+}
+
+double get_double(Reader *reader)
+{
+    if (peek(reader) != 0xcb)
+        return (double)get_int(reader);
+    take(reader);
+    uint64_t bits = take_number(reader, 8);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+bool get_bool(Reader *reader)
+{
+    int kind = take(reader);
+    if (kind != 0xc2 && kind != 0xc3)
+        fail(reader);
+    return kind == 0xc3;
+}
+
+bool get_nil(Reader *reader)
+{
+    if (peek(reader) != 0xc0)
+        return false;
+    reader->next++;
+    return true;
+}
+
+void skip(Reader *reader, int depth)
+{
+    int kind = peek(reader);
+    if (kind < 0 || depth > DEEPEST) {
+        fail(reader);
+    } else if ((kind >= 0x90 && kind < 0xa0) || kind == 0xdc || kind == 0xdd) {
+        for (uint32_t count = get_array(reader); count && !reader->malformed; count--)
+            skip(reader, depth + 1);
+    } else if ((kind >= 0x80 && kind < 0x90) || kind == 0xde || kind == 0xdf) {
+        for (uint32_t count = get_map(reader); count && !reader->malformed; count--) {
+            skip(reader, depth + 1);
+            skip(reader, depth + 1);
+        }
+    } else if (is_text(reader)) {
+        get_text(reader);
+    } else if (kind == 0xc0 || kind == 0xc2 || kind == 0xc3) {
+        reader->next++;
+    } else if (kind == 0xcb) {
+        get_double(reader);
+    } else if (kind == 0xcf) { /* one that get_int refuses may be skipped */
+        reader->next++;
+        take_number(reader, 8);
+    } else {
+        get_int(reader);
+    }
+}
+
+void skip_rest(Reader *reader, uint32_t count, uint32_t taken)
+{
+    for (; taken < count && !reader->malformed; taken++)
+        skip(reader, 0);
+}
+
+void put_clean(Buffer *buffer, const char *text, size_t most)
+{
+    Buffer clean = {0};
+    size_t left = strlen(text);
+    while (left && clean.size + 4 <= most) {
+        size_t size = character_size(text, left);
+        buffer_put(&clean, size ? text : "?", size ? size : 1);
+        size = size ? size : 1;
+        text += size;
+        left -= size;
+    }
+    buffer->failed |= clean.failed;
+    put_text(buffer, (const char *)clean.data, clean.failed ? 0 : clean.size);
+    buffer_free(&clean);
+}
