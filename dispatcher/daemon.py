@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
-import psutil
 import structlog
 import zmq
 
@@ -49,14 +48,11 @@ from pytriton.dispatcher.settings import advisories, trace_settings
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.reload import reread
 from pytriton.dispatcher.triton.first_start import start_server
-from pytriton.dispatcher.triton.preloading import GATE
+from pytriton.dispatcher.triton.front import SHM, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.triton.restarting import ServerWatch
-from pytriton.dispatcher.triton.tritonserver import (
-    SHM,
-    ServerStartError,
-    TritonServer,
-    new_shm_prefix,
-)
+from pytriton.dispatcher.triton.server_process import ServerStartError, log_line
+from pytriton.dispatcher.triton.triton_front import TritonFront
+from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker
@@ -89,15 +85,10 @@ class Daemon:
         self._backends = lay_out_backends(runtime, rundir.path)
         shm_prefix = new_shm_prefix()
         self._kill_on_death = KillOnDeath(SHM / shm_prefix)
-        self._server = TritonServer(
-            config,
-            runtime,
-            models=rundir.models,
-            backends=self._backends,
-            shm_prefix=shm_prefix,
-            kill_on_death=self._kill_on_death,
-            on_line=self._log_server_line,
+        place = ServerPlace(
+            runtime, rundir.models, self._backends, shm_prefix, self._kill_on_death, log_line
         )
+        self._server = TritonServer(config, place, TritonFront(config, place))
         #: Whether tritonserver traces requests with OpenTelemetry.
         self.tracing = trace_settings.uses_opentelemetry(config)
         self.registry = Registry(config, rundir, self._server, self._spawn, store)
@@ -276,18 +267,7 @@ class Daemon:
         Raises:
             RemoteFailure: it is not.
         """
-        server = self._server.info().pid
-        if server is not None and pid == server:
-            return True
-        try:
-            ancestors = [parent.pid for parent in psutil.Process(pid).parents()]
-        except (psutil.Error, ValueError, OverflowError):
-            ancestors = []
-        if server is None or server not in ancestors:
-            raise RemoteFailure(
-                ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
-            )
-        return False
+        return self._server.check_proxy(pid)
 
     async def until_vertex(self, name: str) -> None:
         """Return when Vertex AI's frontend serves a model that has been registered, if it is to."""
@@ -416,13 +396,6 @@ class Daemon:
         end = await self._server.ended()
         _log.error("tritonserver ended before its models were unloaded", how=end)
         self.registry.forget_proxies()
-
-    def _log_server_line(self, pid: int, line: bytes) -> None:
-        logger = logs.child_logger(source="tritonserver", pid=pid)
-        if GATE.encode() in line:  # a model that fails on purpose
-            logger.debug(line.decode(errors="backslashreplace"))
-            return
-        logs.log_child_line(logger, line, of_triton=True)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,5 @@
-"""The tritonserver that the daemon owns: its command line, start, readiness, admin client, repository and end.
+"""The tritonserver that the daemon owns: its start, its processes, its readiness, its models, and what it is asked.
 
-Belongs here: what talks to tritonserver or prepares it. May import: install, control, base, settings.
+Belongs here: what talks to tritonserver or prepares it; front.py shows how the modules hang together. May import:
+install, control, base, settings.
 """

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pytriton.dispatcher.settings import grpc_tls
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton.endpoints import reachable
+from pytriton.dispatcher.triton.front import Refused, Unreached
 from pytriton.ipc.access import access_headers
 
 #: Threads that tritonserver answers HTTP with, unless `http-thread-count` says otherwise.
@@ -31,7 +33,10 @@ _CHANNEL_OPTIONS = (
 
 
 class AdminClient:
-    """A connection to one tritonserver process; to be made and used in a running event loop."""
+    """A connection to one tritonserver process; to be made and used in a running event loop.
+
+    All of its questions raise Refused, when tritonserver has answered with an error, or Unreached.
+    """
 
     def __init__(self, config: DaemonConfig, http_port: int, grpc_port: int) -> None:
         self._config = config
@@ -47,28 +52,28 @@ class AdminClient:
         self._loads = asyncio.Semaphore(1_000_000 if self._over_grpc else max(1, threads // 2))
 
     async def is_live(self) -> bool:
-        """Ask whether the server lives; raises whatever the transport raises when it cannot be asked."""
-        client = await self._connected()
-        return bool(await _outcome(client.is_server_live(headers=self._headers)))
+        """Ask whether the server lives."""
+        return bool(await self._ask(lambda client: client.is_server_live(headers=self._headers)))
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON; None: its own); raises tritonclient's and the transport's errors."""
+        """Load a model with a configuration (JSON; None: its own)."""
         async with self._loads:
-            client = await self._connected()
-            await _outcome(client.load_model(name, headers=self._headers, config=config))
+            await self._ask(
+                lambda client: client.load_model(name, headers=self._headers, config=config)
+            )
 
     async def unload(self, name: str) -> None:
-        """Begin to unload a model; raises tritonclient's and the transport's errors."""
-        client = await self._connected()
-        await _outcome(client.unload_model(name, headers=self._headers))
+        """Begin to unload a model."""
+        await self._ask(lambda client: client.unload_model(name, headers=self._headers))
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the models in all repositories with their states; raises tritonclient's and the transport's errors.
+        """Return the models in all repositories with their states.
 
         Of a model that was never loaded the state is empty. Versions that are left behind do not hide one that is not.
         """
-        client = await self._connected()
-        index = await _outcome(client.get_model_repository_index(headers=self._headers))
+        index = await self._ask(
+            lambda client: client.get_model_repository_index(headers=self._headers)
+        )
         versions = (
             [(model.name, model.state) for model in index.models]
             if self._over_grpc
@@ -81,7 +86,7 @@ class AdminClient:
         return states
 
     async def close(self) -> None:
-        """Close the connection; calls under way raise ConnectionError."""
+        """Close the connection; questions under way raise Unreached."""
         if self._client is not None:
             await self._client.close()
 
@@ -102,27 +107,34 @@ class AdminClient:
             )
         return self._client
 
+    async def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Await a call of tritonclient.
 
-async def _outcome(call: Coroutine[Any, Any, Any]) -> Any:
-    """Await a call of tritonclient.
+        A channel of grpc.aio that is closed answers its calls with CancelledError, as if our task had
+        been cancelled: whoever awaits that ends without a word.
+        """
 
-    A channel of grpc.aio that is closed answers its calls with CancelledError, as if our task had
-    been cancelled: whoever awaits that ends without a word.
-    """
-    task = asyncio.ensure_future(call)
-    try:
-        await asyncio.wait([task])
-    finally:
-        task.cancel()
-    if task.cancelled():
-        raise ConnectionError("the connection was closed, because tritonserver has ended")
-    return task.result()
+        async def answer() -> Any:
+            return await question(await self._connected())
+
+        task = asyncio.ensure_future(answer())
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise Unreached("the connection was closed, because tritonserver has ended")
+        error = task.exception()
+        if error is not None:
+            raise _told(error) from error
+        return task.result()
 
 
-def reachable(address: str) -> str:
-    """Return an address to connect to from this machine for one to listen on."""
-    if address in ("0.0.0.0", ""):
-        return "127.0.0.1"
-    if address == "::":
-        return "[::1]"
-    return f"[{address}]" if ":" in address else address
+def _told(error: BaseException) -> Refused | Unreached:
+    """Return what an InferenceServerException, or an error of its transport's own, means."""
+    message, status = getattr(error, "message", None), getattr(error, "status", None)
+    text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
+    code = status() if callable(status) else None
+    if code in (None, "StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"):
+        return Unreached(text)
+    return Refused(text)

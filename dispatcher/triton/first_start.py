@@ -7,7 +7,8 @@ import itertools
 import structlog
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton.tritonserver import ServerStartError, TritonServer
+from pytriton.dispatcher.triton.server_process import ServerStartError
+from pytriton.dispatcher.triton.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.child import Child
-from pytriton.dispatcher.triton.admin_client import AdminClient
+from pytriton.dispatcher.triton.front import Admin
 
 _log = structlog.get_logger(__name__)
 
@@ -33,8 +33,8 @@ _QUESTIONS = 3
 
 async def wait_hung(
     child: Child,
-    client: AdminClient,
-    connect: Callable[[], AdminClient],
+    client: Admin,
+    connect: Callable[[], Admin],
     *,
     interval_s: float,
     timeout_s: float,
@@ -66,7 +66,7 @@ def process_state(pid: int) -> str:
 
 
 async def _lives(
-    child: Child, client: AdminClient, connect: Callable[[], AdminClient], timeout_s: float
+    child: Child, client: Admin, connect: Callable[[], Admin], timeout_s: float
 ) -> bool:
     questions: list[asyncio.Task[None]] = []
     try:
@@ -88,7 +88,7 @@ async def _lives(
         await asyncio.gather(*questions, return_exceptions=True)
 
 
-async def _ask_anew(child: Child, connect: Callable[[], AdminClient]) -> None:
+async def _ask_anew(child: Child, connect: Callable[[], Admin]) -> None:
     client = connect()
     try:
         await _ask(child, client)
@@ -96,7 +96,7 @@ async def _ask_anew(child: Child, connect: Callable[[], AdminClient]) -> None:
         await client.close()
 
 
-async def _ask(child: Child, client: AdminClient) -> None:
+async def _ask(child: Child, client: Admin) -> None:
     """Return when there is an answer, or the process has ended. A failure to ask is no answer."""
     try:
         await client.is_live()

@@ -11,7 +11,7 @@ import pytest
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import restarting
 from pytriton.dispatcher.triton.restarting import ServerWatch
-from pytriton.dispatcher.triton.tritonserver import ServerStartError
+from pytriton.dispatcher.triton.server_process import ServerStartError
 
 
 class Unstable:

@@ -1,0 +1,110 @@
+"""The options that tritonserver is started with: those of Triton's core, those of its frontends, and the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.triton_options import Options
+from pytriton.dispatcher.triton import admin_token, own_repository, vertex_stand_in
+from pytriton.dispatcher.triton.endpoints import Endpoint
+from pytriton.dispatcher.triton.own_repository import BACKEND
+
+#: Backends whose models come with a complete configuration.
+_COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
+
+
+def arguments(
+    config: DaemonConfig,
+    endpoints: Iterable[Endpoint],
+    preload: Sequence[str],
+    *,
+    models: Path,
+    backends: Path,
+    backend_names: Collection[str],
+    caches: Path | None,
+    shm_prefix: str,
+    vertex: bool,
+) -> list[str]:
+    """Return the arguments of NVIDIA's executable.
+
+    Args:
+        config: the daemon's settings; the user's own options win over ours, or come on top of them
+        endpoints: what is served, with settled ports
+        preload: names of models to load before the ports are open
+        models: the daemon's own model repository
+        backends: the folder of the backends
+        backend_names: what lies in it
+        caches: the folder of the response caches, if there is one
+        shm_prefix: what the names of the regions of its stubs begin with
+        vertex: Vertex AI's frontend may start, if the options ask for it
+    """
+    options = core_options(
+        config,
+        preload,
+        models=models,
+        backends=backends,
+        backend_names=backend_names,
+        caches=caches,
+        shm_prefix=shm_prefix,
+    )
+    options.update(_frontend_options(config, endpoints))
+    no_vertex = vertex_stand_in.wanted(config.tritonserver_options) is not None and not vertex
+    if no_vertex:
+        options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
+    for name, value in config.tritonserver_options.items():
+        if name == "exit-on-error" or (no_vertex and "vertex-ai" in name):
+            continue
+        former = options.get(name)
+        given = value if isinstance(value, list) else [value]
+        options[name] = [*former, *given] if isinstance(former, list) else value
+    return [
+        f"--{name}={value}" if value else f"--{name}"
+        for name, values in options.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+
+
+def core_options(
+    config: DaemonConfig,
+    preload: Sequence[str],
+    *,
+    models: Path,
+    backends: Path,
+    backend_names: Collection[str],
+    caches: Path | None,
+    shm_prefix: str,
+) -> Options:
+    """Return the options of Triton's core, by the names that they have on the command line; see `arguments`."""
+    options: Options = {
+        "model-repository": [str(models), *own_repository.cloud(config.model_repository)],
+        "model-control-mode": "explicit",
+        "backend-directory": str(backends),
+        "backend-config": [f"python,shm-region-prefix-name={shm_prefix}"],
+        "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
+    }
+    # A registered model's configuration is complete; asking the proxy to complete it would start every stub twice.
+    if not config.model_repository or _COMPLETE.issuperset(backend_names):
+        options["disable-auto-complete-config"] = ""
+    if preload:
+        options["load-model"] = list(preload)
+        # Else it ends with a model, or the gate, that it cannot load.
+        options["exit-on-error"] = "false"
+    if caches is not None:
+        options["cache-directory"] = str(caches)
+    if config.response_cache_size:
+        options["cache-config"] = f"local,size={config.response_cache_size}"
+    return options
+
+
+def _frontend_options(config: DaemonConfig, endpoints: Iterable[Endpoint]) -> Options:
+    """Return what NVIDIA's frontends are told: where they listen, and what asks for the access token."""
+    options: Options = {f"allow-{name}": "false" for name in ("http", "grpc", "metrics")}
+    for name, address, port in endpoints:
+        options[f"allow-{name}"] = "true"
+        options[f"{name}-address"] = address
+        options[f"{name}-port"] = str(port)
+    options.update(admin_token.restrictions(config))
+    return options

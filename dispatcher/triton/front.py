@@ -1,0 +1,134 @@
+"""The seam between the daemon's tritonserver and the program that is started as it: a *front* around Triton's core.
+
+    tritonserver.py     what the daemon asks for: load, unload, states, ready or not; one object for the daemon's life
+      ▼
+    server_process.py   one process: its start, its readiness, the watch for hanging, its end
+      ▼
+    Front, Admin        how a kind of program is started, and how it is asked
+      ▼
+    triton_front.py     NVIDIA's executable (command_line.py), asked over its public ports (admin_client.py)
+
+Another kind, started with other arguments and asked over a private socket, is another `Front` beside triton_front.py;
+daemon.py chooses. What lies above the seam need not know.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pytriton.dispatcher.base.child import Child, OnLine
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.triton.endpoints import Endpoints
+
+SHM = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """What every front gets of its daemon.
+
+    Attributes:
+        runtime: the installation of Triton
+        models: the model repository that it serves
+        backends: the folder of its backends, see lay_out_backends()
+        shm_prefix: what the names of its regions in /dev/shm begin with
+        kill_on_death: ends the process, with all that it started, when the daemon is killed
+        on_line: takes each line that it prints; secrets are left out
+    """
+
+    runtime: ServerRuntime
+    models: Path
+    backends: Path
+    shm_prefix: str
+    kill_on_death: KillOnDeath
+    on_line: OnLine
+
+    def sweep_shared_memory(self) -> None:
+        """Remove the regions that a process which has ended left behind."""
+        for left in SHM.glob(f"{self.shm_prefix}*"):
+            left.unlink(missing_ok=True)
+
+
+class Refused(Exception):
+    """The server has answered that it does not do what it was asked to; the text says why."""
+
+
+class Unreached(Exception):
+    """There was no answer: the connection failed, or ended under the question."""
+
+
+class Admin(Protocol):
+    """A connection to one server process, over which the daemon administers it.
+
+    All of its questions raise Refused or Unreached.
+    """
+
+    async def is_live(self) -> bool:
+        """Ask whether it lives. Any answer is a sign of life."""
+
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own)."""
+
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model."""
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the models in all repositories with their states; "" for one that was never loaded."""
+
+    async def close(self) -> None:
+        """Close the connection; questions under way raise Unreached."""
+
+
+class Front(Protocol):
+    """A kind of program around Triton's core. It is made once, and started whenever there is to be a process."""
+
+    @property
+    def program(self) -> Path:
+        """The file that is executed, for people who look at the status."""
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where clients reach it."""
+
+    def settle(self) -> None:
+        """Choose where it will listen.
+
+        Raises:
+            PortError: it cannot listen where the settings say.
+        """
+
+    async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
+        """Start a process; it need not be ready when this returns.
+
+        Args:
+            preload: names of models in the repository that it loads before it takes requests. One that cannot be
+                loaded does not end it.
+            vertex: Vertex AI's frontend may be started: its model is among them
+
+        Raises:
+            OSError: it could not be started.
+        """
+
+    def connect(self) -> Admin:
+        """Return a new connection to the process that was started last. It need not listen yet."""
+
+    async def check_open(self) -> None:
+        """See that every endpoint takes connections.
+
+        Raises:
+            OSError: one does not.
+        """
+
+    def conceal(self, pid: int) -> None:
+        """Hide from other users what a process was told in secret; it has read its arguments by now."""
+
+
+def new_shm_prefix() -> str:
+    """Return what the names of one daemon's regions in /dev/shm begin with."""
+    return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"

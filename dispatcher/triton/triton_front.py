@@ -1,0 +1,88 @@
+"""The front that is NVIDIA's own executable, tritonserver, administered over its public ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytriton.dispatcher.base.child import Child, bound_to_us
+from pytriton.dispatcher.install.server_runtime import python_link, server_environment
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import admin_token, command_line
+from pytriton.dispatcher.triton.admin_client import AdminClient
+from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
+from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.dispatcher.triton.own_repository import BACKEND
+from pytriton.ipc.calls import KEY_VARIABLE
+
+#: Starts a program whose shared memory is for this user alone.
+_PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
+#: Its HTTP part takes memory for each answer anew. glibc gives large pieces of freed memory back to the kernel at once,
+#: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
+#: answers of 6 MB touch no fresh pages (500 each before), for a sixth less CPU time. A user's own values come first.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+
+
+class TritonFront:
+    """NVIDIA's executable; see `Front` for what the methods do."""
+
+    def __init__(self, config: DaemonConfig, place: ServerPlace) -> None:
+        self._config = config
+        self._place = place
+        self.program = place.runtime.tree.binary
+        self.endpoints = Endpoints(config)
+
+    def settle(self) -> None:
+        """Choose the ports; raises PortError."""
+        self.endpoints.settle()
+
+    async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
+        """Start a process that listens on the settled ports."""
+        place = self._place
+        arguments = command_line.arguments(
+            self._config,
+            self.endpoints.served,
+            preload,
+            models=place.models,
+            backends=place.backends,
+            backend_names=os.listdir(place.backends),
+            caches=place.runtime.tree.caches,
+            shm_prefix=place.shm_prefix,
+            vertex=vertex,
+        )
+        python = python_link(place.backends)
+        env = {**_MEMORY, **server_environment(place.runtime, os.environ, python)}
+        env[KEY_VARIABLE] = secrets.token_hex(16)
+        return await Child.start(
+            bound_to_us([*_PRIVATELY, str(self.program), *arguments]),
+            env=env,
+            # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
+            cwd=str(place.backends / BACKEND),
+            on_line=self._say,
+            kill_on_death=place.kill_on_death,
+            # What it creates in /dev/shm and in its cache is for this user alone.
+            umask=0o077,
+        )
+
+    def connect(self) -> AdminClient:
+        """Return a connection over HTTP or gRPC."""
+        return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
+
+    async def check_open(self) -> None:
+        """Connect to each port: they come up one after another; raises OSError."""
+        for one in self.endpoints.served:
+            address = reachable(one.address).strip("[]")
+            _, writer = await asyncio.open_connection(address, one.port)
+            writer.close()
+
+    def conceal(self, pid: int) -> None:
+        """Blank the access token out of its arguments."""
+        admin_token.blank_out(pid, self._config.access_token)
+
+    def _say(self, pid: int, line: bytes) -> None:
+        token = self._config.access_token
+        self._place.on_line(pid, line if token is None else line.replace(token.encode(), b"***"))
