@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 import os
 import signal
 import sys
@@ -53,11 +52,8 @@ from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.server_process import ServerStartError, log_line
 from pytriton.dispatcher.triton.triton_front import TritonFront
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_process import WorkerPlace, WorkerProcess
+from pytriton.dispatcher.workers.worker_factory import WorkerFactory
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
@@ -91,7 +87,9 @@ class Daemon:
         self._server = TritonServer(config, place, TritonFront(config, place))
         #: Whether tritonserver traces requests with OpenTelemetry.
         self.tracing = trace_settings.uses_opentelemetry(config)
-        self.registry = Registry(config, rundir, self._server, self._spawn, store)
+        self._library = lay_out_library(rundir)
+        workers = WorkerFactory(config, rundir, self._library, self._kill_on_death)
+        self.registry = Registry(config, rundir, self._server, workers.start, store)
         self.waiting = Waiting()
         self.temporary = TemporaryModels(self.registry.end)
         self._control = ControlServer(
@@ -101,7 +99,6 @@ class Daemon:
             max_payload_size=config.max_payload_size,
             keys=key_store(config),
         )
-        self._library = lay_out_library(rundir)
         self.repository_models = RepositoryModels(
             config,
             models=rundir.models,
@@ -128,7 +125,6 @@ class Daemon:
             self._server_watch,
             announce=lambda: self._notifier.ready(self._service_state().text),
         )
-        self._worker_serial = itertools.count(1)
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
         self._restored = asyncio.Event()
@@ -396,47 +392,3 @@ class Daemon:
         end = await self._server.ended()
         _log.error("tritonserver ended before its models were unloaded", how=end)
         self.registry.forget_proxies()
-
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────
-
-    async def _spawn(self, registration: Registration, instance: int) -> Worker:
-        name = f"w{next(self._worker_serial)}"
-        model = registration.spec.name
-        lane_path = self.rundir.lane_socket(name)
-        if registration.registrant is not None:
-            return HostedWorker.start(
-                name,
-                registration.spec,
-                instance,
-                registrant=registration.registrant,
-                lane_path=lane_path,
-            )
-        spec, instance = numbering.taken_by(registration.spec, instance)
-        logger = logs.child_logger(source="worker", model=model, instance=instance, worker=name)
-
-        def on_line(pid: int, line: bytes) -> None:
-            logs.log_child_line(logger.bind(pid=pid), line)
-
-        worker = await WorkerProcess.start(
-            name,
-            spec,
-            instance,
-            place=WorkerPlace(
-                self.rundir.control_endpoint,
-                self._library,
-                self._kill_on_death,
-                trace_settings.worker_environment(self._config, os.environ)
-                if self.tracing
-                else None,
-            ),
-            lane_path=lane_path,
-            on_line=on_line,
-        )
-        _log.info(
-            "worker started",
-            model=model,
-            instance=instance,
-            worker=name,
-            worker_pid=worker.pid,
-        )
-        return worker

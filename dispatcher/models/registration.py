@@ -26,7 +26,7 @@ from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool, ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.supervisor import StartWorker
+from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -57,7 +57,7 @@ class Registration:
         self.spec = entry.spec
         #: In whose threads its workers run; None: they are processes of the dispatcher's own.
         self.registrant = registrant
-        self.pool = Pool(entry.spec, start_worker, policy)
+        self.pool = Pool(entry.spec, start_worker, policy, registrant)
         self._in_triton = ModelInTriton(self.spec.name, self._config, self.pool)
         self.proxies = self._in_triton.ends.proxies
         self._machine = self._in_triton.machine

@@ -18,13 +18,14 @@ from pytriton.dispatcher.models.kept_models import KeptModels, finish
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import Serving, SpawnWorker
+from pytriton.dispatcher.models.serving import Serving
 from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
@@ -45,7 +46,7 @@ class Registry(ServedModels):
         config: DaemonConfig,
         rundir: RuntimeDir,
         server: TritonServer,
-        spawn: SpawnWorker,
+        start_worker: StartWorker,
         store: Store,
     ) -> None:
         self.restoring = Restoring(store.read())
@@ -57,7 +58,7 @@ class Registry(ServedModels):
             config,
             rundir,
             server,
-            spawn,
+            start_worker,
             kept=self._kept,
             restoring=self.restoring,
             served=self,

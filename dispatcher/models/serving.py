@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -29,13 +28,11 @@ from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
-
-SpawnWorker = Callable[[Registration, int], Awaitable[Worker]]
 
 
 class Serving:
@@ -45,7 +42,7 @@ class Serving:
         config: of the daemon; `use` takes over another one
         rundir: where tritonserver's repository lies
         server: loads the proxies
-        spawn: starts a worker of a registration
+        start_worker: starts the workers of all registrations
         kept: the models of the next start
         restoring: those of them that are not served (yet)
         served: what is changed
@@ -61,7 +58,7 @@ class Serving:
         config: DaemonConfig,
         rundir: RuntimeDir,
         server: TritonServer,
-        spawn: SpawnWorker,
+        start_worker: StartWorker,
         *,
         kept: KeptModels,
         restoring: Restoring,
@@ -72,7 +69,7 @@ class Serving:
         self.reservations = Reservations()
         self._rundir = rundir
         self._server = server
-        self._spawn = spawn
+        self._start_worker = start_worker
         self._kept = kept
         self._restoring = restoring
         self._served = served
@@ -184,14 +181,10 @@ class Serving:
 
     def _new(self, entry: Entry, registrant: Registrant | None) -> Registration:
         key = f"{entry.spec.name}#{next(self._serial)}"
-
-        def start_worker(instance: int) -> Awaitable[Worker]:
-            return self._spawn(registration, instance)
-
         registration = Registration(
             key,
             entry,
-            start_worker,
+            self._start_worker,
             self._policy,
             self._rundir.control_endpoint,
             registrant,

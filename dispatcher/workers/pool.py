@@ -11,10 +11,12 @@ import structlog
 
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.routing import Routes
-from pytriton.dispatcher.workers.supervisor import StartWorker, Supervisor
+from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Reading
@@ -36,10 +38,15 @@ class Pool:
     """
 
     def __init__(
-        self, spec: messages.ModelSpec, start_worker: StartWorker, policy: RestartPolicy
+        self,
+        spec: messages.ModelSpec,
+        start_worker: StartWorker,
+        policy: RestartPolicy,
+        registrant: Registrant | None = None,
     ) -> None:
         self._spec = spec
         self._start_worker = start_worker
+        self._registrant = registrant
         self._policy = policy
         self._supervisors: list[Supervisor] = []
         self._workers: dict[str, Worker] = {}
@@ -310,9 +317,9 @@ class Pool:
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _start(self, instance: int) -> Worker:
+    async def _start(self, slot: int) -> Worker:
         """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
-        worker = await self._start_worker(instance)
+        worker = await self._start_worker(self._spec, slot, self._registrant)
         ended = [name for name, one in self._workers.items() if not one.alive]
         for name in ended[:-_ENDED_KEPT]:
             del self._workers[name]

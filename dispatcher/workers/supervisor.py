@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import structlog
 
@@ -35,12 +35,6 @@ _ENDS_KEPT = 5
 Tell = Callable[[Optional[str]], Awaitable[None]]
 
 
-class StartWorker(Protocol):
-    """Starts the worker of one slot, see numbering.py."""
-
-    def __call__(self, slot: int, /) -> Awaitable[Worker]: ...
-
-
 class Supervisor:
     """One instance: the worker it has now, and what happened to those before.
 
@@ -55,7 +49,7 @@ class Supervisor:
         self,
         slot: int,
         spec: messages.ModelSpec,
-        start_worker: StartWorker,
+        start_worker: Callable[[int], Awaitable[Worker]],
         policy: RestartPolicy,
         tell: Tell,
     ) -> None:

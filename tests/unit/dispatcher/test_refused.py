@@ -47,7 +47,7 @@ def test_a_model_that_was_refused_after_a_restart_comes_back(
 ) -> None:
     monkeypatch.setattr(model_in_triton, "_LOAD_AGAIN_S", 0.01)
 
-    async def start(slot: int) -> Worker:
+    async def start(spec: messages.ModelSpec, slot: int, registrant: object) -> Worker:
         worker = FakeWorker(slot)
         worker.loaded()
         return worker

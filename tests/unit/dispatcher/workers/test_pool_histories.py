@@ -32,6 +32,7 @@ from support.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
@@ -66,7 +67,9 @@ class PoolHistories(RuleBasedStateMachine):
 
     # ── what the pool is given ───────────────────────────────────────────────────────────────────
 
-    async def start_worker(self, slot: int) -> Worker:
+    async def start_worker(
+        self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None
+    ) -> Worker:
         number = next(self.serial)
         self.workers.append(FakeWorker(number, self.spec, slot, greeted=False))
         return self.workers[-1]

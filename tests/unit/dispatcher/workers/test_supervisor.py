@@ -165,7 +165,7 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         loads = True
         started: list[FakeWorker] = []
 
-        async def start(slot: int) -> Worker:
+        async def start(spec: object, slot: int, registrant: object) -> Worker:
             worker = FakeWorker(len(started))
             started.append(worker)
             if loads:

@@ -1,0 +1,90 @@
+"""Starts workers: processes of the dispatcher's own, and threads of registrants. The daemon makes one factory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.settings import trace_settings
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_process import WorkerPlace, WorkerProcess
+from pytriton.ipc import messages
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+
+class StartWorker(Protocol):
+    """Starts the worker of one slot of a model; `WorkerFactory.start` is the one that the daemon has."""
+
+    def __call__(
+        self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
+    ) -> Awaitable[Worker]: ...
+
+
+class WorkerFactory:
+    """Starts workers, each with a name that no other worker of this daemon's life has."""
+
+    def __init__(
+        self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
+    ) -> None:
+        self._rundir = rundir
+        tracing = trace_settings.uses_opentelemetry(config)
+        self._place = WorkerPlace(
+            rundir.control_endpoint,
+            library,
+            kill_on_death,
+            trace_settings.worker_environment(config, os.environ) if tracing else None,
+        )
+        self._serial = itertools.count(1)
+
+    async def start(
+        self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
+    ) -> Worker:
+        """Start a worker; it says hello by itself.
+
+        Args:
+            spec: the model
+            slot: which of the model's workers it is, see numbering.py
+            registrant: in whose threads it runs; None: it is a process
+
+        Raises:
+            RemoteFailure: it cannot be started: what it needs is not there.
+        """
+        name = f"w{next(self._serial)}"
+        lane_path = self._rundir.lane_socket(name)
+        if registrant is not None:
+            return HostedWorker.start(name, spec, slot, registrant=registrant, lane_path=lane_path)
+        return await self._start_process(name, spec, slot, lane_path)
+
+    async def _start_process(
+        self, name: str, spec: messages.ModelSpec, slot: int, lane_path: Path
+    ) -> WorkerProcess:
+        spec, instance = numbering.taken_by(spec, slot)
+        logger = logs.child_logger(source="worker", model=spec.name, instance=instance, worker=name)
+
+        def on_line(pid: int, line: bytes) -> None:
+            logs.log_child_line(logger.bind(pid=pid), line)
+
+        worker = await WorkerProcess.start(
+            name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
+        )
+        _log.info(
+            "worker started",
+            model=spec.name,
+            instance=instance,
+            worker=name,
+            worker_pid=worker.pid,
+        )
+        return worker
