@@ -4,9 +4,11 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "proxy/attachment.h"
 #include "proxy/life.h"
+#include "streams/holds.h"
+#include "streams/losses.h"
 #include "streams/shared.h"
+#include "streams/telling.h"
 #include "wire/protocol.h"
 
 #include <poll.h>
@@ -16,10 +18,6 @@
 
 /* Between two looks at who is still there. */
 static const uint64_t tick_ns = 125000000;
-/* After so long, a stream that is held goes on if others wait for its worker. */
-static const uint64_t most_held_ns = 1000000000;
-/* Parts that are given back to the worker at once. */
-enum { CREDIT = 8 };
 
 /* With the lock held; whoever calls holds it now. */
 static void take_off(Streams *streams, Flight *flight)
@@ -49,106 +47,6 @@ static LaneState fault(Lane *lane, const char *what, Text tag)
     return LANE_FAULT;
 }
 
-/* A worker that does not hear it any more may have answered before it went: that is what counts. */
-static LaneState tell(Streams *streams, const Buffer *message)
-{
-    pthread_mutex_lock(&streams->lock);
-    LaneState state = lane_send(streams->lane, message);
-    pthread_mutex_unlock(&streams->lock);
-    return state == LANE_UNREAD ? LANE_OK : state;
-}
-
-static LaneState give_credit(Streams *streams)
-{
-    Buffer message = {0};
-    put_credit(&message, streams->uncredited);
-    LaneState state = tell(streams, &message);
-    buffer_free(&message);
-    streams->uncredited = 0;
-    return state;
-}
-
-static LaneState take_credit(Streams *streams)
-{
-    return ++streams->uncredited < CREDIT ? LANE_OK : give_credit(streams);
-}
-
-_Static_assert((int)HOLD_SIZE == (int)CANCEL_SIZE && (int)GO_SIZE == (int)CANCEL_SIZE, "tell_of says all of them");
-
-/* Say something of one request: Cancel, Hold or Go. */
-static LaneState tell_of(Streams *streams, const char *what, const Flight *flight, uint32_t index)
-{
-    Buffer message = {0};
-    put_array(&message, CANCEL_SIZE);
-    put_string(&message, what);
-    put_int(&message, flight->id);
-    put_int(&message, index);
-    LaneState state = tell(streams, &message);
-    buffer_free(&message);
-    return state;
-}
-
-/* Have the worker wait if the caller of a stream has to read first. */
-static LaneState hold(Streams *streams, Flight *flight, uint32_t index)
-{
-    Stream *stream = &flight->streams[index];
-    if (stream->flow == NULL || stream->held || stream->to.factory == NULL ||
-        !flow_is_full(stream->flow, streams->bell))
-        return LANE_OK;
-    stream->held = true;
-    streams->held++;
-    if (flight->held++ == 0)
-        flight->held_ns = steady_ns();
-    return tell_of(streams, HOLD_NAME, flight, index);
-}
-
-/* What the caller takes to read is none of the worker's time. */
-static void let_go(Streams *streams, Flight *flight, Stream *stream)
-{
-    stream->held = false;
-    streams->held--;
-    if (--flight->held == 0 && flight->overdue_ns)
-        flight->overdue_ns += steady_ns() - flight->held_ns;
-}
-
-/* Whether somebody waits for who makes these answers: another of the batch, or a batch that no worker has begun (this one
- * itself does until its `execute` returns). */
-static bool others_wait(const Streams *streams, const Flight *flight)
-{
-    unsigned itself = streams->until_returned && !flight->returned;
-    for (uint32_t i = 0; i < flight->count; i++)
-        if (!flight->streams[i].held && flight->streams[i].to.factory)
-            return true;
-    return __atomic_load_n(&streams->proxy->model->waiting, __ATOMIC_RELAXED) > itself;
-}
-
-/* One slow caller shall not stop others for good; and it may be the same one, which reads two streams in turn. */
-static void relent(Streams *streams, Flight *flight, uint64_t now_ns)
-{
-    if (flight->held == 0 || now_ns - flight->held_ns < most_held_ns || !others_wait(streams, flight))
-        return;
-    flight->held_ns += most_held_ns;
-    if (flight->overdue_ns)
-        flight->overdue_ns += most_held_ns;
-    for (uint32_t i = 0; i < flight->count; i++)
-        if (flight->streams[i].held)
-            flow_widen(flight->streams[i].flow);
-}
-
-/* Have the worker go on with what was held of a batch, if its callers have read. Where they have gone, it gets a Cancel. */
-static LaneState go_on(Streams *streams, Flight *flight)
-{
-    LaneState state = LANE_OK;
-    for (uint32_t i = 0; flight->held && i < flight->count && state == LANE_OK; i++) {
-        Stream *stream = &flight->streams[i];
-        if (!stream->held || flow_is_full(stream->flow, streams->bell) || is_gone(stream->to.factory))
-            continue;
-        let_go(streams, flight, stream);
-        state = tell_of(streams, GO_NAME, flight, i);
-    }
-    return state;
-}
-
 /* Tell the worker if the client of a request has gone: not at once, for tritonserver's gRPC part (2.51) may use what it has
  * freed where a request ends in the moment in which it is cancelled. */
 static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
@@ -161,44 +59,8 @@ static LaneState look_for(Streams *streams, Flight *flight, uint32_t index, uint
         return LANE_OK;
     stream->cancelled = true;
     if (stream->held)
-        let_go(streams, flight, stream);
+        stream_let_go(streams, flight, stream);
     return tell_of(streams, CANCEL_NAME, flight, index);
-}
-
-/* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
-static bool is_final(const Streams *streams, const Flight *flight)
-{
-    return flight->begun && (!streams->until_returned || flight->returned || flight->answered);
-}
-
-/* What the dispatcher is told of a batch. */
-static Loss loss_of(const Streams *streams, const Flight *flight)
-{
-    return (Loss){.losses = flight->losses,
-        .requests = flight->count,
-        .in_row = flight->losses ? flight->in_row + 1 : 0,
-        .final = is_final(streams, flight)};
-}
-
-static void judge_flight(Streams *streams, Flight *flight, uint64_t now_ns)
-{
-    double wait_s = 0;
-    bool retry = false;
-    Loss loss = loss_of(streams, flight);
-    loss.taken_ns = flight->taken_ns;
-    char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
-    flight->taken_ns = loss.taken_ns;
-    /* Not to be waited for: the worker is about to be ended, and the lane with it. */
-    flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
-    if (text == NULL || loss.final) { /* the end of the lane says more */
-        free(text);
-        return;
-    }
-    pthread_mutex_lock(&streams->lock);
-    free(flight->failure);
-    flight->failure = text;
-    flight->whole = loss.whole;
-    pthread_mutex_unlock(&streams->lock);
 }
 
 /* Tell the worker whose clients have gone, and see whether a batch has taken too long. */
@@ -216,11 +78,11 @@ static LaneState look_around(Streams *streams)
         pthread_mutex_unlock(&streams->lock);
         for (uint32_t i = 0; begun && i < flight->count && state == LANE_OK; i++)
             state = look_for(streams, flight, i, now_ns);
-        relent(streams, flight, now_ns);
+        flight_relent(streams, flight, now_ns);
         if (state == LANE_OK)
-            state = go_on(streams, flight);
+            state = flight_go_on(streams, flight);
         if (begun && flight->overdue_ns && flight->held == 0 && now_ns > flight->overdue_ns)
-            judge_flight(streams, flight, now_ns);
+            flight_judge(streams, flight, now_ns);
         flight = next;
     }
     return state;
@@ -235,7 +97,7 @@ static LaneState rung(Streams *streams)
     Flight *flight = streams->flights; /* see look_around */
     pthread_mutex_unlock(&streams->lock);
     while (flight && state == LANE_OK) {
-        state = go_on(streams, flight);
+        state = flight_go_on(streams, flight);
         pthread_mutex_lock(&streams->lock);
         flight = flight->next;
         pthread_mutex_unlock(&streams->lock);
@@ -292,11 +154,11 @@ static LaneState pass_part(Streams *streams, Flight *flight, Reader *message)
         else if (outcome.final)
             stream_close(stream);
         if (outcome.final && stream->held)
-            let_go(streams, flight, stream);
+            stream_let_go(streams, flight, stream);
         sent(&streams->sender);
         if (!right)
             return LANE_FAULT;
-        LaneState state = hold(streams, flight, i);
+        LaneState state = stream_hold(streams, flight, i);
         if (state != LANE_OK)
             return state;
     }
@@ -316,7 +178,7 @@ static LaneState has_returned(Streams *streams, Flight *flight, Reader *message,
             continue; /* its last answer has been sent: tritonserver would answer it twice */
         stream_close(&flight->streams[index]);
         if (flight->streams[index].held)
-            let_go(streams, flight, &flight->streams[index]);
+            stream_let_go(streams, flight, &flight->streams[index]);
         flight->streams[index].reschedule = true;
     }
     pthread_mutex_lock(&streams->lock);
@@ -334,7 +196,7 @@ static LaneState done(Streams *streams, Flight *flight, const char *text)
     sent(&streams->sender);
     for (uint32_t i = 0; i < flight->count; i++)
         if (flight->streams[i].held)
-            let_go(streams, flight, &flight->streams[i]);
+            stream_let_go(streams, flight, &flight->streams[i]);
     LaneState state = streams->uncredited ? give_credit(streams) : LANE_OK;
     pthread_mutex_lock(&streams->lock);
     flight->begun = true;
@@ -399,86 +261,6 @@ static LaneState heard(Streams *streams, Reader *message)
     return fault(streams->lane, "the worker said something that is not for a proxy", tag);
 }
 
-/* What to answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
-static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
-{
-    if (is_final(streams, flight))
-        return strdup(text);
-    if (unread && !flight->begun)
-        return NULL;
-    if (text && !others)
-        return strdup(text);
-    bool first = flight->losses++ == 0;
-    Loss loss = loss_of(streams, flight);
-    loss.in_row = first ? 0 : loss.in_row;
-    char *failure = judge_loss(streams->proxy, &loss);
-    flight->whole = failure && loss.whole;
-    return failure;
-}
-
-/* It is tried again, as if it had never been sent. */
-static void begin_anew(Flight *flight)
-{
-    flight->begun = false;
-    flight->overdue_ns = 0;
-    flight->held = 0;
-    for (uint32_t i = 0; i < flight->count; i++)
-        flight->streams[i].cancelled = flight->streams[i].held = false;
-}
-
-/* The lane has ended: answer what had begun, and let what had not be sent again, if it may. True: tritonserver knows the
- * instance no more. From its broadcast on, the lock must not be taken again: who joins this thread may hold it. */
-static bool lost(Streams *streams, LaneState state)
-{
-    Proxy *proxy = streams->proxy;
-    pthread_mutex_lock(&streams->lock);
-    if (state == LANE_CLOSED && streams->lane->was_reset)
-        state = LANE_UNREAD;
-    char *text = NULL;
-    bool some_begun = false;
-    Loss final = {.losses = 1, .requests = 1, .final = true};
-    for (Flight *flight = streams->flights; flight; flight = flight->next)
-        some_begun |= is_final(streams, flight);
-    if (state == LANE_FAULT)
-        text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
-    else if (streams->ending && !streams->alone)
-        text = texted("model %s: it is unloaded", proxy->model->name);
-    else if (some_begun)
-        text = judge_loss(proxy, &final);
-    if (text == NULL && some_begun)
-        text = texted("model %s: its worker is lost", proxy->model->name);
-    Flight *all = streams->flights;
-    for (Flight *flight = all; flight; flight = flight->next) {
-        if (flight->failure == NULL)
-            flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
-        if (flight->failure)
-            flight->begun = true; /* as far as execute is concerned */
-        else
-            begin_anew(flight);
-        flight->under_way = false;
-    }
-    drop_lane(proxy);
-    free(streams->fault);
-    streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
-    streams->flights = NULL;
-    streams->under_way = streams->room = 0;
-    bool alone = streams->alone; /* it comes to be so only while there are batches under way */
-    pthread_cond_broadcast(&streams->changed);
-    pthread_mutex_unlock(&streams->lock);
-    while (all) {
-        Flight *flight = all;
-        all = flight->next;
-        sending(&streams->sender);
-        if (flight->failure)
-            flight_end(flight, ERROR_UNAVAILABLE, flight->failure);
-        flight_let_go(flight);
-        sent(&streams->sender);
-    }
-    watch_end(&streams->sender);
-    free(text);
-    return alone;
-}
-
 void *read_lane(void *argument)
 {
     Streams *streams = argument;
@@ -503,7 +285,7 @@ void *read_lane(void *argument)
         if (state != LANE_OK)
             break;
     }
-    if (lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state)) {
+    if (streams_lost(streams, state == LANE_CLOSED && unread ? LANE_UNREAD : state)) {
         Proxy *proxy = streams->proxy;
         streams_free(streams);
         end_proxy(proxy);

@@ -1,87 +1,13 @@
-/* From a worker's answer to tritonserver's responses. Outputs are copied once, from shared memory or the worker's own to
- * where tritonserver wants them; all that the worker says about them is checked.
- */
 #define _GNU_SOURCE
 #include "translation/responses.h"
 
-#include "base/free_memory.h"
 #include "base/text.h"
-#include "triton/datatypes.h"
 #include "triton/errors.h"
 #include "triton/parameters.h"
 #include "wire/protocol.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MOST_DIMS = 64 };
-
-/* What tritonserver sends over gRPC at most: it takes a second copy of that, and refuses what is larger before. */
-static const uint64_t most_by_grpc = INT32_MAX;
-
-static const char other_size[] = "has another size than its shape says";
-static const char no_copy[] = "an output cannot be copied to the device it is wanted on";
-
-/* A tensor of the worker's, checked. */
-typedef struct {
-    char *name;
-    int datatype;
-    int64_t shape[MOST_DIMS];
-    uint32_t dims;
-    int64_t size;
-    uint64_t elements;
-    const uint8_t *bytes; /* NULL: in the worker's own memory; it may change them while they are looked at */
-    int64_t address;
-} Tensor;
-
-static bool wrong(Lane *lane, const char *name, const char *what)
-{
-    snprintf(lane->fault, sizeof lane->fault, "the worker's output %.60s %s", name ? name : "", what);
-    return false;
-}
-
-/* Read one tensor; false: `lane->fault` says what is wrong. The name is for free(). */
-static bool get_tensor(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
-{
-    uint32_t fields = get_array(reader);
-    uint64_t elements = 1, size;
-    tensor->name = text_copy(get_text(reader));
-    Text datatype = get_text(reader);
-    for (tensor->datatype = TYPE_COUNT - 1; tensor->datatype > 0; tensor->datatype--)
-        if (text_is(datatype, datatypes[tensor->datatype].name))
-            break;
-    tensor->dims = get_array(reader);
-    if (tensor->dims > MOST_DIMS)
-        return wrong(lane, tensor->name, "has too many dimensions");
-    for (uint32_t i = 0; i < tensor->dims; i++) {
-        tensor->shape[i] = get_int(reader);
-        if (tensor->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)tensor->shape[i], &elements))
-            return wrong(lane, tensor->name, "has an impossible shape");
-    }
-    int64_t memory = get_int(reader), offset = get_int(reader);
-    tensor->size = get_int(reader);
-    skip_rest(reader, fields, TENSOR_REF_SIZE);
-    if (reader->malformed || tensor->name == NULL || tensor->datatype == TYPE_INVALID)
-        return wrong(lane, tensor->name, "is described in a malformed way");
-    tensor->bytes = (const uint8_t *)"";
-    if (memory == OWN_MEMORY) {
-        if (!may_lend || tensor->datatype == TYPE_BYTES || tensor->size <= 0)
-            return wrong(lane, tensor->name, "lies where it was not asked for");
-        tensor->bytes = NULL;
-        tensor->address = offset;
-    } else if (tensor->size != 0) {
-        tensor->bytes = lane_memory(lane, memory, offset, tensor->size);
-        if (tensor->bytes == NULL)
-            return false;
-    }
-    int element = datatypes[tensor->datatype].size; /* 0: each has 4 bytes at least, the rest shows in the copy */
-    tensor->elements = elements;
-    if (element ? __builtin_mul_overflow(elements, (uint64_t)element, &size) || (int64_t)size != tensor->size
-                : elements > (uint64_t)tensor->size / 4 || (elements == 0 && tensor->size))
-        return wrong(lane, tensor->name, other_size);
-    return true;
-}
 
 static bool is_requested(const Receiver *to, const char *output)
 {
@@ -98,176 +24,6 @@ static bool is_requested(const Receiver *to, const char *output)
         if (!failed(TRITONBACKEND_RequestOutputName(to->request, i, &name)) && strcmp(name, output) == 0)
             return true;
     return count == 0;
-}
-
-/* Where an output goes to. */
-typedef struct {
-    void *buffer;
-    int memory_type;
-} Place;
-
-/* The place of an output: tritonserver gives it no second one. */
-typedef struct Made {
-    struct Made *next;
-    Place place;
-    char *name;
-    int datatype;
-    int64_t size;
-    uint32_t dims;
-    int64_t shape[];
-} Made;
-
-/* A response that is being filled from the worker's own memory. If the worker ends meanwhile, the next one's answer goes to
- * the same places. */
-struct Unfinished {
-    TRITONBACKEND_Response *response;
-    Made *made;
-};
-
-Unfinished *unfinished_new(void)
-{
-    return calloc(1, sizeof(Unfinished));
-}
-
-void unfinished_free(Unfinished *unfinished)
-{
-    for (Made *made = unfinished ? unfinished->made : NULL, *next; made; made = next) {
-        next = made->next;
-        free(made->name);
-        free(made);
-    }
-    free(unfinished);
-}
-
-/* Remember a place; false: no memory. */
-static bool remember(Unfinished *unfinished, const Tensor *tensor, Place place)
-{
-    Made *made = malloc(sizeof *made + tensor->dims * sizeof *made->shape);
-    char *name = strdup(tensor->name);
-    if (made == NULL || name == NULL) {
-        free(made);
-        free(name);
-        return false;
-    }
-    *made = (Made){unfinished->made, place, name, tensor->datatype, tensor->size, tensor->dims};
-    memcpy(made->shape, tensor->shape, tensor->dims * sizeof *made->shape);
-    unfinished->made = made;
-    /* cppcheck-suppress memleak ; unfinished_free frees it with its place */
-    return true;
-}
-
-static const Made *find(const Unfinished *unfinished, const char *name)
-{
-    const Made *made = unfinished ? unfinished->made : NULL;
-    while (made && strcmp(made->name, name) != 0)
-        made = made->next;
-    return made;
-}
-
-static bool is_alike(const Made *made, const Tensor *tensor)
-{
-    return made->datatype == tensor->datatype && made->size == tensor->size && made->dims == tensor->dims &&
-        memcmp(made->shape, tensor->shape, made->dims * sizeof *made->shape) == 0;
-}
-
-/* See that tritonserver has memory for an output, of a response that has `total` bytes with it. Its gRPC part would not
- * say that there is none: it ends the process. */
-static TRITONSERVER_Error *no_room(Lane *lane, const Tensor *tensor, uint64_t total)
-{
-    lane->unlooked += (uint64_t)tensor->size;
-    if (lane->unlooked < worth_a_look)
-        return NULL;
-    lane->unlooked = 0;
-    char *refusal = memory_refused((uint64_t)tensor->size + (total < most_by_grpc ? total : most_by_grpc));
-    if (refusal == NULL)
-        return NULL;
-    char *text = texted("output %s of %ld bytes cannot be passed on: with the copy that is sent over gRPC (which takes "
-                        "no response of more than 2 GiB), %s",
-        tensor->name, tensor->size, refusal);
-    TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text ? text : refusal);
-    free(text);
-    free(refusal);
-    return error;
-}
-
-static TRITONSERVER_Error *new_place(TRITONBACKEND_Response *response, const Tensor *tensor, Place *place)
-{
-    TRITONBACKEND_Output *output;
-    int64_t memory_id = 0;
-    TRITONSERVER_Error *error =
-        TRITONBACKEND_ResponseOutput(response, &output, tensor->name, tensor->datatype, tensor->shape, tensor->dims);
-    if (error == NULL)
-        error =
-            TRITONBACKEND_OutputBuffer(output, &place->buffer, (uint64_t)tensor->size, &place->memory_type, &memory_id);
-    return error;
-}
-
-/* Read an output from the worker's own memory. */
-static bool read_into(Lane *lane, const Tensor *tensor, const Place *place, TRITONSERVER_Error **error)
-{
-    if (place->memory_type != MEMORY_GPU)
-        return lane_read(lane, tensor->name, place->buffer, tensor->address, tensor->size);
-    void *staged = malloc((size_t)tensor->size);
-    bool right = staged == NULL || lane_read(lane, tensor->name, staged, tensor->address, tensor->size);
-    if (right && (staged == NULL || !copied(place->buffer, staged, (size_t)tensor->size, MEMORY_GPU)))
-        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
-    free(staged);
-    return right;
-}
-
-/* Copy strings, and look at the copy: the worker could change what has been looked at. */
-static bool copy_strings(Lane *lane, const Tensor *tensor, const Place *place, TRITONSERVER_Error **error)
-{
-    size_t size = (size_t)tensor->size;
-    void *staged = place->memory_type == MEMORY_GPU ? malloc(size) : NULL, *copy = staged ? staged : place->buffer;
-    if (place->memory_type == MEMORY_GPU && staged == NULL) {
-        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
-        return true;
-    }
-    memcpy(copy, tensor->bytes, size);
-    bool right = are_strings(copy, size, tensor->elements);
-    if (right && staged && !copied(place->buffer, staged, size, MEMORY_GPU))
-        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
-    free(staged);
-    return right || wrong(lane, tensor->name, other_size);
-}
-
-/* The place for an output: that of a worker that was lost, or a new one. */
-static TRITONSERVER_Error *place_for(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response,
-    const Tensor *tensor, uint64_t total, Place *place)
-{
-    const Made *made = find(unfinished, tensor->name);
-    if (made == NULL) {
-        TRITONSERVER_Error *error = no_room(lane, tensor, total);
-        if (error == NULL)
-            error = new_place(response, tensor, place);
-        if (error == NULL && unfinished && !remember(unfinished, tensor, *place))
-            error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
-        return error;
-    }
-    *place = made->place;
-    return is_alike(made, tensor)
-        ? NULL
-        : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
-              "a worker ended while its answer was read, and the next one answered with other shapes");
-}
-
-/* Give tritonserver one output of a response that has `total` bytes with it; `error` if it does not take it. False: the
- * lane's `lost` or `fault` says why not. */
-static bool fill(Lane *lane, Unfinished *unfinished, TRITONBACKEND_Response *response, const Tensor *tensor,
-    uint64_t total, TRITONSERVER_Error **error)
-{
-    Place place = {NULL, MEMORY_CPU};
-    *error = place_for(lane, unfinished, response, tensor, total, &place);
-    if (*error || tensor->size == 0)
-        return true;
-    if (tensor->bytes == NULL)
-        return read_into(lane, tensor, &place, error);
-    if (tensor->datatype == TYPE_BYTES)
-        return copy_strings(lane, tensor, &place, error);
-    if (!copied(place.buffer, tensor->bytes, (size_t)tensor->size, place.memory_type))
-        *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, no_copy);
-    return true;
 }
 
 static TRITONSERVER_Error_Code code_named(Text name)
@@ -315,7 +71,7 @@ static bool get_all_but_outputs(Lane *lane, Reader *answer, Reader *outputs, Det
     if (fields > RESPONSE_REF_details)
         get_details(answer, details);
     skip_rest(answer, fields, fields < RESPONSE_REF_SIZE ? fields : RESPONSE_REF_SIZE);
-    return !answer->malformed || wrong(lane, NULL, "came in a malformed response");
+    return !answer->malformed || output_wrong(lane, NULL, "came in a malformed response");
 }
 
 /* Read the outputs into a response. */
@@ -326,16 +82,16 @@ static bool get_outputs(
     uint64_t total = 0; /* cannot overflow: it stays below the memory that is left */
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
-        bool right = get_tensor(lane, answer, to->unfinished && lane->peer.readable, &tensor);
+        bool right = output_get(lane, answer, to->unfinished && lane->peer.readable, &tensor);
         if (right && *error == NULL && is_requested(to, tensor.name)) {
             total += (uint64_t)tensor.size;
-            right = fill(lane, to->unfinished, response, &tensor, total, error);
+            right = output_fill(lane, to->unfinished, response, &tensor, total, error);
         }
         free(tensor.name);
         if (!right)
             return false;
     }
-    return !answer->malformed || wrong(lane, NULL, "is described in a malformed way");
+    return !answer->malformed || output_wrong(lane, NULL, "is described in a malformed way");
 }
 
 static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Response **response)
@@ -406,9 +162,9 @@ bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *ou
         failed(error);
         return false;
     }
+    /* Before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it. */
     if (right && to->last)
-        lane_give_back(
-            proxy->lane); /* before tritonserver sends, which takes a copy over gRPC: the worker need not wait for it */
+        lane_give_back(proxy->lane);
     outcome->failed = error != NULL;
     outcome->final |= !right;
     set_response_parameters(response, details.parameters);

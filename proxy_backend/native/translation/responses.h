@@ -3,13 +3,8 @@
 #define PYTRITON_RESPONSES_H
 
 #include "proxy/proxy.h"
+#include "translation/outputs.h"
 #include "wire/msgpack.h"
-
-/* A response that is filled from the worker's own memory: if that ends meanwhile, the next worker's answer goes to the same
- * response. NULL: no memory. */
-typedef struct Unfinished Unfinished;
-Unfinished *unfinished_new(void);
-void unfinished_free(Unfinished *unfinished);
 
 /* To whom responses go: a request, or what is left of it when it has been released. */
 typedef struct {

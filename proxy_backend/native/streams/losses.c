@@ -1,0 +1,123 @@
+#define _GNU_SOURCE
+#include "streams/losses.h"
+
+#include "base/text.h"
+#include "proxy/attachment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether a batch cannot be tried again: tritonserver has its requests back, or a part of its answers has been sent. */
+static bool is_final(const Streams *streams, const Flight *flight)
+{
+    return flight->begun && (!streams->until_returned || flight->returned || flight->answered);
+}
+
+/* What the dispatcher is told of a batch. */
+static Loss loss_of(const Streams *streams, const Flight *flight)
+{
+    return (Loss){.losses = flight->losses,
+        .requests = flight->count,
+        .in_row = flight->losses ? flight->in_row + 1 : 0,
+        .final = is_final(streams, flight)};
+}
+
+void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns)
+{
+    double wait_s = 0;
+    bool retry = false;
+    Loss loss = loss_of(streams, flight);
+    loss.taken_ns = flight->taken_ns;
+    char *text = judge_overdue(streams->proxy, &loss, true, &wait_s, &retry);
+    flight->taken_ns = loss.taken_ns;
+    /* Not to be waited for: the worker is about to be ended, and the lane with it. */
+    flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    if (text == NULL || loss.final) { /* the end of the lane says more */
+        free(text);
+        return;
+    }
+    pthread_mutex_lock(&streams->lock);
+    free(flight->failure);
+    flight->failure = text;
+    flight->whole = loss.whole;
+    pthread_mutex_unlock(&streams->lock);
+}
+
+/* What to answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
+static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
+{
+    if (is_final(streams, flight))
+        return strdup(text);
+    if (unread && !flight->begun)
+        return NULL;
+    if (text && !others)
+        return strdup(text);
+    bool first = flight->losses++ == 0;
+    Loss loss = loss_of(streams, flight);
+    loss.in_row = first ? 0 : loss.in_row;
+    char *failure = judge_loss(streams->proxy, &loss);
+    flight->whole = failure && loss.whole;
+    return failure;
+}
+
+/* It is tried again, as if it had never been sent. */
+static void begin_anew(Flight *flight)
+{
+    flight->begun = false;
+    flight->overdue_ns = 0;
+    flight->held = 0;
+    for (uint32_t i = 0; i < flight->count; i++)
+        flight->streams[i].cancelled = flight->streams[i].held = false;
+}
+
+/* From its broadcast on, the lock must not be taken again: who joins this thread may hold it. */
+bool streams_lost(Streams *streams, LaneState state)
+{
+    Proxy *proxy = streams->proxy;
+    pthread_mutex_lock(&streams->lock);
+    if (state == LANE_CLOSED && streams->lane->was_reset)
+        state = LANE_UNREAD;
+    char *text = NULL;
+    bool some_begun = false;
+    Loss final = {.losses = 1, .requests = 1, .final = true};
+    for (Flight *flight = streams->flights; flight; flight = flight->next)
+        some_begun |= is_final(streams, flight);
+    if (state == LANE_FAULT)
+        text = texted("model %s: %s", proxy->model->name, streams->lane->fault);
+    else if (streams->ending && !streams->alone)
+        text = texted("model %s: it is unloaded", proxy->model->name);
+    else if (some_begun)
+        text = judge_loss(proxy, &final);
+    if (text == NULL && some_begun)
+        text = texted("model %s: its worker is lost", proxy->model->name);
+    Flight *all = streams->flights;
+    for (Flight *flight = all; flight; flight = flight->next) {
+        if (flight->failure == NULL)
+            flight->failure = judge(streams, flight, state == LANE_UNREAD, text, some_begun);
+        if (flight->failure)
+            flight->begun = true; /* as far as execute is concerned */
+        else
+            begin_anew(flight);
+        flight->under_way = false;
+    }
+    drop_lane(proxy);
+    free(streams->fault);
+    streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
+    streams->flights = NULL;
+    streams->under_way = streams->room = 0;
+    bool alone = streams->alone; /* it comes to be so only while there are batches under way */
+    pthread_cond_broadcast(&streams->changed);
+    pthread_mutex_unlock(&streams->lock);
+    while (all) {
+        Flight *flight = all;
+        all = flight->next;
+        sending(&streams->sender);
+        if (flight->failure)
+            flight_end(flight, ERROR_UNAVAILABLE, flight->failure);
+        flight_let_go(flight);
+        sent(&streams->sender);
+    }
+    watch_end(&streams->sender);
+    free(text);
+    return alone;
+}
