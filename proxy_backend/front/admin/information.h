@@ -1,0 +1,19 @@
+/* What can be asked about the server and its models. Each is the core's own JSON, appended to a text. All but server_information and metrics may take
+ * a while, when models are being loaded: run them as jobs. */
+#ifndef PYTRITON_FRONT_INFORMATION_H
+#define PYTRITON_FRONT_INFORMATION_H
+
+#include "base/text.h"
+#include "core/server.h"
+
+/* {"name", "version", "extensions"}. */
+bool server_information(Server *server, Text *json, Problem *problem);
+/* {"name", "versions", "platform", "inputs", "outputs"}. */
+bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem);
+bool model_configuration(Server *server, Slice model, Slice version, Text *json, Problem *problem);
+/* {"model_stats": [...]}; `model` "": of all. */
+bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem);
+/* Prometheus' text of the core's metrics. */
+bool metrics_text(Server *server, Text *text, Problem *problem);
+
+#endif

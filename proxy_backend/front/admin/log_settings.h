@@ -1,0 +1,24 @@
+/* The log settings of the protocols: the core's log, and the front's own. Cheap enough for a loop. */
+#ifndef PYTRITON_FRONT_LOG_SETTINGS_H
+#define PYTRITON_FRONT_LOG_SETTINGS_H
+
+#include "base/text.h"
+#include "core/server.h"
+
+/* {"log_file": "", "log_info": true, "log_warning": true, "log_error": true, "log_verbose_level": 0, "log_format": "default"}. */
+bool log_settings_read(Server *server, Text *json, Problem *problem);
+
+/* One setting that is to be changed; the type is what the client wrote. */
+typedef struct {
+    Slice name;
+    int type; /* PARAMETER_STRING, _INT (not negative), _BOOL */
+    union {
+        Slice string;
+        uint64_t integer;
+        bool boolean;
+    };
+} LogChange;
+/* All or nothing. */
+bool log_settings_change(Server *server, const LogChange *changes, size_t count, Problem *problem);
+
+#endif

@@ -1,0 +1,45 @@
+/* The core's server: its start, its readiness, its end. */
+#ifndef PYTRITON_FRONT_SERVER_H
+#define PYTRITON_FRONT_SERVER_H
+
+#include "core/options.h"
+
+#include <pthread.h>
+
+typedef struct {
+    TRITONSERVER_Server *server;
+    OptionsKept options;
+    TRITONSERVER_ResponseAllocator *allocator; /* of calls/ */
+    /* Internal: */
+    bool held; /* server_hold */
+    pthread_t poller;
+    bool polls;
+} Server;
+
+/* Load the core (once in a process) and start its server. It returns when the models of its start are loaded, or could not be. NULL: a problem. */
+Server *server_start(const char *library, const Option *options, size_t count, Problem *problem);
+/* End: wait for requests under way, at most for the exit timeout, and unload all models. The server stays to be asked. */
+bool server_stop(Server *server, Problem *problem);
+void server_free(Server *server);
+
+/* Cheap enough for a loop, as is server_model_is_ready. */
+bool server_is_live(Server *server);
+bool server_is_ready(Server *server);
+/* Have it say that it is not ready, whatever the core says; or no more. Any thread. */
+void server_hold(Server *server, bool held);
+bool server_is_held(const Server *server);
+
+/* A version as clients write it: "": the model's policy chooses, -1. */
+bool server_version(Slice text, int64_t *version, Problem *problem);
+/* The problem: there is no such model. */
+bool server_model_is_ready(Server *server, Slice model, Slice version, bool *ready, Problem *problem);
+
+/* A copy of a name on the stack, for the core. Names of models have at most SERVER_NAME bytes, which a file's name has as well. */
+enum { SERVER_NAME = 1024 };
+typedef struct {
+    char text[SERVER_NAME + 1];
+} ServerName;
+/* False: it is too long, no valid UTF-8, or has NUL in it. `what`, such as "model name", is for the problem. */
+bool server_name(Slice name, const char *what, ServerName *copy, Problem *problem);
+
+#endif
