@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,14 +38,16 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+from pytriton.run_options import RegisterOptions, takes
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from pytriton._registering.hosting import Host
-    from pytriton._registering.registering import Device, Target
-    from pytriton._registering.surroundings import Env, StrPath
-    from pytriton.limits import Limits
+    from pytriton._registering.registering import Target
     from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.run_options import StrPath
 
 __all__ = ["DaemonClient", "Model", "connect"]
 
@@ -93,6 +95,7 @@ class DaemonClient(PythonRegistering):
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
     """
 
+    @takes(RegisterOptions)
     def register(
         self,
         infer_fn: Target | Sequence[Target],
@@ -101,30 +104,8 @@ class DaemonClient(PythonRegistering):
         outputs: Sequence[Tensor] | None = None,
         config: ModelConfig | None = None,
         *,
-        instances: int | None = None,
-        devices: Sequence[Device] | None = None,
-        factory: bool | None = None,
-        python: StrPath | None = None,
-        env: Env | None = None,
-        cwd: StrPath | None = None,
-        sys_path: Iterable[StrPath] | None = None,
-        strict: bool | None = None,
-        model_version: int | None = None,
-        replace: bool | None = None,
         progress: bool | Report | None = None,
-        load_timeout_s: float | None = None,
-        on_crash: str | None = None,
-        spares: int | None = None,
-        execution_timeout_s: float | None = None,
-        max_batches: int | None = None,
-        limits: Limits | None = None,
-        check: Callable[[Any], Any] | None = None,
-        lanes: int | None = None,
-        zero_copy_inputs: bool | None = None,
-        requirements: Sequence[str] | None = None,
-        temporary: bool | None = None,
-        isolation: str | None = None,
-        trace_config: Sequence[str] | None = None,
+        **options: Unpack[RegisterOptions],
     ) -> Model:
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
@@ -139,44 +120,10 @@ class DaemonClient(PythonRegistering):
             inputs: tensors it takes, without the batch axis
             outputs: tensors it returns
             config: batching, queueing and more (``ModelConfig()``)
-            instances: number of workers (1, or one for each callable or device)
-            devices: GPUs, one entry for each instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide
-                all; it becomes the worker's CUDA_VISIBLE_DEVICES before anything is loaded
-            factory: call `infer_fn` once in each worker, and serve what it returns (False)
-            python: interpreter of the workers, or folder or archive of a virtual or conda environment,
-                with numpy, pyzmq, msgspec and cloudpickle (this process's)
-            env: variables to set in the workers, or names of variables to copy
-            cwd: working directory of the workers (this process's)
-            sys_path: folders to search for modules first
-            strict: outputs must have exactly the declared dtype and shape (False)
-            model_version: the number in the model's URLs (1)
-            replace: take the place of a model of that name, which serves until then (False)
             progress: None shows a bar on a terminal, False nothing; a callable gets every
                 `messages.Progress`
-            load_timeout_s: seconds a worker may take to load the callable (600)
-            on_crash: what becomes of the batch that a worker was running when it ended: "retry" runs
-                its requests once more, each by itself, in another worker; "fail" answers them with an
-                error, for callables that must not run twice ("retry")
-            spares: workers beyond `instances`, loaded and idle, that take over at once (0)
-            execution_timeout_s: seconds a batch may run; the worker of one over it is replaced, and the
-                request that hangs is answered with an error (no limit)
-            max_batches: batches after which a worker is replaced, for models that leak (no limit)
-            limits: memory, files, processes and CPUs of a worker (``Limits()``: none)
-            check: is called in each worker with the loaded callable before it serves; what it raises
-                fails the registration, or with `replace`, leaves the old model serving
-            lanes: proxies that feed one worker; with two, the next request is on its way while one
-                is computed (2 without batching, 1 with it)
-            zero_copy_inputs: inputs are read-only views of Triton's memory, valid until the callable
-                returns, instead of arrays of its own (False)
-            requirements: packages such as "torch>=2": the workers get an environment of `python` with
-                them, made once and kept
-            temporary: serve it until this process ends, and do not keep it for the daemon's next
-                start (False)
-            isolation: "process" runs the callable in workers of the daemon; "thread" in this very
-                process, unpickled, a thread for each instance: until it ends, or the client is
-                closed ("process")
-            trace_config: where this model's spans go, as tritonserver's option says it, such as
-                "opentelemetry,url=http://...": docs/tracing.md (as for all models)
+            options: how it runs: `instances`, `devices`, `python`, `env`, `limits` and more, each described in
+                `pytriton.run_options` and by `help(DaemonClient.register)`
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is wrong.
@@ -190,16 +137,7 @@ class DaemonClient(PythonRegistering):
         """
         from pytriton._registering.registering import plan
 
-        given = {
-            "instances": instances, "devices": devices, "factory": factory, "python": python,
-            "env": env, "cwd": cwd, "sys_path": sys_path, "strict": strict,
-            "model_version": model_version, "replace": replace, "load_timeout_s": load_timeout_s,
-            "on_crash": on_crash, "spares": spares, "execution_timeout_s": execution_timeout_s,
-            "max_batches": max_batches, "limits": limits, "check": check, "lanes": lanes,
-            "zero_copy_inputs": zero_copy_inputs, "requirements": requirements,
-            "temporary": temporary, "isolation": isolation, "trace_config": trace_config,
-        }  # fmt: skip
-        planned = plan(infer_fn, model_name, inputs, outputs, config, given)
+        planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         name = planned.message.spec.name
         if planned.message.spec.isolation == "thread":
             from pytriton._registering import hosting

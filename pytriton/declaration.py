@@ -11,12 +11,17 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.triton_config import to_triton_config
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pytriton.run_options import DeclareOptions
 
 __all__ = ["Declaration", "declaration_of", "declare"]
 
@@ -52,7 +57,7 @@ def declare(
     outputs: Sequence[Tensor] = (),
     config: ModelConfig | None = None,
     strict: bool = False,
-    **options: Any,
+    **options: Unpack[DeclareOptions],
 ) -> Callable[[_T], _T]:
     """Attach a model's declaration to a function, class or callable object.
 
@@ -65,7 +70,8 @@ def declare(
         outputs: tensors it returns
         config: model configuration
         strict: outputs have to match their declaration exactly
-        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``
+        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``; see
+            `pytriton.run_options`
 
     Raises:
         PyTritonValidationError: unusable name or tensors, or an object that takes no attributes

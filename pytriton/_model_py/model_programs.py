@@ -7,7 +7,6 @@ folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what trit
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import os
@@ -23,14 +22,10 @@ import msgspec
 from pytriton._control.registration_progress import Report
 from pytriton._model_py import model_dir
 from pytriton._registering import environments
+from pytriton._registering.instances import count_instances, device_list
+from pytriton._registering.merged_options import check_names, merge_options, spec_fields
 from pytriton._registering.pickling import pack_callable
-from pytriton._registering.registering import (
-    Options,
-    count_instances,
-    default_lanes,
-    device_list,
-    merge_options,
-)
+from pytriton._registering.registering import default_lanes
 from pytriton._registering.surroundings import capture_world, find_interpreter, own_interpreter
 from pytriton._registering.variables_read import warn_of_missing
 from pytriton._registering.worker_imports import WorkerImports
@@ -40,6 +35,8 @@ from pytriton.ipc import messages
 from pytriton.ipc.payload import Header, pack
 from pytriton.ipc.wording import with_article
 from pytriton.model_config.triton_config import validate_model_name
+from pytriton.proxy.telemetry import trace_environment
+from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 
 #: A model's folder in a repository, or its class.
 ModelSource = Union[str, "os.PathLike[str]", type]
@@ -48,10 +45,6 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 #: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
-#: Of those of `register`, what there is for Triton Python models, too.
-_OPTIONS = frozenset({field.name for field in dataclasses.fields(Options)}) - {
-    "factory", "strict", "check", "requirements",
-}  # fmt: skip
 _LIBRARY = Path(__file__).parents[1]  # the package pytriton
 
 
@@ -74,7 +67,7 @@ def prepare_model(
     target: ModelSource,
     model_name: str | None,
     config: ConfigSource,
-    requirements: Sequence[str] | None,
+    version: int | None,
     given: Mapping[str, Any],
     report: Report | None,
 ) -> tuple[messages.Register, list[bytes]]:
@@ -84,19 +77,16 @@ def prepare_model(
         target: a model's folder in a repository, or a class
         model_name: None: as the configuration says, or the folder's or the class's own name
         config: None: config.pbtxt of the folder
-        requirements: packages of an environment to be made for the workers
-        given: fields of `Options`; None is the default
+        version: None: those that the configuration's version policy chooses
+        given: `RegisterModelOptions`; None is the default
         report: is told what takes long
 
     Raises:
+        TypeError: there is no such option
         PyTritonBadParameterError, PyTritonValidationError: something is missing or wrong
         PicklingError: a class cannot be pickled
     """
-    for option, value in given.items():
-        if value is not None and option not in _OPTIONS:
-            raise TypeError(
-                f"register_model() has no option {option!r}; there are: {', '.join(sorted(_OPTIONS))}"
-            )
+    check_names("register_model", given, names_of(RegisterModelOptions))
     options = merge_options(None, given)
     folder, cls = _located(target)
     said, where = _configuration(config, folder)
@@ -105,12 +95,12 @@ def prepare_model(
     validate_model_name(name)
     said.name = name
     versions = (
-        model_dir.chosen_versions(folder, file, said, given.get("model_version"))
+        model_dir.chosen_versions(folder, file, said, version)
         if folder
-        else [options.model_version]
+        else [1 if version is None else version]
     )
     source = _Source(folder, cls, _text_of(folder, cls, versions))
-    world = _world(options, said, folder, requirements, _teller(report))
+    world = _world(options, said, folder, _teller(report))
     if source.completes:  # of several versions, the newest is asked
         said = _completed(source, said, world, versions[-1], file)
     _check(said, where)
@@ -122,9 +112,10 @@ def prepare_model(
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
         warn_of_missing(name, [cls], world.stayed)
-        with WorkerImports(world, own_interpreter=options.python is None) as imports:
+        with WorkerImports(world, own_interpreter=options["python"] is None) as imports:
             payload = pack_callable(cls, imports, name)
-    return messages.Register(spec, options.replace), [payload]
+    message = messages.Register(spec, bool(options["replace"]), bool(options["temporary"]))
+    return message, [payload]
 
 
 def backend_of(folder: Path) -> str:
@@ -154,17 +145,18 @@ def _spec(
     versions: list[int],
     document: dict[str, Any],
     world: messages.World,
-    options: Options,
+    options: RegisterOptions,
     places: list[model_dir.Place],
     model: messages.PythonModel,
 ) -> messages.ModelSpec:
-    devices = device_list(options.devices)
-    asked = options.instances
+    devices = device_list(options["devices"])
+    asked = options["instances"]
     if asked is None and not devices:
         asked = len(model.kinds)
     streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
     instances = count_instances(asked, devices, None)
-    return messages.ModelSpec(
+    fields = spec_fields(options)
+    fields.update(
         name=name,
         version=versions[-1],
         versions=versions if len(versions) > 1 else [],
@@ -172,23 +164,17 @@ def _spec(
         world=world,
         instances=instances,
         devices=devices or model_dir.devices_of(places, instances),
-        load_timeout_s=options.load_timeout_s,
-        on_crash=options.on_crash,
-        spares=options.spares,
-        execution_timeout_s=options.execution_timeout_s,
-        max_batches=options.max_batches,
-        limits=options.limits.to_message(),
-        lanes=options.lanes or (1 if streams else default_lanes(document)),
-        zero_copy_inputs=options.zero_copy_inputs,
+        lanes=options["lanes"] or (1 if streams else default_lanes(document)),
         python_model=model,
     )
+    return messages.ModelSpec(**fields)
 
 
-def _places(said: Any, options: Options) -> list[model_dir.Place]:
+def _places(said: Any, options: RegisterOptions) -> list[model_dir.Place]:
     """Return where the instances run: as `devices=` says, else as the configuration does."""
     return [
         model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
-        for index, device in enumerate(device_list(options.devices))
+        for index, device in enumerate(device_list(options["devices"]))
     ] or model_dir.places_of(said)
 
 
@@ -262,20 +248,20 @@ def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> 
 
 
 def _world(
-    options: Options,
+    options: RegisterOptions,
     said: Any,
     folder: Path | None,
-    requirements: Sequence[str] | None,
     say: Callable[[str], None],
 ) -> messages.World:
-    python: Any = options.python or model_dir.environment_of(said, folder)
-    env = options.env
+    python: Any = options["python"] or model_dir.environment_of(said, folder)
+    requirements = options["requirements"]
     if python is not None and environments.is_archive(python):
         python = environments.unpacked(python, say)
     if requirements is not None:
         base = own_interpreter() if python is None else find_interpreter(python)
         python = environments.with_requirements(requirements, base, say)
-    world = capture_world(python, env, options.cwd, options.sys_path)
+    world = capture_world(python, options["env"], options["cwd"], options["sys_path"])
+    world.env.update(trace_environment(options["trace_config"]))
     if python is None:
         return world
     packages = environments.worker_packages(world.python, say)

@@ -48,8 +48,9 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
         folder,
         question["name"],
         config,
-        requirements,
+        None,
         {
+            "requirements": requirements,
             "python": None if own_environment else question["python"],
             "cwd": folder,
             "env": question["env"],

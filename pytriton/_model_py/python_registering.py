@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from pytriton._control.daemon_view import DaemonView
 from pytriton._control.registration_progress import Report, reporter
 from pytriton.ipc import messages
+from pytriton.run_options import RegisterModelOptions, takes
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from pytriton._model_py.model_programs import ConfigSource, ModelSource
-    from pytriton._registering.surroundings import StrPath
     from pytriton.daemon import DaemonClient
+    from pytriton.run_options import StrPath
 
 
 class PythonRegistering(DaemonView):
@@ -23,6 +26,7 @@ class PythonRegistering(DaemonView):
     def _client(self) -> DaemonClient:
         return cast("DaemonClient", self)  # nothing else inherits from this
 
+    @takes(RegisterModelOptions)
     def register_model(
         self,
         model: ModelSource,
@@ -30,9 +34,8 @@ class PythonRegistering(DaemonView):
         *,
         config: ConfigSource = None,
         version: int | None = None,
-        requirements: Sequence[str] | None = None,
         progress: bool | Report | None = None,
-        **options: Any,
+        **options: Unpack[RegisterModelOptions],
     ) -> Any:
         """Serve a Triton Python model, a `model.py`, as it is; returns when it answers requests. All or nothing.
 
@@ -48,12 +51,9 @@ class PythonRegistering(DaemonView):
             config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
             version: which of the numbered folders to serve (those that the version policy chooses: each has
                 workers of its own)
-            requirements: packages such as "torch>=2": the workers get an environment with them, made
-                once and kept
             progress: as for `register`
-            options: `instances`, `devices`, `python` (also a conda-pack archive), `env`, `cwd`, `sys_path`,
-                `replace`, `load_timeout_s`, `on_crash`, `spares`, `execution_timeout_s`, `max_batches`,
-                `limits`, `lanes`, `zero_copy_inputs`: as for `register`
+            options: how it runs: those of `register` but `factory`, `check`, `strict`, `isolation` and
+                `model_version`; each is described in `pytriton.run_options` and by `help(DaemonClient.register_model)`
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
@@ -70,26 +70,21 @@ class PythonRegistering(DaemonView):
 
         if is_repository(model):
             own = {"model_name": model_name, "config": config, "version": version}
-            given = {**options, **{key: value for key, value in own.items() if value is not None}}
-            return self.register_repository(
-                str(model), requirements=requirements, progress=progress, **given
-            )
-        given = {**options, "model_version": version}
+            given: dict[str, Any] = {**options, **own}
+            return self.register_repository(str(model), progress=progress, **given)
         with reporter(progress, model_name or str(model)) as report:
-            message, payloads = prepare_model(
-                model, model_name, config, requirements, given, report
-            )
+            message, payloads = prepare_model(model, model_name, config, version, options, report)
             name = message.spec.name
             answer = self._ask(message, messages.Registered, payloads, report, model=name)
         return Model(self._client, answer.model)
 
+    @takes(RegisterModelOptions)
     def register_repository(
         self,
         folder: StrPath,
         *,
-        requirements: Sequence[str] | None = None,
         progress: bool | Report | None = None,
-        **options: Any,
+        **options: Unpack[RegisterModelOptions],
     ) -> list[Model]:
         """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
 
@@ -98,7 +93,6 @@ class PythonRegistering(DaemonView):
 
         Args:
             folder: of the models' folders, on the daemon's machine
-            requirements: as for `register_model`, for all of them
             progress: as for `register`
             options: as for `register_model`, for all of them
 
@@ -112,7 +106,7 @@ class PythonRegistering(DaemonView):
         """
         from pytriton._model_py.whole_repository import register_all, repository_of
 
-        repository = repository_of(folder, options, requirements)
+        repository = repository_of(folder, options)
         with reporter(progress, repository.folder.name) as report:
 
             def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:

@@ -18,8 +18,8 @@ from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, 
 from pytriton.ipc import messages
 
 if TYPE_CHECKING:
-    from pytriton._registering.surroundings import StrPath
     from pytriton.daemon import DaemonClient, Model
+    from pytriton.run_options import StrPath
 
 #: Of the options of `register_model`, those that a whole repository cannot have.
 _OF_ONE_MODEL = ("model_name", "config", "version")
@@ -33,7 +33,6 @@ class Repository:
 
     folder: Path
     options: Mapping[str, Any]
-    requirements: Sequence[str] | None = None
 
 
 def is_repository(target: object) -> bool:
@@ -44,9 +43,7 @@ def is_repository(target: object) -> bool:
     return folder.is_dir() and not _is_model(folder) and bool(_models_in(folder))
 
 
-def repository_of(
-    folder: StrPath, options: Mapping[str, Any], requirements: Sequence[str] | None
-) -> Repository:
+def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
     """Return a repository with what its models are registered with.
 
     Raises:
@@ -64,7 +61,8 @@ def repository_of(
             f"{path} is a model repository, and {' and '.join(single)} can be said of one model only. Register "
             f"its models one by one, or leave that out."
         )
-    return Repository(path, options, requirements)
+    shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}
+    return Repository(path, shared)
 
 
 def register_all(
@@ -138,9 +136,7 @@ def _prepared(
     folder: Path, repository: Repository, report: Report | None
 ) -> tuple[messages.Register, list[bytes]]:
     try:
-        return model_programs.prepare_model(
-            folder, None, None, repository.requirements, repository.options, report
-        )
+        return model_programs.prepare_model(folder, None, None, None, repository.options, report)
     except PyTritonError as error:
         error.message = (
             f"{repository.folder}: model {folder.name} cannot be registered, so nothing of the repository was. "

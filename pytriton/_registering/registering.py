@@ -8,21 +8,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from pytriton._registering.environments import with_requirements
+from pytriton._registering.instances import count_instances, device_list
+from pytriton._registering.merged_options import check_names, merge_options, spec_fields
 from pytriton._registering.pickling import pack_callable
-from pytriton._registering.run_options import (
-    Device,
-    Options,
-    count_instances,
-    device_list,
-    merge_options,
-)
 from pytriton._registering.surroundings import (
-    StrPath,
     capture_world,
     find_interpreter,
     own_interpreter,
@@ -38,20 +32,9 @@ from pytriton.ipc.errors import sendable
 from pytriton.ipc.wording import with_article
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.proxy.telemetry import trace_environment
+from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 
-__all__ = [
-    "Device",
-    "Options",
-    "Plan",
-    "Target",
-    "count_instances",
-    "default_lanes",
-    "default_model_name",
-    "device_list",
-    "merge_options",
-    "plan",
-    "prepare",
-]
+__all__ = ["Plan", "Target", "default_lanes", "default_model_name", "plan", "prepare"]
 
 Target = Callable[..., Any]
 
@@ -131,30 +114,33 @@ def plan(
         inputs: None: as declared
         outputs: None: as declared
         config: None: as declared, or the default
-        given: fields of `Options`; None and missing ones are as declared
+        given: `RegisterOptions`; None and missing ones are as declared
 
     Raises:
+        TypeError: there is no such option
         PyTritonValidationError: something is missing or wrong
         PyTritonBadParameterError: a value in `config` is unusable
     """
+    check_names("register", given, OPTIONS)
     several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
     several = several and not isinstance(infer_fn, (str, bytes))
     targets: list[Any] = [*infer_fn] if several else [infer_fn]  # type: ignore[misc]
     per_instance = len(targets) if several else None
     declaration = declaration_of(targets[0]) if targets else None
     options = merge_options(declaration, given, per_instance)
-    _check_callables(targets, factory=options.factory)
+    _check_callables(targets, factory=bool(options["factory"]))
     name = model_name
     if name is None:
         name = declaration.name if declaration else default_model_name(targets[0])
     inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
     outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
     config = config if config is not None else declaration.config if declaration else None
-    devices = device_list(options.devices)
-    document = to_triton_config(name, inputs, outputs, config, options.model_version)
-    hosted = options.isolation == "thread"
+    devices = device_list(options["devices"])
+    version = cast(int, options["model_version"])  # it has a default
+    document = to_triton_config(name, inputs, outputs, config, version)
+    hosted = options["isolation"] == "thread"
     python = _interpreter(options)
-    for target in [] if options.factory else targets:
+    for target in [] if options["factory"] else targets:
         why = (
             None
             if inspect.isclass(target)
@@ -165,42 +151,39 @@ def plan(
     world = (
         messages.World(sys.executable or "", cwd=os.getcwd())
         if hosted
-        else capture_world(python, options.env, options.cwd, options.sys_path)
+        else capture_world(python, options["env"], options["cwd"], options["sys_path"])
     )
-    world.env.update(trace_environment(options.trace_config))
+    world.env.update(trace_environment(options["trace_config"]))
     world = msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
-    spec = messages.ModelSpec(
+    fields = spec_fields(options)
+    if hosted:
+        fields.update(
+            on_crash="fail", check=False
+        )  # nobody else could try again; it is called here
+    fields.update(
         name=name,
-        version=options.model_version,
+        version=version,
         config=document,
         world=world,
-        instances=count_instances(options.instances, devices, per_instance),
+        instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
-        factory=options.factory,
-        strict=options.strict,
-        load_timeout_s=options.load_timeout_s,
-        on_crash="fail" if hosted else options.on_crash,  # nobody else could try again
-        spares=options.spares,
-        execution_timeout_s=options.execution_timeout_s,
-        max_batches=options.max_batches,
-        limits=options.limits.to_message(),
-        check=options.check is not None and not hosted,
-        lanes=options.lanes or default_lanes(document),
-        zero_copy_inputs=options.zero_copy_inputs,
-        isolation=options.isolation,
+        lanes=options["lanes"] or default_lanes(document),
         warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
-    message = messages.Register(spec, options.replace, options.temporary)
+    message = messages.Register(
+        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["temporary"])
+    )
     _check_sendable(message)
-    return Plan(message, targets, options.check, own_interpreter=python is None)
+    return Plan(message, targets, options["check"], own_interpreter=python is None)
 
 
-def _interpreter(options: Options) -> StrPath | None:
+def _interpreter(options: RegisterOptions) -> StrPath | None:
     """Return the workers' interpreter, with what it has to have; None: this process's."""
-    if options.requirements is None:
-        return options.python
-    base = own_interpreter() if options.python is None else find_interpreter(options.python)
-    return with_requirements(options.requirements, base)
+    python, requirements = options["python"], options["requirements"]
+    if requirements is None:
+        return python
+    base = own_interpreter() if python is None else find_interpreter(python)
+    return with_requirements(requirements, base)
 
 
 def default_model_name(target: Target) -> str:

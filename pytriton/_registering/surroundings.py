@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Union
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from pytriton._registering.environments import is_archive, unpacked
 from pytriton._registering.worker_imports import Probe
@@ -14,9 +14,8 @@ from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc import variables as rules
 from pytriton.ipc.messages import World
 
-StrPath = Union[str, "os.PathLike[str]"]
-#: Values of variables (None: leave it out), or names of variables of this process to copy.
-Env = Union[Mapping[str, "str | None"], Sequence[str]]
+if TYPE_CHECKING:
+    from pytriton.run_options import Env, StrPath
 
 
 def capture_world(

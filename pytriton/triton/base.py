@@ -13,12 +13,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
-from pytriton.triton.models import BoundModel, known_option, refuse_twin
+from pytriton.triton.models import BoundModel, refuse_twin
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pytriton._control.registration_progress import Report
     from pytriton.daemon import DaemonClient
     from pytriton.ipc import messages
     from pytriton.model_config import ModelConfig, Tensor
+    from pytriton.run_options import CallableOptions
 
 logger = logging.getLogger("pytriton.triton")
 
@@ -63,9 +67,9 @@ class TritonBase(ABC):
         strict: bool = False,
         trace_config: list[str] | None = None,
         *,
-        isolation: str | None = None,
         replace: bool = False,
-        **options: Any,
+        progress: bool | Report | None = False,
+        **options: Unpack[CallableOptions],
     ) -> None:
         """Serve a callable as a model: at once when connected, else as soon as the server runs.
 
@@ -79,12 +83,13 @@ class TritonBase(ABC):
             config: batching, queueing and more (``ModelConfig()``)
             strict: outputs must have exactly the declared dtype and shape
             trace_config: settings of tracing for this model; those of TritonConfig by default
-            isolation: "process" (default): the callable is copied (cloudpickle) into a worker process; "thread": it
-                runs here, for callables that cannot be pickled or share live objects with this script
             replace: take the place of the model that is bound with that name, if there is one: it serves until the new
                 one is ready, and goes on serving if that fails. So the cell of a notebook can be run again
+            progress: as for `DaemonClient.register`
             options: any further argument of `DaemonClient.register` but `temporary`, such as `instances`, `devices`,
-                `factory`, `limits`, `python`
+                `factory`, `limits`, `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the
+                callable (cloudpickle) into a worker process; with "thread" it runs here, for callables that cannot be
+                pickled or share live objects with this script
 
         Raises:
             PyTritonValidationError, PyTritonBadParameterError: an argument is wrong
@@ -95,13 +100,12 @@ class TritonBase(ABC):
         Example:
             >>> triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])  # doctest: +SKIP
         """
-        if isolation is not None:
-            options["isolation"] = isolation
+        said: dict[str, Any] = {**options}
         trace_config = trace_config if trace_config is not None else _list(self._trace_config)
-        if trace_config and known_option("trace_config"):
-            options["trace_config"] = trace_config
+        if trace_config:
+            said["trace_config"] = trace_config
         model = BoundModel(
-            model_name, infer_func, inputs, outputs, model_version, config, strict, options
+            model_name, infer_func, inputs, outputs, model_version, config, strict, said, progress
         )
         model.check()
         with self._loading:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +16,9 @@ from pytriton.ipc import variables
 from pytriton.triton.server import environment
 
 if TYPE_CHECKING:
+    from pytriton._control.registration_progress import Report
     from pytriton.daemon import DaemonClient, Model
     from pytriton.model_config import ModelConfig, Tensor
-
-#: Arguments of `DaemonClient.register` that are not for `bind`: what is bound goes with its object.
-_DECIDED = ("temporary",)
 
 
 @dataclass
@@ -37,6 +33,7 @@ class BoundModel:
     config: ModelConfig | None
     strict: bool
     options: Mapping[str, Any] = field(default_factory=dict)
+    progress: bool | Report | None = False
     served: Model | None = None
     registered_at: float = 0.0
 
@@ -65,22 +62,20 @@ class BoundModel:
         self._check_options()
 
     def _check_options(self) -> None:
+        from pytriton._registering.merged_options import check_names
+        from pytriton.run_options import CallableOptions, names_of
+
         isolation = self.options.get("isolation")
         if isolation not in (None, "process", "thread"):
             raise PyTritonBadParameterError(
                 f"isolation has to be 'process' or 'thread', got {isolation!r}."
             )
-        known = [name for name in _register_options() if name not in _DECIDED]
-        for name in self.options:
-            if name in _DECIDED:
-                raise PyTritonBadParameterError(
-                    f"bind() takes no {name}=: what is bound is served until this object is stopped. For a model "
-                    "that stays, use pytriton.daemon.connect().register(...)."
-                )
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                raise TypeError(f"bind() got an unexpected keyword argument {name!r}{hint}")
+        if "temporary" in self.options:
+            raise PyTritonBadParameterError(
+                "bind() takes no temporary=: what is bound is served until this object is stopped. For a model "
+                "that stays, use pytriton.daemon.connect().register(...)."
+            )
+        check_names("bind", self.options, [*names_of(CallableOptions), "trace_config"])
 
     def load(self, client: DaemonClient, *, replace: bool) -> None:
         """Have a daemon serve it until this process ends; it answers when this returns.
@@ -89,7 +84,9 @@ class BoundModel:
             RegistrationError: it cannot be served; nothing of the attempt is left
             DaemonNotRunningError: the daemon ended meanwhile
         """
-        options = {name: value for name, value in self.options.items() if value is not None}
+        options: dict[str, Any] = {
+            name: value for name, value in self.options.items() if value is not None
+        }
         said = {**self._declared(), **options}
         if said.get("isolation") != "thread":  # which has them anyway
             from pytriton._registering.surroundings import wanted_variables
@@ -108,7 +105,8 @@ class BoundModel:
             model_version=self.version,
             replace=replace,
             temporary=True,
-            **{"progress": False, **options},
+            progress=self.progress,
+            **options,
         )
         self.registered_at = served.info().registered_at
         self.served = served
@@ -145,20 +143,3 @@ def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:
                 f"{other.version}) is bound already: bind it with replace=True, which serves on until the new one "
                 f"is ready, call unbind({other.name!r}) first, or give {model.name!r} another name."
             )
-
-
-def known_option(name: str) -> bool:
-    """Whether `DaemonClient.register` takes an argument of that name."""
-    return name in _register_options()
-
-
-def _register_options() -> Mapping[str, inspect.Parameter]:
-    from pytriton.daemon import DaemonClient
-
-    register: Callable[..., Any] = DaemonClient.register
-    parameters = inspect.signature(register).parameters
-    return {
-        name: parameter
-        for name, parameter in parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }

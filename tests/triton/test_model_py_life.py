@@ -146,8 +146,8 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
         PyTritonBadParameterError, match=r"no numbered folder with a file model\.py"
     ):
         client.register_model(tmp_path / "empty")
-    with pytest.raises(TypeError, match="no option 'strictly'"):
-        client.register_model(broken, strictly=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'strictly'"):
+        client.register_model(broken, strictly=True)  # type: ignore[call-arg]
     wrong = make_model(tmp_path / "wrong", config="max_batch_size: many")
     with pytest.raises(PyTritonBadParameterError, match=r"config\.pbtxt.*1:17"):
         client.register_model(wrong)
@@ -199,3 +199,27 @@ def test_the_command_line_registers_a_folder(daemon: RunningDaemon, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "by-command is ready" in done.stdout
     assert ask(daemon, "by-command", "40 + 2") == "42"
+
+
+def test_a_temporary_one_goes_with_its_process(daemon: RunningDaemon, tmp_path: Path) -> None:
+    code = (
+        "import sys, pytriton\n"
+        "client = pytriton.connect(sys.argv[1])\n"
+        "client.register_model(sys.argv[2], temporary=True, progress=False)\n"
+        "print('served', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    folder = make_model(tmp_path / "guest")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(daemon.config.runtime_dir), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "served\n"
+        assert ask(daemon, "guest", "'here'") == "here"
+        script.communicate("")
+    eventually(
+        lambda: "guest" not in [one.name for one in daemon.client.models()], "the model stayed"
+    )

@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton._registering.registering import (
-    count_instances,
-    default_model_name,
-    device_list,
-    prepare,
-)
+from pytriton._registering.instances import count_instances, device_list
+from pytriton._registering.registering import default_model_name, prepare
 from pytriton.declaration import declare
 from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
@@ -218,7 +214,7 @@ def test_for_threads_nothing_is_pickled() -> None:
 
 
 def test_a_wrong_declared_option_names_the_nearest() -> None:
-    target = declare(inputs=[X], outputs=[Y], instnces=2)(double)
+    target = declare(inputs=[X], outputs=[Y], instnces=2)(double)  # type: ignore[call-arg]
     try:
         with pytest.raises(PyTritonValidationError, match=r"'instnces'.*Did you mean 'instances'"):
             ready(target)

@@ -1,0 +1,77 @@
+"""Which instances a model has: how many, and the device of each."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.run_options import Device
+
+#: What CUDA_VISIBLE_DEVICES may be: with anything else, "cuda:0" say, CUDA finds no GPU and does not say why.
+_VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
+
+
+def device_list(devices: Sequence[Device] | None) -> list[str | None]:
+    """Return CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it alone.
+
+    Raises:
+        PyTritonValidationError: an entry is no device
+    """
+    if devices is None:
+        return []
+    if isinstance(devices, (str, int)) or not isinstance(devices, Sequence):
+        raise PyTritonValidationError(
+            f"devices has to be a list with one entry for each instance, got {devices!r}. Write "
+            f"devices=[{devices!r}] for one instance."
+        )
+    if not devices:
+        raise PyTritonValidationError("devices=[] asks for no instance at all; leave it out.")
+    return [None if device is None else _device_text(device) for device in devices]
+
+
+def _device_text(device: Any) -> str:
+    if isinstance(device, tuple):
+        if not device or any(isinstance(part, tuple) or part in ("", "cpu") for part in device):
+            raise PyTritonValidationError(
+                f"devices: {device!r} has to name one or more GPUs for one instance, e.g. (0, 1)."
+            )
+        return ",".join(_device_text(part) for part in device)
+    if isinstance(device, str):
+        text = "" if device == "cpu" else device
+    else:
+        try:
+            text = "no number" if isinstance(device, bool) else str(operator.index(device))
+        except TypeError:
+            text = "no number"
+    if not _VISIBLE_DEVICES.fullmatch(text):
+        raise PyTritonValidationError(
+            f"devices: {device!r} is no device. A GPU's number (0), its UUID ('GPU-...'), a tuple "
+            "of them for one instance on several GPUs, or 'cpu'."
+        )
+    return text
+
+
+def count_instances(
+    instances: int | None, devices: Sequence[str | None], per_instance: int | None
+) -> int:
+    """Return the number of instances, which may be said in up to three ways, but only in one voice.
+
+    Raises:
+        PyTritonValidationError: they contradict each other
+    """
+    said = {
+        "instances": instances,
+        "the number of devices": len(devices) or None,
+        "the number of callables": per_instance,
+    }
+    counts = {what: count for what, count in said.items() if count is not None}
+    if len(set(counts.values())) > 1:
+        words = ", ".join(f"{what} is {count}" for what, count in counts.items())
+        raise PyTritonValidationError(
+            f"These contradict each other: {words}. Each device and each callable of a list gets "
+            "one instance; leave instances= out then."
+        )
+    return next(iter(counts.values()), 1)

@@ -1,0 +1,362 @@
+"""How a model shall run: the options of `register` and its like, each declared once.
+
+What follows from a declaration here:
+
+- the keyword argument of `DaemonClient.register`, `register_model`, `register_repository`, `declare` and
+  `Triton.bind`, with its type;
+- its line in `help(DaemonClient.register)`, its default, and the check of a value;
+- what it becomes in `messages.ModelSpec`, if that has a field of the same name.
+
+Example of a function that passes options on, with completion and types::
+
+    if TYPE_CHECKING:
+        from typing_extensions import Unpack
+
+    def serve(name: str, **options: Unpack[RegisterOptions]) -> Model:
+        return pytriton.connect().register(load(name), name, **options)
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type_hints
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.limits import Limits
+
+__all__ = [
+    "OPTIONS",
+    "CallableOptions",
+    "DeclareOptions",
+    "Device",
+    "Env",
+    "Option",
+    "RegisterModelOptions",
+    "RegisterOptions",
+    "StrPath",
+    "WorkerOptions",
+    "names_of",
+    "takes",
+]
+
+StrPath = Union[str, "os.PathLike[str]"]
+#: Values of variables (None: leave it out), or names of variables of this process to copy.
+Env = Union[Mapping[str, Optional[str]], Sequence[str]]
+#: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
+#: to the worker.
+Device = Union[int, str, tuple[Union[int, str], ...], None]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+#: Raises PyTritonValidationError for a value that an option of that name cannot have.
+Check = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is to be known of an option besides its type.
+
+    Args:
+        doc: what it does; ends with the default in brackets where `default` does not say it
+        default: what holds when neither the caller nor `@declare` says anything
+        check: looks at a value other than None
+        message: makes the field of `messages.ModelSpec` of a value
+        of_process: only a process of its own can have it: threads share their process's
+    """
+
+    doc: str
+    default: Any = None
+    check: Check = lambda name, value: None
+    message: Callable[[Any], Any] = lambda value: value
+    of_process: bool = False
+
+
+def _seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise PyTritonValidationError(
+            f"{name} has to be a number of seconds above 0, got {value!r}."
+        )
+
+
+def whole(least: int) -> Check:
+    """Return a check for whole numbers."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise PyTritonValidationError(
+                f"{name} has to be a whole number from {least}, got {value!r}."
+            )
+
+    return check
+
+
+def _one_of(*allowed: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if value not in allowed:
+            words = " or ".join(map(repr, allowed))
+            raise PyTritonValidationError(f"{name} has to be {words}, got {value!r}.")
+
+    return check
+
+
+def _limits(name: str, value: Any) -> None:
+    if not isinstance(value, Limits):
+        raise PyTritonValidationError(f"{name} has to be pytriton.Limits(...), got {value!r}.")
+
+
+def _function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise PyTritonValidationError(
+            f"{name} has to be a function that takes the loaded callable, got {value!r}."
+        )
+
+
+def _trace_settings(name: str, value: Any) -> None:
+    whole_list = isinstance(value, (list, tuple))
+    if not whole_list or not all(isinstance(one, str) and "=" in one for one in value):
+        raise PyTritonValidationError(
+            f"{name} has to be a list of settings such as 'opentelemetry,url=http://...', got {value!r}."
+        )
+
+
+# ── the options ──────────────────────────────────────────────────────────────────────────────────
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Of all that workers serve: callables and Triton Python models."""
+
+    instances: Annotated[
+        Optional[int],
+        Option("number of workers (1, or one for each callable or device)", check=whole(1)),
+    ]
+    devices: Annotated[
+        Optional[Sequence[Device]],
+        Option(
+            'GPUs, one entry for each instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all; it becomes the '
+            "worker's CUDA_VISIBLE_DEVICES before anything is loaded",
+            of_process=True,
+        ),
+    ]
+    python: Annotated[
+        Optional[StrPath],
+        Option(
+            "interpreter of the workers, or folder or archive of a virtual or conda environment, with numpy, "
+            "pyzmq, msgspec and cloudpickle (this process's)",
+            of_process=True,
+        ),
+    ]
+    env: Annotated[
+        Optional[Env],
+        Option("variables to set in the workers, or names of variables to copy", of_process=True),
+    ]
+    cwd: Annotated[
+        Optional[StrPath],
+        Option("working directory of the workers (this process's)", of_process=True),
+    ]
+    sys_path: Annotated[
+        Optional[Iterable[StrPath]],
+        Option("folders to search for modules first", of_process=True),
+    ]
+    requirements: Annotated[
+        Optional[Sequence[str]],
+        Option(
+            'packages such as "torch>=2": the workers get an environment of `python` with them, made once and kept',
+            of_process=True,
+        ),
+    ]
+    load_timeout_s: Annotated[
+        Optional[float],
+        Option("seconds a worker may take to load the callable", 600, _seconds),
+    ]
+    on_crash: Annotated[
+        Optional[str],
+        Option(
+            'what becomes of the batch that a worker was running when it ended: "retry" runs its requests once '
+            'more, each by itself, in another worker; "fail" answers them with an error, for callables that must '
+            "not run twice",
+            "retry",
+            _one_of("retry", "fail"),
+            of_process=True,
+        ),
+    ]
+    spares: Annotated[
+        Optional[int],
+        Option(
+            "workers beyond `instances`, loaded and idle, that take over at once",
+            0,
+            whole(0),
+            of_process=True,
+        ),
+    ]
+    execution_timeout_s: Annotated[
+        Optional[float],
+        Option(
+            "seconds a batch may run; the worker of one over it is replaced, and the request that hangs is answered "
+            "with an error (no limit)",
+            check=_seconds,
+            of_process=True,
+        ),
+    ]
+    max_batches: Annotated[
+        Optional[int],
+        Option(
+            "batches after which a worker is replaced, for models that leak (no limit)",
+            check=whole(1),
+            of_process=True,
+        ),
+    ]
+    limits: Annotated[
+        Optional[Limits],
+        Option(
+            "memory, files, processes and CPUs of a worker (none is limited)",
+            Limits(),
+            _limits,
+            message=Limits.to_message,
+            of_process=True,
+        ),
+    ]
+    lanes: Annotated[
+        Optional[int],
+        Option(
+            "proxies that feed one worker; with two, the next request is on its way while one is computed (2 "
+            "without batching, 1 with it)",
+            check=whole(1),
+        ),
+    ]
+    zero_copy_inputs: Annotated[
+        Optional[bool],
+        Option(
+            "inputs are read-only views of Triton's memory, valid until the callable returns, instead of arrays of "
+            "its own",
+            False,
+        ),
+    ]
+
+
+class CallableOptions(WorkerOptions, total=False):
+    """Of callables: what `Triton.bind` takes besides its own arguments."""
+
+    factory: Annotated[
+        Optional[bool],
+        Option("call `infer_fn` once in each worker, and serve what it returns", False),
+    ]
+    check: Annotated[
+        Optional[Callable[[Any], Any]],
+        Option(
+            "is called in each worker with the loaded callable before it serves; what it raises fails the "
+            "registration, or with `replace`, leaves the old model serving",
+            check=_function,
+            message=lambda check: check is not None,
+        ),
+    ]
+    isolation: Annotated[
+        Optional[str],
+        Option(
+            '"process" runs the callable in workers of the daemon; "thread" in this very process, unpickled, a '
+            "thread for each instance: until it ends, or the client is closed",
+            "process",
+            _one_of("process", "thread"),
+        ),
+    ]
+
+
+class _RegistrationOptions(TypedDict, total=False):
+    replace: Annotated[
+        Optional[bool],
+        Option("take the place of a model of that name, which serves until then", False),
+    ]
+    temporary: Annotated[
+        Optional[bool],
+        Option(
+            "serve it until this process ends, and do not keep it for the daemon's next start",
+            False,
+        ),
+    ]
+    trace_config: Annotated[
+        Optional[Sequence[str]],
+        Option(
+            "where this model's spans go, as tritonserver's option says it, such as "
+            '"opentelemetry,url=http://...": docs/tracing.md (as for all models)',
+            check=_trace_settings,
+        ),
+    ]
+
+
+class RegisterModelOptions(WorkerOptions, _RegistrationOptions, total=False):
+    """Of Triton Python models: what `register_model` takes besides its own arguments."""
+
+
+class DeclareOptions(CallableOptions, _RegistrationOptions, total=False):
+    """What `declare` takes besides its own arguments."""
+
+    model_version: Annotated[Optional[int], Option("the number in the model's URLs", 1)]
+
+
+class RegisterOptions(DeclareOptions, total=False):
+    """What `DaemonClient.register` takes besides its own arguments."""
+
+    strict: Annotated[
+        Optional[bool],
+        Option("outputs must have exactly the declared dtype and shape", False),
+    ]
+
+
+# ── what follows from them ───────────────────────────────────────────────────────────────────────
+
+
+def names_of(kind: Any) -> list[str]:
+    """Return the names of the options of one of the classes above."""
+    return list(get_type_hints(kind))
+
+
+#: All of them by name.
+OPTIONS: Mapping[str, Option] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()
+}
+
+
+def takes(kind: Any) -> Callable[[_F], _F]:
+    """Have `help` and completion at run time show the options of a function with ``**options: Unpack[kind]``.
+
+    In its docstring, what describes `options` gives way to a line for each: it has to be the last of the section Args.
+    """
+
+    def tell(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in get_type_hints(kind).items()
+        ]
+        shown = signature.replace(parameters=[*named, *options])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        if function.__doc__:  # not there with `python -OO`
+            function.__doc__ = _IN_DOCSTRING.sub(
+                lambda match: _described(names_of(kind), match["indent"]), function.__doc__
+            )
+        return function
+
+    return tell
+
+
+_IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+
+
+def _described(names: Iterable[str], indent: str) -> str:
+    lines = []
+    for name in names:
+        option = OPTIONS[name]
+        default = option.default
+        shown = f'"{default}"' if isinstance(default, str) else f"{default}"
+        plain = isinstance(default, (str, int, float))
+        text = f"{name}: {option.doc} ({shown})" if plain else f"{name}: {option.doc}"
+        lines += textwrap.wrap(
+            text, 105 + len(indent), initial_indent=indent, subsequent_indent=f"{indent}    "
+        )
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""The options of a model: what a declaration in pytriton/run_options.py becomes, without a second place."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from pytriton import run_options
+from pytriton._model_py.model_programs import prepare_model
+from pytriton._registering.registering import prepare
+from pytriton.daemon import DaemonClient
+from pytriton.declaration import declare
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import messages
+from pytriton.limits import Limits
+from pytriton.model_config import Tensor
+from pytriton.run_options import OPTIONS, names_of
+
+ROOT = Path(__file__).parents[2]
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+#: Options that are no field of ModelSpec, with what reads them.
+READ_BY_NAME = {
+    "python": "the world", "env": "the world", "cwd": "the world", "sys_path": "the world",
+    "requirements": "the world", "trace_config": "the world", "replace": "messages.Register",
+    "temporary": "messages.Register", "model_version": "ModelSpec.version",
+}  # fmt: skip
+
+
+class TritonPythonModel:
+    """A model.py's class."""
+
+    def execute(self, requests: Any) -> Any:
+        return requests
+
+
+MODEL_CONFIG = {
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+    "max_batch_size": 4,
+}
+
+
+def message_of(**options: Any) -> messages.Register:
+    return prepare(lambda requests: requests, "m", X, X, None, options)[0]
+
+
+def model_message_of(**options: Any) -> messages.Register:
+    return prepare_model(TritonPythonModel, "m", MODEL_CONFIG, None, options, None)[0]
+
+
+def test_every_option_goes_somewhere() -> None:
+    fields = {field.name for field in msgspec.structs.fields(messages.ModelSpec)}
+    assert set(OPTIONS) - fields == set(READ_BY_NAME)
+
+
+GIVEN: dict[str, tuple[Any, Any]] = {
+    "instances": (3, 3),
+    "devices": (["cpu"], [""]),
+    "load_timeout_s": (7, 7),
+    "on_crash": ("fail", "fail"),
+    "spares": (2, 2),
+    "execution_timeout_s": (1.5, 1.5),
+    "max_batches": (9, 9),
+    "limits": (Limits(nice=3), messages.Limits(nice=3)),
+    "lanes": (4, 4),
+    "zero_copy_inputs": (True, True),
+    "factory": (True, True),
+    "check": (print, True),
+    "isolation": ("thread", "thread"),
+    "strict": (True, True),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_option_becomes_the_field_of_its_name(name: str) -> None:
+    given, sent = GIVEN[name]
+    assert getattr(message_of(**{name: given}).spec, name) == sent
+    assert getattr(message_of().spec, name) != sent
+    if name in names_of(run_options.RegisterModelOptions):
+        assert getattr(model_message_of(**{name: given}).spec, name) == sent
+
+
+def test_no_field_was_forgotten() -> None:
+    assert set(GIVEN) | set(READ_BY_NAME) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("make", [message_of, model_message_of])
+def test_options_that_are_read_by_name(make: Any) -> None:
+    plain, said = make(), make(replace=True, temporary=True, cwd="/", env={"A": "b"})
+    assert (plain.replace, plain.temporary) == (False, False)
+    assert (said.replace, said.temporary) == (True, True)
+    assert (said.spec.world.cwd, said.spec.world.env["A"]) == ("/", "b")
+    traced = make(trace_config=["mode=opentelemetry", "opentelemetry,url=http://h:1/v1/traces"])
+    assert "http://h:1/v1/traces" in traced.spec.world.env.values()
+
+
+@pytest.mark.parametrize("make", [message_of, model_message_of])
+def test_none_is_the_default(make: Any) -> None:
+    nothing = dict.fromkeys(names_of(run_options.RegisterModelOptions))
+    assert make(**nothing) == make()
+
+
+def test_none_may_be_declared() -> None:
+    target = declare(name="m", inputs=X, outputs=X, spares=None, limits=None)(lambda r: r)
+    spec = prepare(target, None, None, None, None, {})[0].spec
+    assert (spec.spares, spec.limits) == (0, messages.Limits())
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "instances": (True, "whole number from 1, got True"),
+    "load_timeout_s": (float("inf"), "number of seconds above 0, got inf"),
+    "execution_timeout_s": ("5", "number of seconds above 0, got '5'"),
+    "on_crash": ("again", "on_crash has to be 'retry' or 'fail', got 'again'"),
+    "spares": (-1, "spares has to be a whole number from 0, got -1"),
+    "max_batches": (0, "max_batches has to be a whole number from 1"),
+    "lanes": (1.0, "lanes has to be a whole number from 1, got 1.0"),
+    "limits": ({"nice": 3}, r"limits has to be pytriton.Limits\(...\)"),
+    "check": (3, "check has to be a function that takes the loaded callable, got 3"),
+    "trace_config": ("mode=opentelemetry", "trace_config has to be a list of settings"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_cannot_be_is_refused(name: str) -> None:
+    value, words = REFUSED[name]
+    with pytest.raises(PyTritonValidationError, match=words):
+        message_of(**{name: value})
+    declared = declare(name="m", inputs=X, outputs=X, **{name: value})(lambda r: r)
+    with pytest.raises(PyTritonValidationError, match=words):
+        prepare(declared, None, None, None, None, {})
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "words"),
+    [
+        (message_of, {"instnces": 2}, r"register\(\).*'instnces' \(did you mean instances\?\)"),
+        (model_message_of, {"strict": True}, r"register_model\(\) got an unexpected.*'strict'"),
+        (model_message_of, {"isolation": "thread"}, "unexpected keyword argument 'isolation'"),
+        (model_message_of, {"model_version": 2}, "unexpected keyword argument 'model_version'"),
+    ],
+)
+def test_an_option_that_there_is_not(make: Any, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        make(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        (DaemonClient.register, run_options.RegisterOptions),
+        (DaemonClient.register_model, run_options.RegisterModelOptions),
+        (DaemonClient.register_repository, run_options.RegisterModelOptions),
+    ],
+)
+def test_help_and_completion_show_every_option(method: Any, kind: Any) -> None:
+    parameters = inspect.signature(method).parameters
+    doc = inspect.getdoc(method) or ""
+    for name in names_of(kind):
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"\n    {name}: {OPTIONS[name].doc[:30]}" in doc
+    assert "\n    options:" not in doc
+    assert "\n\nRaises:" in doc
+
+
+def test_the_document_names_every_option() -> None:
+    text = (ROOT / "docs" / "registering.md").read_text()
+    assert [name for name in OPTIONS if f"{name}=" not in text] == []
