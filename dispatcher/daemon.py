@@ -17,9 +17,7 @@ import errno
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 
 import structlog
 import zmq
@@ -29,10 +27,11 @@ from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.ports import PortError
-from pytriton.dispatcher.base.systemd import Notifier, State
+from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
+from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.models.registration import Registration
@@ -123,19 +122,22 @@ class Daemon:
             self.registry,
             self.repository_models,
             self._server_watch,
-            announce=lambda: self._notifier.ready(self._service_state().text),
+            announce=lambda: self._notifier.ready(self._status.for_service_manager().text),
         )
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
         self._restored = asyncio.Event()
         self._exit_code = ExitCode.OK
-        self._started_at = time.time()
-        self._state = "starting"
-        self._control_tcp = ""
-        #: What the daemon cannot work without; none of them ends before `main` does.
-        self._vital: list[asyncio.Task[None]] = []
-        self._why_stopped = ""
-        self._advice = advisories.warning(config, runtime.tree.version)
+        self._status = DaemonStatus(
+            config,
+            rundir,
+            server=self._server,
+            watch=self._server_watch,
+            registry=self.registry,
+            repository_models=self.repository_models,
+            readiness=self._readiness,
+            advice=advisories.warning(config, runtime.tree.version),
+        )
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
@@ -149,8 +151,8 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._control.bind()
         serving = asyncio.create_task(self._control.serve())
-        self._vital.append(serving)
-        telling = asyncio.create_task(self._notifier.keep(self._service_state))
+        self._status.vital.append(serving)
+        telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
         try:
             await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
@@ -158,7 +160,7 @@ class Daemon:
             self._exit_code = (
                 ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
             )
-            self._why_stopped = str(error)
+            self._status.why_stopped = str(error)
         else:
             await self._serve_until_stopped(on_ready)
         await self._server.stop()
@@ -166,7 +168,7 @@ class Daemon:
         await self._control.close()
         telling.cancel()
         self._kill_on_death.close()
-        last_exit.write(self.rundir, self._exit_code, self._why_stopped)
+        last_exit.write(self.rundir, self._exit_code, self._status.why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -176,7 +178,7 @@ class Daemon:
         if address is None:
             return None
         try:
-            self._control_tcp = self._control.listen_tcp(address)
+            self._status.control_tcp = self._control.listen_tcp(address)
         except (KeyStoreError, zmq.ZMQError) as error:
             _log.error("cannot listen", control_tcp=address, reason=str(error))
             in_use = getattr(error, "errno", None) == errno.EADDRINUSE
@@ -185,22 +187,22 @@ class Daemon:
 
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """From the moment tritonserver is up until no model is served any more."""
-        self._state = "ready"
-        if self._advice is not None:
-            _log.warning(self._advice)
+        self._status.phase = "ready"
+        if self._status.advice is not None:
+            _log.warning(self._status.advice)
         if on_ready is not None:
             on_ready(self.status())
         watching = asyncio.create_task(self._watch_server())
-        self._vital.append(watching)
+        self._status.vital.append(watching)
         following = asyncio.create_task(self.index_watch.run())
-        self._vital.append(following)
+        self._status.vital.append(following)
         restoring = asyncio.create_task(self._restore_when_up())
         loading = asyncio.create_task(self._load_repositories())
         telling = asyncio.create_task(self._readiness.run())
-        self._vital.append(telling)
+        self._status.vital.append(telling)
         await self._stop.wait()
-        self._state = "stopping"
-        self._notifier.stopping(self._service_state().text)
+        self._status.phase = "stopping"
+        self._notifier.stopping(self._status.for_service_manager().text)
         telling.cancel()
         watching.cancel()
         following.cancel()
@@ -224,14 +226,14 @@ class Daemon:
     def request_stop(self, why: str) -> None:
         """Begin to stop in order."""
         _log.info("daemon stops", why=why)
-        self._why_stopped = self._why_stopped or why
+        self._status.why_stopped = self._status.why_stopped or why
         self._stop.set()
 
     def stop_unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable said that only a fresh start will help."""
         _log.error("unrecoverable error in a model, the daemon stops", model=model, reason=text)
         self._exit_code = ExitCode.UNRECOVERABLE
-        self._why_stopped = f"unrecoverable error in model {model}: {text}"
+        self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
 
     def orphaned(self, owner: Owner) -> None:
@@ -248,13 +250,15 @@ class Daemon:
 
     def reload(self) -> messages.Reloaded:
         """Read the settings anew and take over what can change while the daemon runs."""
-        if self._state != "ready":
-            return messages.Reloaded([], [], f"the daemon is {self._state}; try again when ready")
+        if self._status.phase != "ready":
+            return messages.Reloaded(
+                [], [], f"the daemon is {self._status.phase}; try again when ready"
+            )
         self._notifier.reloading()
         self._config, answer = reread(self._config, self.rundir)
         logs.set_level(self._config.log_level)
         self.registry.use(self._config)
-        self._notifier.ready(self._service_state().text)
+        self._notifier.ready(self._status.for_service_manager().text)
         return answer
 
     def check_proxy(self, pid: int) -> bool:
@@ -281,35 +285,15 @@ class Daemon:
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return what a client is told of a model."""
-        log_file = self.rundir.log_file(registration.spec.name)
-        return registration.info(self._server.info().http_url, log_file)
+        return self._status.model_info(registration)
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return all models in the order of registration."""
-        served = [self.model_info(registration) for registration in self.registry]
-        served += self.repository_models.known.infos(self._server.info().http_url)
-        return [*served, *self.registry.restoring.infos({info.name for info in served})]
+        return self._status.model_infos()
 
     def status(self) -> messages.Status:
         """Return how everything is."""
-        return messages.Status(
-            version=metadata.version("pytriton-daemon"),
-            pid=os.getpid(),
-            python=sys.executable,
-            runtime_dir=str(self.rundir.path),
-            state=self._state,
-            started_at=self._started_at,
-            server=self._server.info(),
-            models=self.model_infos(),
-            state_dir="" if self._config.ephemeral else str(self._config.state_path),
-            problems=self._problems(),
-            control_tcp=self._control_tcp,
-        )
-
-    def _problems(self) -> list[str]:
-        server = self._server_watch.problem()
-        found = [server, *self.registry.problems(), self._advice]
-        return [problem for problem in found if problem]
+        return self._status.status()
 
     async def _restore_when_up(self) -> None:
         """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""
@@ -329,21 +313,6 @@ class Daemon:
             await self.repository_models.start()
         except Exception:
             _log.exception("a fault of the daemon: model repositories are not looked after")
-
-    def _service_state(self) -> State:
-        """Return what the service manager is told."""
-        if self._state == "stopping":
-            return State(f"stopping: {self._why_stopped}", healthy=True, busy=True)
-        models = self.model_infos()
-        ready = sum(model.state == "ready" for model in models)
-        text = f"{self._state}: {ready} of {len(models)} models ready"
-        if self._state == "ready" and not self._server.ready:
-            text += f"; {self._server_watch.problem() or 'tritonserver is being started again'}"
-        return State(
-            text,
-            healthy=not any(task.done() for task in self._vital),
-            busy=self._state == "starting" or not self._readiness.announced,
-        )
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────
 
@@ -365,10 +334,10 @@ class Daemon:
         """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
         if sys.stdin is not None and sys.stdin.isatty():
             self._signalled("SIGHUP")
-        elif self._state == "ready":
+        elif self._status.phase == "ready":
             self.reload()
         else:
-            _log.warning("not reloaded: the daemon is not ready", state=self._state)
+            _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 

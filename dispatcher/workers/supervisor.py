@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Optional
+from typing import Optional
 
 import structlog
 
@@ -20,6 +20,7 @@ from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
 from pytriton.dispatcher.workers.hard_limits import guard
 from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_loading import until_loaded, wait_any
 from pytriton.dispatcher.workers.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -278,42 +279,20 @@ class Supervisor:
         return worker
 
     async def _until_ready(self, worker: Worker) -> None:
-        try:
-            await _wait_any(worker.greeted, worker.ready, timeout_s=self._policy.start_timeout_s)
-            if worker.greeted.done() and not worker.ready.done():
-                if self.state is InstanceState.STARTING:
-                    self._change(InstanceState.LOADING)
-                await _wait_any(worker.ready, timeout_s=self._spec.load_timeout_s)
-            self._check_loaded(worker)
-        except RemoteFailure:
-            await worker.stop(0)
-            raise
-
-    def _check_loaded(self, worker: Worker) -> None:
-        """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
-        if worker.ready.done():
-            worker.ready.result()
-            return
-        if worker.greeted.done():
-            what = (
-                f"did not load its callable within {self._spec.load_timeout_s:g} s (load_timeout_s)"
-            )
-        else:
-            what = (
-                f"did not start within {self._policy.start_timeout_s:g} s (worker_start_timeout_s)"
-            )
-        raise RemoteFailure(
-            ErrorKind.LOAD_FAILED,
-            f"model {self._spec.name}: worker {worker.name} {what}",
-            worker.last_lines() or None,
+        await until_loaded(
+            worker, self._spec, self._policy.start_timeout_s, greeted=self._is_loading
         )
+
+    def _is_loading(self) -> None:
+        if self.state is InstanceState.STARTING:
+            self._change(InstanceState.LOADING)
 
     async def _serve(self) -> messages.WorkerEnd:
         """Return how the worker ended when it has; until then exchange it whenever it is spent."""
         while True:
             worker = self.worker
             assert worker is not None  # `_load` came before
-            await _wait_any(worker.exited, worker.spent)
+            await wait_any(worker.exited, worker.spent)
             if not worker.exited.done():
                 await self._exchange(worker, worker.spent.result())
             if worker.exited.done():
@@ -389,7 +368,3 @@ class Supervisor:
         self._attempted(failure)
         if not self.first.done():
             self.first.set_exception(failure)
-
-
-async def _wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

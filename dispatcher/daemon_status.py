@@ -1,0 +1,101 @@
+"""What the daemon tells of itself: to clients that ask for the status or the models, and to its service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from importlib import metadata
+
+from pytriton.dispatcher.base.systemd import State
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
+from pytriton.ipc.rundir import RuntimeDir
+
+
+class DaemonStatus:
+    """Knows where the daemon stands, and asks its parts for the rest.
+
+    Attributes:
+        phase: "starting", "ready" or "stopping"
+        why_stopped: in the last of these, and after it
+        control_tcp: the address and port on which clients with a key are answered; "" if on none
+        advice: a warning about the settings that holds for the daemon's life, if there is one
+        vital: what the daemon cannot work without; none of them ends before the daemon does
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        *,
+        server: TritonServer,
+        watch: ServerWatch,
+        registry: Registry,
+        repository_models: RepositoryModels,
+        readiness: Readiness,
+        advice: str | None,
+    ) -> None:
+        self.phase = "starting"
+        self.why_stopped = ""
+        self.control_tcp = ""
+        self.advice = advice
+        self.vital: list[asyncio.Task[None]] = []
+        self._state_dir = "" if config.ephemeral else str(config.state_path)
+        self._rundir = rundir
+        self._server = server
+        self._watch = watch
+        self._registry = registry
+        self._repository_models = repository_models
+        self._readiness = readiness
+        self._started_at = time.time()
+
+    def model_info(self, registration: Registration) -> messages.ModelInfo:
+        """Return what a client is told of a model."""
+        log_file = self._rundir.log_file(registration.spec.name)
+        return registration.info(self._server.info().http_url, log_file)
+
+    def model_infos(self) -> list[messages.ModelInfo]:
+        """Return all models in the order of registration."""
+        served = [self.model_info(registration) for registration in self._registry]
+        served += self._repository_models.known.infos(self._server.info().http_url)
+        return [*served, *self._registry.restoring.infos({info.name for info in served})]
+
+    def status(self) -> messages.Status:
+        """Return how everything is."""
+        problems = [self._watch.problem(), *self._registry.problems(), self.advice]
+        return messages.Status(
+            version=metadata.version("pytriton-daemon"),
+            pid=os.getpid(),
+            python=sys.executable,
+            runtime_dir=str(self._rundir.path),
+            state=self.phase,
+            started_at=self._started_at,
+            server=self._server.info(),
+            models=self.model_infos(),
+            state_dir=self._state_dir,
+            problems=[problem for problem in problems if problem],
+            control_tcp=self.control_tcp,
+        )
+
+    def for_service_manager(self) -> State:
+        """Return what the service manager is told."""
+        if self.phase == "stopping":
+            return State(f"stopping: {self.why_stopped}", healthy=True, busy=True)
+        models = self.model_infos()
+        ready = sum(model.state == "ready" for model in models)
+        text = f"{self.phase}: {ready} of {len(models)} models ready"
+        if self.phase == "ready" and not self._server.ready:
+            text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
+        return State(
+            text,
+            healthy=not any(task.done() for task in self.vital),
+            busy=self.phase == "starting" or not self._readiness.announced,
+        )

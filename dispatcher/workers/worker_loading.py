@@ -1,0 +1,61 @@
+"""A worker's way from its start until it serves: it says hello, then loads its callable, each in the time it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+async def until_loaded(
+    worker: Worker,
+    spec: messages.ModelSpec,
+    start_timeout_s: float,
+    *,
+    greeted: Callable[[], None],
+) -> None:
+    """Return when a worker that was started is ready.
+
+    Args:
+        worker: the worker
+        spec: its model; says how long it may load
+        start_timeout_s: what it gets to say hello in
+        greeted: is called when it has, and loads
+
+    Raises:
+        RemoteFailure: it did not become ready; it has been ended.
+    """
+    try:
+        await wait_any(worker.greeted, worker.ready, timeout_s=start_timeout_s)
+        if worker.greeted.done() and not worker.ready.done():
+            greeted()
+            await wait_any(worker.ready, timeout_s=spec.load_timeout_s)
+        _check(worker, spec, start_timeout_s)
+    except RemoteFailure:
+        await worker.stop(0)
+        raise
+
+
+async def wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until one of them is done, at most `timeout_s` seconds."""
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _check(worker: Worker, spec: messages.ModelSpec, start_timeout_s: float) -> None:
+    """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
+    if worker.ready.done():
+        worker.ready.result()
+        return
+    if worker.greeted.done():
+        what = f"did not load its callable within {spec.load_timeout_s:g} s (load_timeout_s)"
+    else:
+        what = f"did not start within {start_timeout_s:g} s (worker_start_timeout_s)"
+    raise RemoteFailure(
+        ErrorKind.LOAD_FAILED,
+        f"model {spec.name}: worker {worker.name} {what}",
+        worker.last_lines() or None,
+    )
