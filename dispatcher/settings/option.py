@@ -1,0 +1,31 @@
+"""What the declaration of one setting says beside its type and default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytriton.dispatcher.settings import parsing as values
+from pytriton.dispatcher.settings.parsing import Kind
+
+#: Values that many settings have.
+PORT = values.integer(0, 65535)
+SECONDS = values.number(0)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of a setting beside its type and default."""
+
+    help: str
+    kind: Kind
+
+    def check(self, name: str, value: object) -> None:
+        """See that a value is allowed.
+
+        Raises:
+            ValueError: it is not; names the setting.
+        """
+        try:
+            self.kind.read(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
