@@ -20,13 +20,16 @@ static const Codes codes[] = {
     [PROBLEM_SLOW] = {408, 4},
     [PROBLEM_EXISTS] = {409, 6},
     [PROBLEM_TOO_LARGE] = {413, 8},
+    [PROBLEM_TARGET] = {414, 3},
     [PROBLEM_MEDIA] = {415, 3},
+    [PROBLEM_EXPECTATION] = {417, 3},
     [PROBLEM_TOO_MANY] = {429, 8},
     [PROBLEM_HEADERS] = {431, 8},
     [PROBLEM_CANCELLED] = {499, 1},
     [PROBLEM_INTERNAL] = {500, 13},
     [PROBLEM_UNSUPPORTED] = {501, 12},
     [PROBLEM_UNAVAILABLE] = {503, 14},
+    [PROBLEM_VERSION] = {505, 3},
 };
 
 bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...)

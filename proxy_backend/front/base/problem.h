@@ -13,13 +13,16 @@ typedef enum {
     PROBLEM_SLOW,        /* 408 DEADLINE_EXCEEDED */
     PROBLEM_EXISTS,      /* 409 ALREADY_EXISTS */
     PROBLEM_TOO_LARGE,   /* 413 RESOURCE_EXHAUSTED */
+    PROBLEM_TARGET,      /* 414, of HTTP only */
     PROBLEM_MEDIA,       /* 415 INVALID_ARGUMENT: an encoding that is not known */
+    PROBLEM_EXPECTATION, /* 417, of HTTP only */
     PROBLEM_TOO_MANY,    /* 429 RESOURCE_EXHAUSTED */
     PROBLEM_HEADERS,     /* 431 RESOURCE_EXHAUSTED */
     PROBLEM_CANCELLED,   /* 499 CANCELLED */
     PROBLEM_INTERNAL,    /* 500 INTERNAL */
     PROBLEM_UNSUPPORTED, /* 501 UNIMPLEMENTED */
     PROBLEM_UNAVAILABLE, /* 503 UNAVAILABLE */
+    PROBLEM_VERSION,     /* 505, of HTTP only */
 } ProblemKind;
 
 /* All zero: there is none. */

@@ -1,0 +1,68 @@
+#include "driver.h"
+
+#include "base/compression.h"
+#include "base/names.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+
+void run_utf8(Slice question, Text *answer)
+{
+    text_put_unsigned(answer, utf8_valid_prefix(question.start, question.size));
+}
+
+void run_mend(Slice question, Text *answer)
+{
+    char *place = text_extend(answer, question.size);
+    if (question.size)
+        memcpy(place, question.start, question.size);
+    answer->size = 1 + utf8_mend(place, question.size);
+}
+
+/* A history: '+' name, '-' name, '?' name; values are numbers that count up. Answers what each returned, then all that is left. */
+void run_names(Slice question, Text *answer)
+{
+    Names names = {0};
+    uintptr_t value = 0;
+    while (question.size) {
+        char step = (char)cut_number(&question, 1);
+        Slice name = cut_slice(&question);
+        if (step == '+')
+            text_put_unsigned(answer, names_put(&names, name, (void *)++value));
+        else
+            text_put_unsigned(answer, (uintptr_t)(step == '-' ? names_remove(&names, name) : names_get(&names, name)));
+        text_put_char(answer, ' ');
+    }
+    text_put_char(answer, '\n');
+    size_t position = 0, count = 0;
+    Slice name;
+    void *kept;
+    for (; names_next(&names, &position, &name, &kept); count++) {
+        text_put_slice(answer, name);
+        text_format(answer, "=%zu\n", (size_t)(uintptr_t)kept);
+    }
+    if (count != names.count)
+        abort();
+    names_free(&names);
+}
+
+void run_expand(Slice question, Text *answer)
+{
+    Compression compression = (Compression)cut_number(&question, 1);
+    uint64_t limit = cut_number(&question, 8);
+    Problem problem = {0};
+    if (!compression_expand(compression, question, answer, limit, &problem))
+        answer_problem(answer, &problem);
+}
+
+void run_shrink(Slice question, Text *answer)
+{
+    Compression compression = (Compression)cut_number(&question, 1);
+    Slice pieces[64];
+    size_t count = 0;
+    while (question.size && count < 64)
+        pieces[count++] = cut_slice(&question);
+    Problem problem = {0};
+    if (!compression_shrink(compression, pieces, count, answer, &problem))
+        answer_problem(answer, &problem);
+}
