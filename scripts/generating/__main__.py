@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generating import protocol
+from generating import grpc_messages, protocol
 
 
 def main() -> int:
@@ -14,17 +14,21 @@ def main() -> int:
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
     arguments = parser.parse_args()
-    path: Path = arguments.root / protocol.PATH
-    wanted = protocol.header()
-    if path.is_file() and path.read_text(encoding="utf-8") == wanted:
-        print(f"{protocol.PATH} is up to date")
-        return 0
-    if arguments.check:
-        print(f"{protocol.PATH} is not what scripts/generate writes", file=sys.stderr)
-        return 1
-    path.write_text(wanted, encoding="utf-8")
-    print(f"{protocol.PATH} is written")
-    return 0
+    texts = {protocol.PATH: protocol.header(), **grpc_messages.files()}
+    stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
+    for path in stale:
+        if arguments.check:
+            print(f"{path} is not what scripts/generate writes", file=sys.stderr)
+        else:
+            (arguments.root / path).write_text(texts[path], encoding="utf-8")
+            print(f"{path} is written")
+    if not stale:
+        print("the generated files are up to date")
+    return int(bool(stale) and arguments.check)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 if __name__ == "__main__":

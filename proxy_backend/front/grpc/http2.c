@@ -1,0 +1,364 @@
+#define _GNU_SOURCE
+#include "grpc/service.h"
+#include "grpc/session.h"
+
+#include <stdlib.h>
+
+enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 20 };
+/* Of one header block: all that a client may send fits into a few. */
+enum { MOST_CONTINUATIONS = 8 };
+/* What is reserved for a message before its bytes come; the memory is not touched before. */
+enum { RESERVED_BYTES = 4 << 20 };
+/* Calls that a client sends before it has heard of the goodbye. */
+enum { GOODBYE_MS = 1000 };
+
+/* ── what nghttp2 hears, with the lock held ─────────────────────────────────────────────────────────── */
+
+static int frame_begins(nghttp2_session *nghttp2_session, const nghttp2_frame_hd *head, void *user)
+{
+    Session *session = connection_state(user);
+    (void)nghttp2_session;
+    session->continuations = head->type == NGHTTP2_CONTINUATION ? session->continuations + 1 : 0;
+    if (session->continuations <= MOST_CONTINUATIONS)
+        return 0;
+    refusals_count(REFUSED_HEADER_BYTES);
+    return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
+static int headers_begin(nghttp2_session *session, const nghttp2_frame *frame, void *user)
+{
+    if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+        return 0;
+    GrpcStream *stream = grpc_stream_new(user, frame->hd.stream_id);
+    if (stream == NULL)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    return nghttp2.session_set_stream_user_data(session, frame->hd.stream_id, stream) ? NGHTTP2_ERR_CALLBACK_FAILURE
+                                                                                      : 0;
+}
+
+static int header_came(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_size,
+    const uint8_t *value, size_t value_size, uint8_t flags, void *user)
+{
+    GrpcStream *stream = nghttp2.session_get_stream_user_data(session, frame->hd.stream_id);
+    (void)flags;
+    if (stream == NULL || stream->path.start || stream->problem.kind != PROBLEM_NONE)
+        return 0; /* trailers of a client, which gRPC does not have; or it is refused already */
+    grpc_stream_header(stream, (Slice){(const char *)name, name_size}, (Slice){(const char *)value, value_size},
+        connection_endpoint(user)->limits);
+    return 0;
+}
+
+static void refuse(GrpcStream *stream)
+{
+    session_set_receiving(session_of(stream), stream, false);
+    session_tell(EVENT_REFUSED, stream);
+}
+
+static int begun(GrpcStream *stream)
+{
+    if (stream == NULL || stream->path.start)
+        return 0;
+    if (!grpc_stream_check(stream))
+        refuse(stream);
+    else if (!session_tell(EVENT_BEGIN, stream))
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return 0;
+}
+
+/* A message's five bytes are there. */
+static bool message_begins(Connection *connection, GrpcStream *stream)
+{
+    const Limits *limits = connection_endpoint(connection)->limits;
+    stream->wanted = 0;
+    for (int i = 1; i < 5; i++)
+        stream->wanted = stream->wanted << 8 | stream->prefix[i];
+    text_clear(&stream->message);
+    text_reserve(&stream->message, stream->wanted < RESERVED_BYTES ? stream->wanted : RESERVED_BYTES);
+    if (stream->prefix[0] > 1 || (stream->prefix[0] == 1 && stream->encoding == GRPC_IDENTITY))
+        return problem_set(&stream->problem, PROBLEM_INTERNAL, "a message is compressed, without a grpc-encoding");
+    if (stream->wanted > limits->body_bytes) {
+        refusals_count(REFUSED_BODY_BYTES);
+        return problem_set(&stream->problem, PROBLEM_TOO_LARGE,
+            "a message of %zu bytes is larger than the most that is taken, %llu", stream->wanted,
+            (unsigned long long)limits->body_bytes);
+    }
+    return true;
+}
+
+/* Take what has come of a message. */
+static bool take_message(Connection *connection, GrpcStream *stream, const char **data, size_t *size)
+{
+    while (*size && stream->prefix_size < sizeof stream->prefix) {
+        stream->prefix[stream->prefix_size++] = (unsigned char)*(*data)++;
+        (*size)--;
+        if (stream->prefix_size == sizeof stream->prefix && !message_begins(connection, stream))
+            return false;
+    }
+    size_t missing = stream->wanted - stream->message.size;
+    size_t piece = *size < missing ? *size : missing;
+    text_put(&stream->message, *data, piece);
+    *data += piece;
+    *size -= piece;
+    if (stream->message.failed)
+        return problem_no_memory(&stream->problem);
+    session_set_receiving(session_of(stream), stream, true);
+    if (stream->prefix_size < sizeof stream->prefix || stream->message.size < stream->wanted)
+        return true;
+    stream->prefix_size = 0;
+    session_set_receiving(session_of(stream), stream, false);
+    if (!session_tell(EVENT_MESSAGE, stream))
+        return problem_no_memory(&stream->problem);
+    return true;
+}
+
+static int data_came(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *data, size_t size, void *user)
+{
+    GrpcStream *stream = nghttp2.session_get_stream_user_data(session, id);
+    const char *at = (const char *)data;
+    size_t left = size;
+    (void)flags;
+    nghttp2.session_consume_connection(session, size);
+    if (stream == NULL)
+        return 0;
+    if (stream->held)
+        stream->unconsumed += size;
+    else
+        nghttp2.session_consume_stream(session, id, size);
+    while (left && stream->problem.kind == PROBLEM_NONE)
+        if (!take_message(user, stream, &at, &left))
+            refuse(stream);
+    return 0;
+}
+
+static int frame_came(nghttp2_session *session, const nghttp2_frame *frame, void *user)
+{
+    GrpcStream *stream = nghttp2.session_get_stream_user_data(session, frame->hd.stream_id);
+    (void)user;
+    if (frame->hd.type == NGHTTP2_HEADERS && begun(stream))
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    bool ends = (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
+        frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+    if (stream && ends) {
+        stream->ended = true;
+        if (stream->problem.kind == PROBLEM_NONE && (stream->prefix_size || stream->receiving)) {
+            problem_set(&stream->problem, PROBLEM_INVALID, "the last message is cut off");
+            refuse(stream);
+        } else if (stream->problem.kind == PROBLEM_NONE) {
+            session_tell(EVENT_HALF_CLOSED, stream);
+        }
+    }
+    return 0;
+}
+
+static void count_reset(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    uint64_t now = loop_now_ms(connection_loop(connection));
+    if (now - session->resets_since_ms >= 1000) {
+        session->resets_since_ms = now;
+        session->resets = 0;
+    }
+    if (++session->resets > connection_endpoint(connection)->limits->resets_per_s) {
+        refusals_count(REFUSED_RESETS);
+        nghttp2.session_terminate_session(session->session, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+/* In whichever thread sends its last frame, or has heard of its end. Whoever that is holds a reference to the connection. */
+static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, void *user)
+{
+    GrpcStream *stream = nghttp2.session_get_stream_user_data(session, id);
+    bool here = loop_is_here(connection_loop(user));
+    if (stream == NULL)
+        return 0;
+    bool answered = stream->finishing && stream->first == NULL;
+    grpc_stream_close(stream);
+    if (!answered)
+        session_tell(EVENT_CANCELLED, stream);
+    if (--stream->refs == 0) {
+        grpc_stream_free(stream);
+        connection_unref(user);
+    }
+    if (error != NGHTTP2_NO_ERROR && here)
+        count_reset(user);
+    return 0;
+}
+
+static nghttp2_session_callbacks *callbacks;
+static nghttp2_option *option;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+static void prepare(void)
+{
+    if (nghttp2.session_callbacks_new(&callbacks) || nghttp2.option_new(&option)) {
+        callbacks = NULL;
+        return;
+    }
+    session_set_senders(callbacks);
+    nghttp2.session_callbacks_set_on_begin_headers_callback(callbacks, headers_begin);
+    nghttp2.session_callbacks_set_on_header_callback(callbacks, header_came);
+    nghttp2.session_callbacks_set_on_data_chunk_recv_callback(callbacks, data_came);
+    nghttp2.session_callbacks_set_on_begin_frame_callback(callbacks, frame_begins);
+    nghttp2.session_callbacks_set_on_frame_recv_callback(callbacks, frame_came);
+    nghttp2.session_callbacks_set_on_stream_close_callback(callbacks, stream_closed);
+    nghttp2.option_set_no_auto_window_update(option, 1);
+}
+
+/* ── what the connection calls, in the loop's thread ────────────────────────────────────────────────── */
+
+static void set_deadline(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    connection_set_deadline(connection,
+        session->goodbye         ? GOODBYE_MS
+            : session->receiving ? limits->body_ms
+                                 : limits->idle_ms);
+}
+
+static void opened(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    const nghttp2_settings_entry settings[] = {
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)limits->streams},
+        {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, STREAM_WINDOW},
+        {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, MAX_FRAME},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)limits->header_bytes},
+    };
+    Outgoing *done = NULL;
+    pthread_mutex_init(&session->lock, NULL);
+    pthread_once(&prepared, prepare);
+    if (callbacks == NULL || nghttp2.session_server_new2(&session->session, callbacks, connection, option) ||
+        nghttp2.submit_settings(session->session, 0, settings, sizeof settings / sizeof *settings) ||
+        nghttp2.session_set_local_window_size(session->session, 0, 0, CONNECTION_WINDOW)) {
+        connection_abort(connection);
+        return;
+    }
+    connection_set_deadline(connection, limits->header_ms);
+    pthread_mutex_lock(&session->lock);
+    session_push(connection, &done);
+    session_unlock(session, done);
+}
+
+/* Give nghttp2 what has come. False: it is over. */
+static bool receive(Connection *connection, const char *data, ssize_t size)
+{
+    Session *session = connection_state(connection);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    ssize_t taken =
+        session->session ? nghttp2.session_mem_recv(session->session, (const uint8_t *)data, (size_t)size) : -1;
+    if (taken < 0)
+        refusals_count(REFUSED_MALFORMED);
+    session_push(connection, &done); /* also why it ends */
+    session_unlock(session, done);
+    if (taken < 0)
+        connection_finish(connection);
+    return taken >= 0;
+}
+
+static void readable(Connection *connection)
+{
+    char *scratch = loop_scratch(connection_loop(connection));
+    ssize_t size;
+    while ((size = connection_read(connection, scratch, LOOP_SCRATCH)) > 0)
+        if (!receive(connection, scratch, size))
+            return;
+    if (size < 0)
+        connection_abort(connection);
+    else
+        set_deadline(connection);
+}
+
+static void writable(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    session_push(connection, &done);
+    session_unlock(session, done);
+}
+
+static void timed_out(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    if (session->session == NULL) {
+        pthread_mutex_unlock(&session->lock);
+        return;
+    }
+    if (session->goodbye) {
+        session->goodbye = false;
+        nghttp2.submit_goaway(
+            session->session, 0, nghttp2.session_get_last_proc_stream_id(session->session), NGHTTP2_NO_ERROR, NULL, 0);
+        session->draining = true;
+    } else if (session->receiving || session->stream_count == 0) {
+        refusals_count(session->receiving ? REFUSED_BODY_TIME : REFUSED_IDLE_TIME);
+        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
+    }
+    session_push(connection, &done);
+    bool idle = session->stream_count == 0 && session->draining;
+    set_deadline(connection);
+    session_unlock(session, done);
+    if (idle)
+        connection_finish(connection);
+}
+
+static void drain(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    if (session->session && !session->draining && !session->goodbye) {
+        session->goodbye = true;
+        nghttp2.submit_shutdown_notice(session->session);
+        session_push(connection, &done);
+        connection_set_deadline(connection, GOODBYE_MS);
+    }
+    session_unlock(session, done);
+}
+
+static void closed(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    pthread_mutex_lock(&session->lock);
+    while (session->streams) {
+        GrpcStream *stream = session->streams;
+        grpc_stream_close(stream);
+        session_tell(EVENT_CANCELLED, stream);
+        stream->refs--;
+    }
+    if (session->session)
+        nghttp2.session_del(session->session);
+    session->session = NULL;
+    session_unlock(session, NULL);
+}
+
+static void freed(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    while (session->spare) {
+        GrpcStream *stream = session->spare;
+        session->spare = stream->next;
+        text_free(&stream->headers);
+        text_free(&stream->message);
+        text_free(&stream->trailer);
+        free(stream);
+    }
+    pthread_mutex_destroy(&session->lock);
+}
+
+const Protocol GRPC_PROTOCOL = {
+    .name = "grpc",
+    .alpn = "h2",
+    .size = sizeof(Session),
+    .opened = opened,
+    .readable = readable,
+    .writable = writable,
+    .timed_out = timed_out,
+    .drain = drain,
+    .closed = closed,
+    .freed = freed,
+};

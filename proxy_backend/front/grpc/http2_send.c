@@ -1,0 +1,303 @@
+#include "grpc/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What is given to the socket at once: frames' heads and headers are copied, messages stay where they are. */
+enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
+
+typedef struct {
+    struct iovec parts[BATCH_PARTS];
+    int count;
+    size_t bytes, copied;
+    char copies[BATCH_COPIED];
+} Batch;
+
+/* Filled and emptied with a connection's lock held, so that one for each thread is enough. */
+static _Thread_local Batch batch;
+/* Messages of which the last byte is in the batch. */
+static _Thread_local Outgoing *batched;
+
+static Connection *connection_of_session(void *user)
+{
+    return user;
+}
+
+static void flush(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    if (batch.count && connection_write_all(connection, batch.parts, batch.count))
+        session->blocked = connection_unsent(connection) > 0;
+    batch.count = 0;
+    batch.bytes = batch.copied = 0;
+}
+
+static void add(const void *data, size_t size)
+{
+    batch.parts[batch.count++] = (struct iovec){(void *)(uintptr_t)data, size};
+    batch.bytes += size;
+}
+
+/* Add bytes that will not stay where they are. They have at most BATCH_COPIED. */
+static void add_copy(Connection *connection, const void *data, size_t size)
+{
+    if (batch.count == BATCH_PARTS || batch.copied + size > BATCH_COPIED)
+        flush(connection);
+    char *copy = batch.copies + batch.copied;
+    memcpy(copy, data, size);
+    batch.copied += size;
+    struct iovec *last = batch.count ? &batch.parts[batch.count - 1] : NULL;
+    if (last && (char *)last->iov_base + last->iov_len == copy) {
+        last->iov_len += size;
+        batch.bytes += size;
+    } else {
+        add(copy, size);
+    }
+}
+
+static ssize_t send_frame(nghttp2_session *nghttp2_session, const uint8_t *data, size_t size, int flags, void *user)
+{
+    Connection *connection = connection_of_session(user);
+    Session *session = connection_state(connection);
+    (void)nghttp2_session;
+    (void)flags;
+    if (batch.bytes >= BATCH_BYTES)
+        flush(connection);
+    if (session->blocked)
+        return NGHTTP2_ERR_WOULDBLOCK;
+    size = size < BATCH_COPIED ? size : BATCH_COPIED;
+    add_copy(connection, data, size);
+    return (ssize_t)size;
+}
+
+/* The next piece of a message, at most `size` bytes. */
+static Slice take_piece(Outgoing *message, size_t size)
+{
+    const char *start;
+    size_t left;
+    if (message->at < sizeof message->prefix) {
+        start = message->prefix + message->at;
+        left = sizeof message->prefix - message->at;
+    } else if (message->at < sizeof message->prefix + message->head.size) {
+        start = message->head.data + (message->at - sizeof message->prefix);
+        left = message->head.size - (message->at - sizeof message->prefix);
+    } else {
+        while (message->part_at == message->parts[message->part].iov_len) {
+            message->part++;
+            message->part_at = 0;
+        }
+        start = (char *)message->parts[message->part].iov_base + message->part_at;
+        left = message->parts[message->part].iov_len - message->part_at;
+        message->part_at += left < size ? left : size;
+    }
+    left = left < size ? left : size;
+    message->at += left;
+    return (Slice){start, left};
+}
+
+static void put_data(Connection *connection, GrpcStream *stream, size_t size)
+{
+    while (size) {
+        Outgoing *message = stream->first;
+        Slice piece = take_piece(message, size);
+        if (batch.count == BATCH_PARTS)
+            flush(connection);
+        if (piece.size <= sizeof message->prefix ||
+            (message->at <= sizeof message->prefix + message->head.size && piece.size < 512))
+            add_copy(connection, piece.start, piece.size);
+        else
+            add(piece.start, piece.size);
+        size -= piece.size;
+        stream->queued -= piece.size;
+        if (message->at == message->size) {
+            stream->first = message->next;
+            if (stream->first == NULL)
+                stream->last = &stream->first;
+            message->next = batched;
+            batched = message;
+        }
+    }
+}
+
+static int send_data(nghttp2_session *nghttp2_session, nghttp2_frame *frame, const uint8_t *head, size_t size,
+    nghttp2_data_source *source, void *user)
+{
+    Connection *connection = connection_of_session(user);
+    Session *session = connection_state(connection);
+    (void)nghttp2_session;
+    (void)frame;
+    if (batch.bytes >= BATCH_BYTES)
+        flush(connection);
+    if (session->blocked)
+        return NGHTTP2_ERR_WOULDBLOCK;
+    add_copy(connection, head, 9);
+    put_data(connection, source->ptr, size);
+    return 0;
+}
+
+/* A call that is answered before the client has sent everything: it need not send the rest. */
+static int frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *user)
+{
+    (void)user;
+    if (frame->hd.type != NGHTTP2_HEADERS || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
+        return 0;
+    GrpcStream *stream = nghttp2.session_get_stream_user_data(session, frame->hd.stream_id);
+    if (stream && !stream->ended)
+        nghttp2.submit_rst_stream(session, 0, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+    return 0;
+}
+
+void session_set_senders(nghttp2_session_callbacks *callbacks)
+{
+    nghttp2.session_callbacks_set_on_frame_send_callback(callbacks, frame_sent);
+    nghttp2.session_callbacks_set_send_callback(callbacks, send_frame);
+    nghttp2.session_callbacks_set_send_data_callback(callbacks, send_data);
+}
+
+static nghttp2_nv header(const char *name, const char *value, size_t size)
+{
+    return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value, strlen(name), size, 0};
+}
+
+static size_t trailers(GrpcStream *stream, nghttp2_nv *headers, char code[4])
+{
+    size_t count = 0;
+    int digits = snprintf(code, 4, "%d", stream->code);
+    headers[count++] = header("grpc-status", code, (size_t)digits);
+    if (stream->trailer.size)
+        headers[count++] = header("grpc-message", stream->trailer.data, stream->trailer.size);
+    return count;
+}
+
+static ssize_t read_data(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *flags,
+    nghttp2_data_source *source, void *user)
+{
+    GrpcStream *stream = source->ptr;
+    (void)buffer;
+    (void)user;
+    if (stream->queued == 0 && !stream->finishing)
+        return NGHTTP2_ERR_DEFERRED;
+    size = size < stream->queued ? size : stream->queued;
+    *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+    if (stream->finishing && size == stream->queued) {
+        nghttp2_nv headers[2];
+        char code[4];
+        *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        if (nghttp2.submit_trailer(session, id, headers, trailers(stream, headers, code)))
+            return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+    return (ssize_t)size;
+}
+
+static bool begin(Session *session, GrpcStream *stream)
+{
+    nghttp2_nv headers[6] = {
+        header(":status", "200", 3),
+        header("content-type", "application/grpc", strlen("application/grpc")),
+        header("grpc-accept-encoding", "identity,deflate,gzip", strlen("identity,deflate,gzip")),
+    };
+    size_t count = 3;
+    char code[4];
+    bool only_status = stream->finishing && stream->first == NULL;
+    nghttp2_data_provider data = {.source.ptr = stream, .read_callback = read_data};
+    if (only_status)
+        count += trailers(stream, headers + count, code);
+    stream->begun = true;
+    return nghttp2.submit_response(session->session, stream->id, headers, count, only_status ? NULL : &data) == 0;
+}
+
+void session_push(Connection *connection, Outgoing **done)
+{
+    Session *session = connection_state(connection);
+    if (session->session == NULL)
+        return;
+    session->blocked = connection_unsent(connection) > 0;
+    int result = session->blocked ? 0 : nghttp2.session_send(session->session);
+    flush(connection);
+    while (batched) {
+        Outgoing *message = batched;
+        batched = message->next;
+        message->next = *done;
+        *done = message;
+    }
+    if (result && result != NGHTTP2_ERR_WOULDBLOCK)
+        connection_abort(connection);
+    else if (session->blocked)
+        connection_await_writable(connection);
+    else if (!nghttp2.session_want_read(session->session) && !nghttp2.session_want_write(session->session))
+        connection_finish(connection);
+}
+
+void grpc_stream_drop(GrpcStream *stream, Outgoing **done)
+{
+    if (stream->first == NULL)
+        return;
+    *stream->last = *done;
+    *done = stream->first;
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = 0;
+}
+
+void outgoing_done(Outgoing *done)
+{
+    while (done) {
+        Outgoing *message = done;
+        done = message->next;
+        message->sent(message);
+    }
+}
+
+/* Go on with a stream that has something new to say. */
+static void go_on(Session *session, GrpcStream *stream, Outgoing **done)
+{
+    if (!stream->begun ? !begin(session, stream)
+                       : nghttp2.session_resume_data(session->session, stream->id) == NGHTTP2_ERR_NOMEM)
+        connection_abort(stream->connection);
+    else
+        session_push(stream->connection, done);
+}
+
+void grpc_send(GrpcStream *stream, Outgoing *message)
+{
+    Session *session = session_of(stream);
+    Outgoing *done = NULL;
+    size_t size = message->head.size;
+    for (unsigned i = 0; i < message->count; i++)
+        size += message->parts[i].iov_len;
+    message->prefix[0] = 0; /* not compressed */
+    for (int i = 0; i < 4; i++)
+        message->prefix[1 + i] = (char)(size >> (24 - 8 * i));
+    message->size = size + sizeof message->prefix;
+    message->at = message->part_at = message->part = 0;
+    message->next = NULL;
+    pthread_mutex_lock(&session->lock);
+    if (stream->closed || stream->finishing || session->session == NULL) {
+        done = message;
+    } else {
+        *stream->last = message;
+        stream->last = &message->next;
+        stream->queued += message->size;
+        go_on(session, stream, &done);
+    }
+    session_unlock(session, done);
+}
+
+void grpc_finish(GrpcStream *stream, int code, Slice text)
+{
+    Session *session = session_of(stream);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    if (!stream->closed && !stream->finishing && session->session) {
+        stream->finishing = true;
+        stream->code = code;
+        put_grpc_message(&stream->trailer, text);
+        go_on(session, stream, &done);
+    }
+    session_unlock(session, done);
+}
+
+void grpc_finish_problem(GrpcStream *stream, const Problem *problem)
+{
+    grpc_finish(stream, problem_grpc_code(problem->kind), slice_of(problem_text(problem)));
+}

@@ -1,0 +1,755 @@
+/* Written by scripts/generate from the descriptors of KServe's gRPC protocol: do not edit. */
+/* clang-format off */
+
+#include "grpc/messages.h"
+
+static const ProtoEnumValue BATCH_INPUT_KIND_VALUES[] = {{0, "BATCH_ELEMENT_COUNT"}, {1, "BATCH_ACCUMULATED_ELEMENT_COUNT"}, {2, "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"}, {3, "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"}, {4, "BATCH_ITEM_SHAPE"}, {5, "BATCH_ITEM_SHAPE_FLATTEN"}, {0, NULL}};
+static const ProtoEnumValue BATCH_OUTPUT_KIND_VALUES[] = {{0, "BATCH_SCATTER_WITH_INPUT_SHAPE"}, {0, NULL}};
+static const ProtoEnumValue DATA_TYPE_VALUES[] = {{0, "TYPE_INVALID"}, {1, "TYPE_BOOL"}, {2, "TYPE_UINT8"}, {3, "TYPE_UINT16"}, {4, "TYPE_UINT32"}, {5, "TYPE_UINT64"}, {6, "TYPE_INT8"}, {7, "TYPE_INT16"}, {8, "TYPE_INT32"}, {9, "TYPE_INT64"}, {10, "TYPE_FP16"}, {11, "TYPE_FP32"}, {12, "TYPE_FP64"}, {13, "TYPE_STRING"}, {14, "TYPE_BF16"}, {0, NULL}};
+static const ProtoEnumValue HEALTH_CHECK_RESPONSE_SERVING_STATUS_VALUES[] = {{0, "UNKNOWN"}, {1, "SERVING"}, {2, "NOT_SERVING"}, {3, "SERVICE_UNKNOWN"}, {0, NULL}};
+static const ProtoEnumValue MODEL_INPUT_FORMAT_VALUES[] = {{0, "FORMAT_NONE"}, {1, "FORMAT_NHWC"}, {2, "FORMAT_NCHW"}, {0, NULL}};
+static const ProtoEnumValue MODEL_INSTANCE_GROUP_KIND_VALUES[] = {{0, "KIND_AUTO"}, {1, "KIND_GPU"}, {2, "KIND_CPU"}, {3, "KIND_MODEL"}, {0, NULL}};
+static const ProtoEnumValue MODEL_INSTANCE_GROUP_SECONDARY_DEVICE_SECONDARY_DEVICE_KIND_VALUES[] = {{0, "KIND_NVDLA"}, {0, NULL}};
+static const ProtoEnumValue MODEL_OPTIMIZATION_POLICY_MODEL_PRIORITY_VALUES[] = {{0, "PRIORITY_DEFAULT"}, {1, "PRIORITY_MAX"}, {2, "PRIORITY_MIN"}, {0, NULL}};
+static const ProtoEnumValue MODEL_QUEUE_POLICY_TIMEOUT_ACTION_VALUES[] = {{0, "REJECT"}, {1, "DELAY"}, {0, NULL}};
+static const ProtoEnumValue MODEL_SEQUENCE_BATCHING_CONTROL_KIND_VALUES[] = {{0, "CONTROL_SEQUENCE_START"}, {1, "CONTROL_SEQUENCE_READY"}, {2, "CONTROL_SEQUENCE_END"}, {3, "CONTROL_SEQUENCE_CORRID"}, {0, NULL}};
+
+const ProtoMessage SERVER_LIVE_REQUEST = {"inference.ServerLiveRequest", NULL, 0};
+static const ProtoField SERVER_LIVE_RESPONSE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "live", NULL, NULL},
+};
+const ProtoMessage SERVER_LIVE_RESPONSE = {"inference.ServerLiveResponse", SERVER_LIVE_RESPONSE_FIELDS, 1};
+const ProtoMessage SERVER_READY_REQUEST = {"inference.ServerReadyRequest", NULL, 0};
+static const ProtoField SERVER_READY_RESPONSE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "ready", NULL, NULL},
+};
+const ProtoMessage SERVER_READY_RESPONSE = {"inference.ServerReadyResponse", SERVER_READY_RESPONSE_FIELDS, 1};
+static const ProtoField MODEL_READY_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+};
+const ProtoMessage MODEL_READY_REQUEST = {"inference.ModelReadyRequest", MODEL_READY_REQUEST_FIELDS, 2};
+static const ProtoField MODEL_READY_RESPONSE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "ready", NULL, NULL},
+};
+const ProtoMessage MODEL_READY_RESPONSE = {"inference.ModelReadyResponse", MODEL_READY_RESPONSE_FIELDS, 1};
+const ProtoMessage SERVER_METADATA_REQUEST = {"inference.ServerMetadataRequest", NULL, 0};
+static const ProtoField SERVER_METADATA_RESPONSE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+    {3, PROTO_STRING, PROTO_MANY, "extensions", NULL, NULL},
+};
+const ProtoMessage SERVER_METADATA_RESPONSE = {"inference.ServerMetadataResponse", SERVER_METADATA_RESPONSE_FIELDS, 3};
+static const ProtoField MODEL_METADATA_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+};
+const ProtoMessage MODEL_METADATA_REQUEST = {"inference.ModelMetadataRequest", MODEL_METADATA_REQUEST_FIELDS, 2};
+static const ProtoField MODEL_METADATA_RESPONSE_TENSOR_METADATA_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "datatype", NULL, NULL},
+    {3, PROTO_INT64, PROTO_MANY, "shape", NULL, NULL},
+};
+const ProtoMessage MODEL_METADATA_RESPONSE_TENSOR_METADATA = {"inference.ModelMetadataResponse.TensorMetadata", MODEL_METADATA_RESPONSE_TENSOR_METADATA_FIELDS, 3};
+static const ProtoField MODEL_METADATA_RESPONSE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_MANY, "versions", NULL, NULL},
+    {3, PROTO_STRING, PROTO_ONE, "platform", NULL, NULL},
+    {4, PROTO_MESSAGE, PROTO_MANY, "inputs", &MODEL_METADATA_RESPONSE_TENSOR_METADATA, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "outputs", &MODEL_METADATA_RESPONSE_TENSOR_METADATA, NULL},
+};
+const ProtoMessage MODEL_METADATA_RESPONSE = {"inference.ModelMetadataResponse", MODEL_METADATA_RESPONSE_FIELDS, 5};
+static const ProtoField INFER_PARAMETER_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_MAYBE, "bool_param", NULL, NULL},
+    {2, PROTO_INT64, PROTO_MAYBE, "int64_param", NULL, NULL},
+    {3, PROTO_STRING, PROTO_MAYBE, "string_param", NULL, NULL},
+    {4, PROTO_DOUBLE, PROTO_MAYBE, "double_param", NULL, NULL},
+    {5, PROTO_UINT64, PROTO_MAYBE, "uint64_param", NULL, NULL},
+};
+const ProtoMessage INFER_PARAMETER = {"inference.InferParameter", INFER_PARAMETER_FIELDS, 5};
+static const ProtoField MODEL_INFER_REQUEST_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST_PARAMETERS_ENTRY = {"inference.ModelInferRequest.ParametersEntry", MODEL_INFER_REQUEST_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_PARAMETERS_ENTRY = {"inference.ModelInferRequest.InferInputTensor.ParametersEntry", MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField INFER_TENSOR_CONTENTS_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_MANY, "bool_contents", NULL, NULL},
+    {2, PROTO_INT32, PROTO_MANY, "int_contents", NULL, NULL},
+    {3, PROTO_INT64, PROTO_MANY, "int64_contents", NULL, NULL},
+    {4, PROTO_UINT32, PROTO_MANY, "uint_contents", NULL, NULL},
+    {5, PROTO_UINT64, PROTO_MANY, "uint64_contents", NULL, NULL},
+    {6, PROTO_FLOAT, PROTO_MANY, "fp32_contents", NULL, NULL},
+    {7, PROTO_DOUBLE, PROTO_MANY, "fp64_contents", NULL, NULL},
+    {8, PROTO_BYTES, PROTO_MANY, "bytes_contents", NULL, NULL},
+};
+const ProtoMessage INFER_TENSOR_CONTENTS = {"inference.InferTensorContents", INFER_TENSOR_CONTENTS_FIELDS, 8};
+static const ProtoField MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "datatype", NULL, NULL},
+    {3, PROTO_INT64, PROTO_MANY, "shape", NULL, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_PARAMETERS_ENTRY, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "contents", &INFER_TENSOR_CONTENTS, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST_INFER_INPUT_TENSOR = {"inference.ModelInferRequest.InferInputTensor", MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_FIELDS, 5};
+static const ProtoField MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_PARAMETERS_ENTRY = {"inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry", MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_PARAMETERS_ENTRY, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR = {"inference.ModelInferRequest.InferRequestedOutputTensor", MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_FIELDS, 2};
+static const ProtoField MODEL_INFER_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "model_version", NULL, NULL},
+    {3, PROTO_STRING, PROTO_ONE, "id", NULL, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_INFER_REQUEST_PARAMETERS_ENTRY, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "inputs", &MODEL_INFER_REQUEST_INFER_INPUT_TENSOR, NULL},
+    {6, PROTO_MESSAGE, PROTO_MANY, "outputs", &MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR, NULL},
+    {7, PROTO_BYTES, PROTO_MANY, "raw_input_contents", NULL, NULL},
+};
+const ProtoMessage MODEL_INFER_REQUEST = {"inference.ModelInferRequest", MODEL_INFER_REQUEST_FIELDS, 7};
+static const ProtoField MODEL_INFER_RESPONSE_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_INFER_RESPONSE_PARAMETERS_ENTRY = {"inference.ModelInferResponse.ParametersEntry", MODEL_INFER_RESPONSE_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_PARAMETERS_ENTRY = {"inference.ModelInferResponse.InferOutputTensor.ParametersEntry", MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "datatype", NULL, NULL},
+    {3, PROTO_INT64, PROTO_MANY, "shape", NULL, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_PARAMETERS_ENTRY, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "contents", &INFER_TENSOR_CONTENTS, NULL},
+};
+const ProtoMessage MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR = {"inference.ModelInferResponse.InferOutputTensor", MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_FIELDS, 5};
+static const ProtoField MODEL_INFER_RESPONSE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "model_version", NULL, NULL},
+    {3, PROTO_STRING, PROTO_ONE, "id", NULL, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_INFER_RESPONSE_PARAMETERS_ENTRY, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "outputs", &MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR, NULL},
+    {6, PROTO_BYTES, PROTO_MANY, "raw_output_contents", NULL, NULL},
+};
+const ProtoMessage MODEL_INFER_RESPONSE = {"inference.ModelInferResponse", MODEL_INFER_RESPONSE_FIELDS, 6};
+static const ProtoField MODEL_STREAM_INFER_RESPONSE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "error_message", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "infer_response", &MODEL_INFER_RESPONSE, NULL},
+};
+const ProtoMessage MODEL_STREAM_INFER_RESPONSE = {"inference.ModelStreamInferResponse", MODEL_STREAM_INFER_RESPONSE_FIELDS, 2};
+static const ProtoField MODEL_CONFIG_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+};
+const ProtoMessage MODEL_CONFIG_REQUEST = {"inference.ModelConfigRequest", MODEL_CONFIG_REQUEST_FIELDS, 2};
+static const ProtoField MODEL_VERSION_POLICY_LATEST_FIELDS[] = {
+    {1, PROTO_UINT32, PROTO_ONE, "num_versions", NULL, NULL},
+};
+const ProtoMessage MODEL_VERSION_POLICY_LATEST = {"inference.ModelVersionPolicy.Latest", MODEL_VERSION_POLICY_LATEST_FIELDS, 1};
+const ProtoMessage MODEL_VERSION_POLICY_ALL = {"inference.ModelVersionPolicy.All", NULL, 0};
+static const ProtoField MODEL_VERSION_POLICY_SPECIFIC_FIELDS[] = {
+    {1, PROTO_INT64, PROTO_MANY, "versions", NULL, NULL},
+};
+const ProtoMessage MODEL_VERSION_POLICY_SPECIFIC = {"inference.ModelVersionPolicy.Specific", MODEL_VERSION_POLICY_SPECIFIC_FIELDS, 1};
+static const ProtoField MODEL_VERSION_POLICY_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "latest", &MODEL_VERSION_POLICY_LATEST, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "all", &MODEL_VERSION_POLICY_ALL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "specific", &MODEL_VERSION_POLICY_SPECIFIC, NULL},
+};
+const ProtoMessage MODEL_VERSION_POLICY = {"inference.ModelVersionPolicy", MODEL_VERSION_POLICY_FIELDS, 3};
+static const ProtoField MODEL_TENSOR_RESHAPE_FIELDS[] = {
+    {1, PROTO_INT64, PROTO_MANY, "shape", NULL, NULL},
+};
+const ProtoMessage MODEL_TENSOR_RESHAPE = {"inference.ModelTensorReshape", MODEL_TENSOR_RESHAPE_FIELDS, 1};
+static const ProtoField MODEL_INPUT_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {3, PROTO_ENUM, PROTO_ONE, "format", NULL, MODEL_INPUT_FORMAT_VALUES},
+    {4, PROTO_INT64, PROTO_MANY, "dims", NULL, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "reshape", &MODEL_TENSOR_RESHAPE, NULL},
+    {6, PROTO_BOOL, PROTO_ONE, "is_shape_tensor", NULL, NULL},
+    {7, PROTO_BOOL, PROTO_ONE, "allow_ragged_batch", NULL, NULL},
+    {8, PROTO_BOOL, PROTO_ONE, "optional", NULL, NULL},
+    {9, PROTO_BOOL, PROTO_ONE, "is_non_linear_format_io", NULL, NULL},
+};
+const ProtoMessage MODEL_INPUT = {"inference.ModelInput", MODEL_INPUT_FIELDS, 9};
+static const ProtoField MODEL_OUTPUT_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {3, PROTO_INT64, PROTO_MANY, "dims", NULL, NULL},
+    {4, PROTO_STRING, PROTO_ONE, "label_filename", NULL, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "reshape", &MODEL_TENSOR_RESHAPE, NULL},
+    {6, PROTO_BOOL, PROTO_ONE, "is_shape_tensor", NULL, NULL},
+    {7, PROTO_BOOL, PROTO_ONE, "is_non_linear_format_io", NULL, NULL},
+};
+const ProtoMessage MODEL_OUTPUT = {"inference.ModelOutput", MODEL_OUTPUT_FIELDS, 7};
+static const ProtoField BATCH_INPUT_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "kind", NULL, BATCH_INPUT_KIND_VALUES},
+    {2, PROTO_STRING, PROTO_MANY, "target_name", NULL, NULL},
+    {3, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {4, PROTO_STRING, PROTO_MANY, "source_input", NULL, NULL},
+};
+const ProtoMessage BATCH_INPUT = {"inference.BatchInput", BATCH_INPUT_FIELDS, 4};
+static const ProtoField BATCH_OUTPUT_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_MANY, "target_name", NULL, NULL},
+    {2, PROTO_ENUM, PROTO_ONE, "kind", NULL, BATCH_OUTPUT_KIND_VALUES},
+    {3, PROTO_STRING, PROTO_MANY, "source_input", NULL, NULL},
+};
+const ProtoMessage BATCH_OUTPUT = {"inference.BatchOutput", BATCH_OUTPUT_FIELDS, 3};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_GRAPH_FIELDS[] = {
+    {1, PROTO_INT32, PROTO_ONE, "level", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_GRAPH = {"inference.ModelOptimizationPolicy.Graph", MODEL_OPTIMIZATION_POLICY_GRAPH_FIELDS, 1};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_SHAPE_FIELDS[] = {
+    {1, PROTO_INT64, PROTO_MANY, "dim", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_SHAPE = {"inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape", MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_SHAPE_FIELDS, 1};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_INPUT_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_SHAPE, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_INPUT_ENTRY = {"inference.ModelOptimizationPolicy.Cuda.GraphSpec.InputEntry", MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_INPUT_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_INPUT_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_SHAPE, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_INPUT_ENTRY = {"inference.ModelOptimizationPolicy.Cuda.GraphSpec.LowerBound.InputEntry", MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_INPUT_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_FIELDS[] = {
+    {1, PROTO_INT32, PROTO_ONE, "batch_size", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAP, "input", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_INPUT_ENTRY, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND = {"inference.ModelOptimizationPolicy.Cuda.GraphSpec.LowerBound", MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_FIELDS[] = {
+    {1, PROTO_INT32, PROTO_ONE, "batch_size", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAP, "input", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_INPUT_ENTRY, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "graph_lower_bound", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_LOWER_BOUND, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC = {"inference.ModelOptimizationPolicy.Cuda.GraphSpec", MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC_FIELDS, 3};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_CUDA_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "graphs", NULL, NULL},
+    {2, PROTO_BOOL, PROTO_ONE, "busy_wait_events", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MANY, "graph_spec", &MODEL_OPTIMIZATION_POLICY_CUDA_GRAPH_SPEC, NULL},
+    {4, PROTO_BOOL, PROTO_ONE, "output_copy_stream", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_CUDA = {"inference.ModelOptimizationPolicy.Cuda", MODEL_OPTIMIZATION_POLICY_CUDA_FIELDS, 4};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_PARAMETERS_ENTRY = {"inference.ModelOptimizationPolicy.ExecutionAccelerators.Accelerator.ParametersEntry", MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_PARAMETERS_ENTRY, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR = {"inference.ModelOptimizationPolicy.ExecutionAccelerators.Accelerator", MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "gpu_execution_accelerator", &MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR, NULL},
+    {2, PROTO_MESSAGE, PROTO_MANY, "cpu_execution_accelerator", &MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_ACCELERATOR, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS = {"inference.ModelOptimizationPolicy.ExecutionAccelerators", MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS_FIELDS, 2};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_PINNED_MEMORY_BUFFER_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "enable", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY_PINNED_MEMORY_BUFFER = {"inference.ModelOptimizationPolicy.PinnedMemoryBuffer", MODEL_OPTIMIZATION_POLICY_PINNED_MEMORY_BUFFER_FIELDS, 1};
+static const ProtoField MODEL_OPTIMIZATION_POLICY_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "graph", &MODEL_OPTIMIZATION_POLICY_GRAPH, NULL},
+    {2, PROTO_ENUM, PROTO_ONE, "priority", NULL, MODEL_OPTIMIZATION_POLICY_MODEL_PRIORITY_VALUES},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "cuda", &MODEL_OPTIMIZATION_POLICY_CUDA, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAYBE, "execution_accelerators", &MODEL_OPTIMIZATION_POLICY_EXECUTION_ACCELERATORS, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "input_pinned_memory", &MODEL_OPTIMIZATION_POLICY_PINNED_MEMORY_BUFFER, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "output_pinned_memory", &MODEL_OPTIMIZATION_POLICY_PINNED_MEMORY_BUFFER, NULL},
+    {7, PROTO_UINT32, PROTO_ONE, "gather_kernel_buffer_threshold", NULL, NULL},
+    {8, PROTO_BOOL, PROTO_ONE, "eager_batching", NULL, NULL},
+};
+const ProtoMessage MODEL_OPTIMIZATION_POLICY = {"inference.ModelOptimizationPolicy", MODEL_OPTIMIZATION_POLICY_FIELDS, 8};
+static const ProtoField MODEL_QUEUE_POLICY_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "timeout_action", NULL, MODEL_QUEUE_POLICY_TIMEOUT_ACTION_VALUES},
+    {2, PROTO_UINT64, PROTO_ONE, "default_timeout_microseconds", NULL, NULL},
+    {3, PROTO_BOOL, PROTO_ONE, "allow_timeout_override", NULL, NULL},
+    {4, PROTO_UINT32, PROTO_ONE, "max_queue_size", NULL, NULL},
+};
+const ProtoMessage MODEL_QUEUE_POLICY = {"inference.ModelQueuePolicy", MODEL_QUEUE_POLICY_FIELDS, 4};
+static const ProtoField MODEL_DYNAMIC_BATCHING_PRIORITY_QUEUE_POLICY_ENTRY_FIELDS[] = {
+    {1, PROTO_UINT64, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_QUEUE_POLICY, NULL},
+};
+const ProtoMessage MODEL_DYNAMIC_BATCHING_PRIORITY_QUEUE_POLICY_ENTRY = {"inference.ModelDynamicBatching.PriorityQueuePolicyEntry", MODEL_DYNAMIC_BATCHING_PRIORITY_QUEUE_POLICY_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_DYNAMIC_BATCHING_FIELDS[] = {
+    {1, PROTO_INT32, PROTO_MANY, "preferred_batch_size", NULL, NULL},
+    {2, PROTO_UINT64, PROTO_ONE, "max_queue_delay_microseconds", NULL, NULL},
+    {3, PROTO_BOOL, PROTO_ONE, "preserve_ordering", NULL, NULL},
+    {4, PROTO_UINT64, PROTO_ONE, "priority_levels", NULL, NULL},
+    {5, PROTO_UINT64, PROTO_ONE, "default_priority_level", NULL, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "default_queue_policy", &MODEL_QUEUE_POLICY, NULL},
+    {7, PROTO_MESSAGE, PROTO_MAP, "priority_queue_policy", &MODEL_DYNAMIC_BATCHING_PRIORITY_QUEUE_POLICY_ENTRY, NULL},
+};
+const ProtoMessage MODEL_DYNAMIC_BATCHING = {"inference.ModelDynamicBatching", MODEL_DYNAMIC_BATCHING_FIELDS, 7};
+static const ProtoField MODEL_SEQUENCE_BATCHING_STRATEGY_DIRECT_FIELDS[] = {
+    {1, PROTO_UINT64, PROTO_ONE, "max_queue_delay_microseconds", NULL, NULL},
+    {2, PROTO_FLOAT, PROTO_ONE, "minimum_slot_utilization", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_STRATEGY_DIRECT = {"inference.ModelSequenceBatching.StrategyDirect", MODEL_SEQUENCE_BATCHING_STRATEGY_DIRECT_FIELDS, 2};
+static const ProtoField MODEL_SEQUENCE_BATCHING_STRATEGY_OLDEST_FIELDS[] = {
+    {1, PROTO_INT32, PROTO_ONE, "max_candidate_sequences", NULL, NULL},
+    {2, PROTO_INT32, PROTO_MANY, "preferred_batch_size", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "max_queue_delay_microseconds", NULL, NULL},
+    {4, PROTO_BOOL, PROTO_ONE, "preserve_ordering", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_STRATEGY_OLDEST = {"inference.ModelSequenceBatching.StrategyOldest", MODEL_SEQUENCE_BATCHING_STRATEGY_OLDEST_FIELDS, 4};
+static const ProtoField MODEL_SEQUENCE_BATCHING_CONTROL_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "kind", NULL, MODEL_SEQUENCE_BATCHING_CONTROL_KIND_VALUES},
+    {2, PROTO_INT32, PROTO_MANY, "int32_false_true", NULL, NULL},
+    {3, PROTO_FLOAT, PROTO_MANY, "fp32_false_true", NULL, NULL},
+    {4, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {5, PROTO_BOOL, PROTO_MANY, "bool_false_true", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_CONTROL = {"inference.ModelSequenceBatching.Control", MODEL_SEQUENCE_BATCHING_CONTROL_FIELDS, 5};
+static const ProtoField MODEL_SEQUENCE_BATCHING_CONTROL_INPUT_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MANY, "control", &MODEL_SEQUENCE_BATCHING_CONTROL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_CONTROL_INPUT = {"inference.ModelSequenceBatching.ControlInput", MODEL_SEQUENCE_BATCHING_CONTROL_INPUT_FIELDS, 2};
+static const ProtoField MODEL_SEQUENCE_BATCHING_INITIAL_STATE_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {2, PROTO_INT64, PROTO_MANY, "dims", NULL, NULL},
+    {3, PROTO_BOOL, PROTO_MAYBE, "zero_data", NULL, NULL},
+    {4, PROTO_STRING, PROTO_MAYBE, "data_file", NULL, NULL},
+    {5, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_INITIAL_STATE = {"inference.ModelSequenceBatching.InitialState", MODEL_SEQUENCE_BATCHING_INITIAL_STATE_FIELDS, 5};
+static const ProtoField MODEL_SEQUENCE_BATCHING_STATE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "input_name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "output_name", NULL, NULL},
+    {3, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {4, PROTO_INT64, PROTO_MANY, "dims", NULL, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "initial_state", &MODEL_SEQUENCE_BATCHING_INITIAL_STATE, NULL},
+    {6, PROTO_BOOL, PROTO_ONE, "use_same_buffer_for_input_output", NULL, NULL},
+    {7, PROTO_BOOL, PROTO_ONE, "use_growable_memory", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING_STATE = {"inference.ModelSequenceBatching.State", MODEL_SEQUENCE_BATCHING_STATE_FIELDS, 7};
+static const ProtoField MODEL_SEQUENCE_BATCHING_FIELDS[] = {
+    {1, PROTO_UINT64, PROTO_ONE, "max_sequence_idle_microseconds", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MANY, "control_input", &MODEL_SEQUENCE_BATCHING_CONTROL_INPUT, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "direct", &MODEL_SEQUENCE_BATCHING_STRATEGY_DIRECT, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAYBE, "oldest", &MODEL_SEQUENCE_BATCHING_STRATEGY_OLDEST, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "state", &MODEL_SEQUENCE_BATCHING_STATE, NULL},
+    {6, PROTO_BOOL, PROTO_ONE, "iterative_sequence", NULL, NULL},
+};
+const ProtoMessage MODEL_SEQUENCE_BATCHING = {"inference.ModelSequenceBatching", MODEL_SEQUENCE_BATCHING_FIELDS, 6};
+static const ProtoField MODEL_ENSEMBLING_STEP_INPUT_MAP_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_ENSEMBLING_STEP_INPUT_MAP_ENTRY = {"inference.ModelEnsembling.Step.InputMapEntry", MODEL_ENSEMBLING_STEP_INPUT_MAP_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_ENSEMBLING_STEP_OUTPUT_MAP_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_ENSEMBLING_STEP_OUTPUT_MAP_ENTRY = {"inference.ModelEnsembling.Step.OutputMapEntry", MODEL_ENSEMBLING_STEP_OUTPUT_MAP_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_ENSEMBLING_STEP_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+    {2, PROTO_INT64, PROTO_ONE, "model_version", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAP, "input_map", &MODEL_ENSEMBLING_STEP_INPUT_MAP_ENTRY, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAP, "output_map", &MODEL_ENSEMBLING_STEP_OUTPUT_MAP_ENTRY, NULL},
+    {5, PROTO_STRING, PROTO_ONE, "model_namespace", NULL, NULL},
+};
+const ProtoMessage MODEL_ENSEMBLING_STEP = {"inference.ModelEnsembling.Step", MODEL_ENSEMBLING_STEP_FIELDS, 5};
+static const ProtoField MODEL_ENSEMBLING_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "step", &MODEL_ENSEMBLING_STEP, NULL},
+    {2, PROTO_UINT32, PROTO_ONE, "max_inflight_requests", NULL, NULL},
+};
+const ProtoMessage MODEL_ENSEMBLING = {"inference.ModelEnsembling", MODEL_ENSEMBLING_FIELDS, 2};
+static const ProtoField MODEL_RATE_LIMITER_RESOURCE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_BOOL, PROTO_ONE, "global", NULL, NULL},
+    {3, PROTO_UINT32, PROTO_ONE, "count", NULL, NULL},
+};
+const ProtoMessage MODEL_RATE_LIMITER_RESOURCE = {"inference.ModelRateLimiter.Resource", MODEL_RATE_LIMITER_RESOURCE_FIELDS, 3};
+static const ProtoField MODEL_RATE_LIMITER_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "resources", &MODEL_RATE_LIMITER_RESOURCE, NULL},
+    {2, PROTO_UINT32, PROTO_ONE, "priority", NULL, NULL},
+};
+const ProtoMessage MODEL_RATE_LIMITER = {"inference.ModelRateLimiter", MODEL_RATE_LIMITER_FIELDS, 2};
+static const ProtoField MODEL_INSTANCE_GROUP_SECONDARY_DEVICE_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "kind", NULL, MODEL_INSTANCE_GROUP_SECONDARY_DEVICE_SECONDARY_DEVICE_KIND_VALUES},
+    {2, PROTO_INT64, PROTO_ONE, "device_id", NULL, NULL},
+};
+const ProtoMessage MODEL_INSTANCE_GROUP_SECONDARY_DEVICE = {"inference.ModelInstanceGroup.SecondaryDevice", MODEL_INSTANCE_GROUP_SECONDARY_DEVICE_FIELDS, 2};
+static const ProtoField MODEL_INSTANCE_GROUP_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_INT32, PROTO_ONE, "count", NULL, NULL},
+    {3, PROTO_INT32, PROTO_MANY, "gpus", NULL, NULL},
+    {4, PROTO_ENUM, PROTO_ONE, "kind", NULL, MODEL_INSTANCE_GROUP_KIND_VALUES},
+    {5, PROTO_STRING, PROTO_MANY, "profile", NULL, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "rate_limiter", &MODEL_RATE_LIMITER, NULL},
+    {7, PROTO_BOOL, PROTO_ONE, "passive", NULL, NULL},
+    {8, PROTO_MESSAGE, PROTO_MANY, "secondary_devices", &MODEL_INSTANCE_GROUP_SECONDARY_DEVICE, NULL},
+    {9, PROTO_STRING, PROTO_ONE, "host_policy", NULL, NULL},
+};
+const ProtoMessage MODEL_INSTANCE_GROUP = {"inference.ModelInstanceGroup", MODEL_INSTANCE_GROUP_FIELDS, 9};
+static const ProtoField MODEL_CONFIG_CC_MODEL_FILENAMES_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_CONFIG_CC_MODEL_FILENAMES_ENTRY = {"inference.ModelConfig.CcModelFilenamesEntry", MODEL_CONFIG_CC_MODEL_FILENAMES_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_CONFIG_METRIC_TAGS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_CONFIG_METRIC_TAGS_ENTRY = {"inference.ModelConfig.MetricTagsEntry", MODEL_CONFIG_METRIC_TAGS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_PARAMETER_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "string_value", NULL, NULL},
+};
+const ProtoMessage MODEL_PARAMETER = {"inference.ModelParameter", MODEL_PARAMETER_FIELDS, 1};
+static const ProtoField MODEL_CONFIG_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_PARAMETER, NULL},
+};
+const ProtoMessage MODEL_CONFIG_PARAMETERS_ENTRY = {"inference.ModelConfig.ParametersEntry", MODEL_CONFIG_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_WARMUP_INPUT_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_ONE, "data_type", NULL, DATA_TYPE_VALUES},
+    {2, PROTO_INT64, PROTO_MANY, "dims", NULL, NULL},
+    {3, PROTO_BOOL, PROTO_MAYBE, "zero_data", NULL, NULL},
+    {4, PROTO_BOOL, PROTO_MAYBE, "random_data", NULL, NULL},
+    {5, PROTO_STRING, PROTO_MAYBE, "input_data_file", NULL, NULL},
+};
+const ProtoMessage MODEL_WARMUP_INPUT = {"inference.ModelWarmup.Input", MODEL_WARMUP_INPUT_FIELDS, 5};
+static const ProtoField MODEL_WARMUP_INPUTS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_WARMUP_INPUT, NULL},
+};
+const ProtoMessage MODEL_WARMUP_INPUTS_ENTRY = {"inference.ModelWarmup.InputsEntry", MODEL_WARMUP_INPUTS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_WARMUP_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_UINT32, PROTO_ONE, "batch_size", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAP, "inputs", &MODEL_WARMUP_INPUTS_ENTRY, NULL},
+    {4, PROTO_UINT32, PROTO_ONE, "count", NULL, NULL},
+};
+const ProtoMessage MODEL_WARMUP = {"inference.ModelWarmup", MODEL_WARMUP_FIELDS, 4};
+static const ProtoField MODEL_OPERATIONS_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_MANY, "op_library_filename", NULL, NULL},
+};
+const ProtoMessage MODEL_OPERATIONS = {"inference.ModelOperations", MODEL_OPERATIONS_FIELDS, 1};
+static const ProtoField MODEL_TRANSACTION_POLICY_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "decoupled", NULL, NULL},
+};
+const ProtoMessage MODEL_TRANSACTION_POLICY = {"inference.ModelTransactionPolicy", MODEL_TRANSACTION_POLICY_FIELDS, 1};
+static const ProtoField MODEL_REPOSITORY_AGENTS_AGENT_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "value", NULL, NULL},
+};
+const ProtoMessage MODEL_REPOSITORY_AGENTS_AGENT_PARAMETERS_ENTRY = {"inference.ModelRepositoryAgents.Agent.ParametersEntry", MODEL_REPOSITORY_AGENTS_AGENT_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_REPOSITORY_AGENTS_AGENT_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_REPOSITORY_AGENTS_AGENT_PARAMETERS_ENTRY, NULL},
+};
+const ProtoMessage MODEL_REPOSITORY_AGENTS_AGENT = {"inference.ModelRepositoryAgents.Agent", MODEL_REPOSITORY_AGENTS_AGENT_FIELDS, 2};
+static const ProtoField MODEL_REPOSITORY_AGENTS_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "agents", &MODEL_REPOSITORY_AGENTS_AGENT, NULL},
+};
+const ProtoMessage MODEL_REPOSITORY_AGENTS = {"inference.ModelRepositoryAgents", MODEL_REPOSITORY_AGENTS_FIELDS, 1};
+static const ProtoField MODEL_RESPONSE_CACHE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_ONE, "enable", NULL, NULL},
+};
+const ProtoMessage MODEL_RESPONSE_CACHE = {"inference.ModelResponseCache", MODEL_RESPONSE_CACHE_FIELDS, 1};
+static const ProtoField MODEL_METRICS_METRIC_CONTROL_METRIC_IDENTIFIER_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "family", NULL, NULL},
+};
+const ProtoMessage MODEL_METRICS_METRIC_CONTROL_METRIC_IDENTIFIER = {"inference.ModelMetrics.MetricControl.MetricIdentifier", MODEL_METRICS_METRIC_CONTROL_METRIC_IDENTIFIER_FIELDS, 1};
+static const ProtoField MODEL_METRICS_METRIC_CONTROL_HISTOGRAM_OPTIONS_FIELDS[] = {
+    {1, PROTO_DOUBLE, PROTO_MANY, "buckets", NULL, NULL},
+};
+const ProtoMessage MODEL_METRICS_METRIC_CONTROL_HISTOGRAM_OPTIONS = {"inference.ModelMetrics.MetricControl.HistogramOptions", MODEL_METRICS_METRIC_CONTROL_HISTOGRAM_OPTIONS_FIELDS, 1};
+static const ProtoField MODEL_METRICS_METRIC_CONTROL_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "metric_identifier", &MODEL_METRICS_METRIC_CONTROL_METRIC_IDENTIFIER, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "histogram_options", &MODEL_METRICS_METRIC_CONTROL_HISTOGRAM_OPTIONS, NULL},
+};
+const ProtoMessage MODEL_METRICS_METRIC_CONTROL = {"inference.ModelMetrics.MetricControl", MODEL_METRICS_METRIC_CONTROL_FIELDS, 2};
+static const ProtoField MODEL_METRICS_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "metric_control", &MODEL_METRICS_METRIC_CONTROL, NULL},
+};
+const ProtoMessage MODEL_METRICS = {"inference.ModelMetrics", MODEL_METRICS_FIELDS, 1};
+static const ProtoField MODEL_CONFIG_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "platform", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "version_policy", &MODEL_VERSION_POLICY, NULL},
+    {4, PROTO_INT32, PROTO_ONE, "max_batch_size", NULL, NULL},
+    {5, PROTO_MESSAGE, PROTO_MANY, "input", &MODEL_INPUT, NULL},
+    {6, PROTO_MESSAGE, PROTO_MANY, "output", &MODEL_OUTPUT, NULL},
+    {7, PROTO_MESSAGE, PROTO_MANY, "instance_group", &MODEL_INSTANCE_GROUP, NULL},
+    {8, PROTO_STRING, PROTO_ONE, "default_model_filename", NULL, NULL},
+    {9, PROTO_MESSAGE, PROTO_MAP, "cc_model_filenames", &MODEL_CONFIG_CC_MODEL_FILENAMES_ENTRY, NULL},
+    {10, PROTO_MESSAGE, PROTO_MAP, "metric_tags", &MODEL_CONFIG_METRIC_TAGS_ENTRY, NULL},
+    {11, PROTO_MESSAGE, PROTO_MAYBE, "dynamic_batching", &MODEL_DYNAMIC_BATCHING, NULL},
+    {12, PROTO_MESSAGE, PROTO_MAYBE, "optimization", &MODEL_OPTIMIZATION_POLICY, NULL},
+    {13, PROTO_MESSAGE, PROTO_MAYBE, "sequence_batching", &MODEL_SEQUENCE_BATCHING, NULL},
+    {14, PROTO_MESSAGE, PROTO_MAP, "parameters", &MODEL_CONFIG_PARAMETERS_ENTRY, NULL},
+    {15, PROTO_MESSAGE, PROTO_MAYBE, "ensemble_scheduling", &MODEL_ENSEMBLING, NULL},
+    {16, PROTO_MESSAGE, PROTO_MANY, "model_warmup", &MODEL_WARMUP, NULL},
+    {17, PROTO_STRING, PROTO_ONE, "backend", NULL, NULL},
+    {18, PROTO_MESSAGE, PROTO_MAYBE, "model_operations", &MODEL_OPERATIONS, NULL},
+    {19, PROTO_MESSAGE, PROTO_MAYBE, "model_transaction_policy", &MODEL_TRANSACTION_POLICY, NULL},
+    {20, PROTO_MESSAGE, PROTO_MANY, "batch_input", &BATCH_INPUT, NULL},
+    {21, PROTO_MESSAGE, PROTO_MANY, "batch_output", &BATCH_OUTPUT, NULL},
+    {23, PROTO_MESSAGE, PROTO_MAYBE, "model_repository_agents", &MODEL_REPOSITORY_AGENTS, NULL},
+    {24, PROTO_MESSAGE, PROTO_MAYBE, "response_cache", &MODEL_RESPONSE_CACHE, NULL},
+    {25, PROTO_STRING, PROTO_ONE, "runtime", NULL, NULL},
+    {26, PROTO_MESSAGE, PROTO_MAYBE, "model_metrics", &MODEL_METRICS, NULL},
+};
+const ProtoMessage MODEL_CONFIG = {"inference.ModelConfig", MODEL_CONFIG_FIELDS, 25};
+static const ProtoField MODEL_CONFIG_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "config", &MODEL_CONFIG, NULL},
+};
+const ProtoMessage MODEL_CONFIG_RESPONSE = {"inference.ModelConfigResponse", MODEL_CONFIG_RESPONSE_FIELDS, 1};
+static const ProtoField MODEL_STATISTICS_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+};
+const ProtoMessage MODEL_STATISTICS_REQUEST = {"inference.ModelStatisticsRequest", MODEL_STATISTICS_REQUEST_FIELDS, 2};
+static const ProtoField STATISTIC_DURATION_FIELDS[] = {
+    {1, PROTO_UINT64, PROTO_ONE, "count", NULL, NULL},
+    {2, PROTO_UINT64, PROTO_ONE, "ns", NULL, NULL},
+};
+const ProtoMessage STATISTIC_DURATION = {"inference.StatisticDuration", STATISTIC_DURATION_FIELDS, 2};
+static const ProtoField INFER_STATISTICS_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "success", &STATISTIC_DURATION, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "fail", &STATISTIC_DURATION, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "queue", &STATISTIC_DURATION, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAYBE, "compute_input", &STATISTIC_DURATION, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "compute_infer", &STATISTIC_DURATION, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "compute_output", &STATISTIC_DURATION, NULL},
+    {7, PROTO_MESSAGE, PROTO_MAYBE, "cache_hit", &STATISTIC_DURATION, NULL},
+    {8, PROTO_MESSAGE, PROTO_MAYBE, "cache_miss", &STATISTIC_DURATION, NULL},
+};
+const ProtoMessage INFER_STATISTICS = {"inference.InferStatistics", INFER_STATISTICS_FIELDS, 8};
+static const ProtoField INFER_BATCH_STATISTICS_FIELDS[] = {
+    {1, PROTO_UINT64, PROTO_ONE, "batch_size", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "compute_input", &STATISTIC_DURATION, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "compute_infer", &STATISTIC_DURATION, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAYBE, "compute_output", &STATISTIC_DURATION, NULL},
+};
+const ProtoMessage INFER_BATCH_STATISTICS = {"inference.InferBatchStatistics", INFER_BATCH_STATISTICS_FIELDS, 4};
+static const ProtoField MEMORY_USAGE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "type", NULL, NULL},
+    {2, PROTO_INT64, PROTO_ONE, "id", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "byte_size", NULL, NULL},
+};
+const ProtoMessage MEMORY_USAGE = {"inference.MemoryUsage", MEMORY_USAGE_FIELDS, 3};
+static const ProtoField INFER_RESPONSE_STATISTICS_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAYBE, "compute_infer", &STATISTIC_DURATION, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "compute_output", &STATISTIC_DURATION, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAYBE, "success", &STATISTIC_DURATION, NULL},
+    {4, PROTO_MESSAGE, PROTO_MAYBE, "fail", &STATISTIC_DURATION, NULL},
+    {5, PROTO_MESSAGE, PROTO_MAYBE, "empty_response", &STATISTIC_DURATION, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "cancel", &STATISTIC_DURATION, NULL},
+};
+const ProtoMessage INFER_RESPONSE_STATISTICS = {"inference.InferResponseStatistics", INFER_RESPONSE_STATISTICS_FIELDS, 6};
+static const ProtoField MODEL_STATISTICS_RESPONSE_STATS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &INFER_RESPONSE_STATISTICS, NULL},
+};
+const ProtoMessage MODEL_STATISTICS_RESPONSE_STATS_ENTRY = {"inference.ModelStatistics.ResponseStatsEntry", MODEL_STATISTICS_RESPONSE_STATS_ENTRY_FIELDS, 2};
+static const ProtoField MODEL_STATISTICS_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "last_inference", NULL, NULL},
+    {4, PROTO_UINT64, PROTO_ONE, "inference_count", NULL, NULL},
+    {5, PROTO_UINT64, PROTO_ONE, "execution_count", NULL, NULL},
+    {6, PROTO_MESSAGE, PROTO_MAYBE, "inference_stats", &INFER_STATISTICS, NULL},
+    {7, PROTO_MESSAGE, PROTO_MANY, "batch_stats", &INFER_BATCH_STATISTICS, NULL},
+    {8, PROTO_MESSAGE, PROTO_MANY, "memory_usage", &MEMORY_USAGE, NULL},
+    {9, PROTO_MESSAGE, PROTO_MAP, "response_stats", &MODEL_STATISTICS_RESPONSE_STATS_ENTRY, NULL},
+};
+const ProtoMessage MODEL_STATISTICS = {"inference.ModelStatistics", MODEL_STATISTICS_FIELDS, 9};
+static const ProtoField MODEL_STATISTICS_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "model_stats", &MODEL_STATISTICS, NULL},
+};
+const ProtoMessage MODEL_STATISTICS_RESPONSE = {"inference.ModelStatisticsResponse", MODEL_STATISTICS_RESPONSE_FIELDS, 1};
+static const ProtoField REPOSITORY_INDEX_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "repository_name", NULL, NULL},
+    {2, PROTO_BOOL, PROTO_ONE, "ready", NULL, NULL},
+};
+const ProtoMessage REPOSITORY_INDEX_REQUEST = {"inference.RepositoryIndexRequest", REPOSITORY_INDEX_REQUEST_FIELDS, 2};
+static const ProtoField REPOSITORY_INDEX_RESPONSE_MODEL_INDEX_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "version", NULL, NULL},
+    {3, PROTO_STRING, PROTO_ONE, "state", NULL, NULL},
+    {4, PROTO_STRING, PROTO_ONE, "reason", NULL, NULL},
+};
+const ProtoMessage REPOSITORY_INDEX_RESPONSE_MODEL_INDEX = {"inference.RepositoryIndexResponse.ModelIndex", REPOSITORY_INDEX_RESPONSE_MODEL_INDEX_FIELDS, 4};
+static const ProtoField REPOSITORY_INDEX_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MANY, "models", &REPOSITORY_INDEX_RESPONSE_MODEL_INDEX, NULL},
+};
+const ProtoMessage REPOSITORY_INDEX_RESPONSE = {"inference.RepositoryIndexResponse", REPOSITORY_INDEX_RESPONSE_FIELDS, 1};
+static const ProtoField MODEL_REPOSITORY_PARAMETER_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_MAYBE, "bool_param", NULL, NULL},
+    {2, PROTO_INT64, PROTO_MAYBE, "int64_param", NULL, NULL},
+    {3, PROTO_STRING, PROTO_MAYBE, "string_param", NULL, NULL},
+    {4, PROTO_BYTES, PROTO_MAYBE, "bytes_param", NULL, NULL},
+};
+const ProtoMessage MODEL_REPOSITORY_PARAMETER = {"inference.ModelRepositoryParameter", MODEL_REPOSITORY_PARAMETER_FIELDS, 4};
+static const ProtoField REPOSITORY_MODEL_LOAD_REQUEST_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_REPOSITORY_PARAMETER, NULL},
+};
+const ProtoMessage REPOSITORY_MODEL_LOAD_REQUEST_PARAMETERS_ENTRY = {"inference.RepositoryModelLoadRequest.ParametersEntry", REPOSITORY_MODEL_LOAD_REQUEST_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField REPOSITORY_MODEL_LOAD_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "repository_name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAP, "parameters", &REPOSITORY_MODEL_LOAD_REQUEST_PARAMETERS_ENTRY, NULL},
+};
+const ProtoMessage REPOSITORY_MODEL_LOAD_REQUEST = {"inference.RepositoryModelLoadRequest", REPOSITORY_MODEL_LOAD_REQUEST_FIELDS, 3};
+const ProtoMessage REPOSITORY_MODEL_LOAD_RESPONSE = {"inference.RepositoryModelLoadResponse", NULL, 0};
+static const ProtoField REPOSITORY_MODEL_UNLOAD_REQUEST_PARAMETERS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &MODEL_REPOSITORY_PARAMETER, NULL},
+};
+const ProtoMessage REPOSITORY_MODEL_UNLOAD_REQUEST_PARAMETERS_ENTRY = {"inference.RepositoryModelUnloadRequest.ParametersEntry", REPOSITORY_MODEL_UNLOAD_REQUEST_PARAMETERS_ENTRY_FIELDS, 2};
+static const ProtoField REPOSITORY_MODEL_UNLOAD_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "repository_name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+    {3, PROTO_MESSAGE, PROTO_MAP, "parameters", &REPOSITORY_MODEL_UNLOAD_REQUEST_PARAMETERS_ENTRY, NULL},
+};
+const ProtoMessage REPOSITORY_MODEL_UNLOAD_REQUEST = {"inference.RepositoryModelUnloadRequest", REPOSITORY_MODEL_UNLOAD_REQUEST_FIELDS, 3};
+const ProtoMessage REPOSITORY_MODEL_UNLOAD_RESPONSE = {"inference.RepositoryModelUnloadResponse", NULL, 0};
+static const ProtoField SYSTEM_SHARED_MEMORY_STATUS_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_STATUS_REQUEST = {"inference.SystemSharedMemoryStatusRequest", SYSTEM_SHARED_MEMORY_STATUS_REQUEST_FIELDS, 1};
+static const ProtoField SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "offset", NULL, NULL},
+    {4, PROTO_UINT64, PROTO_ONE, "byte_size", NULL, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS = {"inference.SystemSharedMemoryStatusResponse.RegionStatus", SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_FIELDS, 4};
+static const ProtoField SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY = {"inference.SystemSharedMemoryStatusResponse.RegionsEntry", SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY_FIELDS, 2};
+static const ProtoField SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "regions", &SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_STATUS_RESPONSE = {"inference.SystemSharedMemoryStatusResponse", SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_FIELDS, 1};
+static const ProtoField SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "offset", NULL, NULL},
+    {4, PROTO_UINT64, PROTO_ONE, "byte_size", NULL, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_REGISTER_REQUEST = {"inference.SystemSharedMemoryRegisterRequest", SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_FIELDS, 4};
+const ProtoMessage SYSTEM_SHARED_MEMORY_REGISTER_RESPONSE = {"inference.SystemSharedMemoryRegisterResponse", NULL, 0};
+static const ProtoField SYSTEM_SHARED_MEMORY_UNREGISTER_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+};
+const ProtoMessage SYSTEM_SHARED_MEMORY_UNREGISTER_REQUEST = {"inference.SystemSharedMemoryUnregisterRequest", SYSTEM_SHARED_MEMORY_UNREGISTER_REQUEST_FIELDS, 1};
+const ProtoMessage SYSTEM_SHARED_MEMORY_UNREGISTER_RESPONSE = {"inference.SystemSharedMemoryUnregisterResponse", NULL, 0};
+static const ProtoField CUDA_SHARED_MEMORY_STATUS_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_STATUS_REQUEST = {"inference.CudaSharedMemoryStatusRequest", CUDA_SHARED_MEMORY_STATUS_REQUEST_FIELDS, 1};
+static const ProtoField CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_UINT64, PROTO_ONE, "device_id", NULL, NULL},
+    {3, PROTO_UINT64, PROTO_ONE, "byte_size", NULL, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS = {"inference.CudaSharedMemoryStatusResponse.RegionStatus", CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_FIELDS, 3};
+static const ProtoField CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY = {"inference.CudaSharedMemoryStatusResponse.RegionsEntry", CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY_FIELDS, 2};
+static const ProtoField CUDA_SHARED_MEMORY_STATUS_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "regions", &CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGIONS_ENTRY, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_STATUS_RESPONSE = {"inference.CudaSharedMemoryStatusResponse", CUDA_SHARED_MEMORY_STATUS_RESPONSE_FIELDS, 1};
+static const ProtoField CUDA_SHARED_MEMORY_REGISTER_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+    {2, PROTO_BYTES, PROTO_ONE, "raw_handle", NULL, NULL},
+    {3, PROTO_INT64, PROTO_ONE, "device_id", NULL, NULL},
+    {4, PROTO_UINT64, PROTO_ONE, "byte_size", NULL, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_REGISTER_REQUEST = {"inference.CudaSharedMemoryRegisterRequest", CUDA_SHARED_MEMORY_REGISTER_REQUEST_FIELDS, 4};
+const ProtoMessage CUDA_SHARED_MEMORY_REGISTER_RESPONSE = {"inference.CudaSharedMemoryRegisterResponse", NULL, 0};
+static const ProtoField CUDA_SHARED_MEMORY_UNREGISTER_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "name", NULL, NULL},
+};
+const ProtoMessage CUDA_SHARED_MEMORY_UNREGISTER_REQUEST = {"inference.CudaSharedMemoryUnregisterRequest", CUDA_SHARED_MEMORY_UNREGISTER_REQUEST_FIELDS, 1};
+const ProtoMessage CUDA_SHARED_MEMORY_UNREGISTER_RESPONSE = {"inference.CudaSharedMemoryUnregisterResponse", NULL, 0};
+static const ProtoField TRACE_SETTING_REQUEST_SETTING_VALUE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_MANY, "value", NULL, NULL},
+};
+const ProtoMessage TRACE_SETTING_REQUEST_SETTING_VALUE = {"inference.TraceSettingRequest.SettingValue", TRACE_SETTING_REQUEST_SETTING_VALUE_FIELDS, 1};
+static const ProtoField TRACE_SETTING_REQUEST_SETTINGS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &TRACE_SETTING_REQUEST_SETTING_VALUE, NULL},
+};
+const ProtoMessage TRACE_SETTING_REQUEST_SETTINGS_ENTRY = {"inference.TraceSettingRequest.SettingsEntry", TRACE_SETTING_REQUEST_SETTINGS_ENTRY_FIELDS, 2};
+static const ProtoField TRACE_SETTING_REQUEST_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "settings", &TRACE_SETTING_REQUEST_SETTINGS_ENTRY, NULL},
+    {2, PROTO_STRING, PROTO_ONE, "model_name", NULL, NULL},
+};
+const ProtoMessage TRACE_SETTING_REQUEST = {"inference.TraceSettingRequest", TRACE_SETTING_REQUEST_FIELDS, 2};
+static const ProtoField TRACE_SETTING_RESPONSE_SETTING_VALUE_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_MANY, "value", NULL, NULL},
+};
+const ProtoMessage TRACE_SETTING_RESPONSE_SETTING_VALUE = {"inference.TraceSettingResponse.SettingValue", TRACE_SETTING_RESPONSE_SETTING_VALUE_FIELDS, 1};
+static const ProtoField TRACE_SETTING_RESPONSE_SETTINGS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &TRACE_SETTING_RESPONSE_SETTING_VALUE, NULL},
+};
+const ProtoMessage TRACE_SETTING_RESPONSE_SETTINGS_ENTRY = {"inference.TraceSettingResponse.SettingsEntry", TRACE_SETTING_RESPONSE_SETTINGS_ENTRY_FIELDS, 2};
+static const ProtoField TRACE_SETTING_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "settings", &TRACE_SETTING_RESPONSE_SETTINGS_ENTRY, NULL},
+};
+const ProtoMessage TRACE_SETTING_RESPONSE = {"inference.TraceSettingResponse", TRACE_SETTING_RESPONSE_FIELDS, 1};
+static const ProtoField LOG_SETTINGS_REQUEST_SETTING_VALUE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_MAYBE, "bool_param", NULL, NULL},
+    {2, PROTO_UINT32, PROTO_MAYBE, "uint32_param", NULL, NULL},
+    {3, PROTO_STRING, PROTO_MAYBE, "string_param", NULL, NULL},
+};
+const ProtoMessage LOG_SETTINGS_REQUEST_SETTING_VALUE = {"inference.LogSettingsRequest.SettingValue", LOG_SETTINGS_REQUEST_SETTING_VALUE_FIELDS, 3};
+static const ProtoField LOG_SETTINGS_REQUEST_SETTINGS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &LOG_SETTINGS_REQUEST_SETTING_VALUE, NULL},
+};
+const ProtoMessage LOG_SETTINGS_REQUEST_SETTINGS_ENTRY = {"inference.LogSettingsRequest.SettingsEntry", LOG_SETTINGS_REQUEST_SETTINGS_ENTRY_FIELDS, 2};
+static const ProtoField LOG_SETTINGS_REQUEST_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "settings", &LOG_SETTINGS_REQUEST_SETTINGS_ENTRY, NULL},
+};
+const ProtoMessage LOG_SETTINGS_REQUEST = {"inference.LogSettingsRequest", LOG_SETTINGS_REQUEST_FIELDS, 1};
+static const ProtoField LOG_SETTINGS_RESPONSE_SETTING_VALUE_FIELDS[] = {
+    {1, PROTO_BOOL, PROTO_MAYBE, "bool_param", NULL, NULL},
+    {2, PROTO_UINT32, PROTO_MAYBE, "uint32_param", NULL, NULL},
+    {3, PROTO_STRING, PROTO_MAYBE, "string_param", NULL, NULL},
+};
+const ProtoMessage LOG_SETTINGS_RESPONSE_SETTING_VALUE = {"inference.LogSettingsResponse.SettingValue", LOG_SETTINGS_RESPONSE_SETTING_VALUE_FIELDS, 3};
+static const ProtoField LOG_SETTINGS_RESPONSE_SETTINGS_ENTRY_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_ONE, "key", NULL, NULL},
+    {2, PROTO_MESSAGE, PROTO_MAYBE, "value", &LOG_SETTINGS_RESPONSE_SETTING_VALUE, NULL},
+};
+const ProtoMessage LOG_SETTINGS_RESPONSE_SETTINGS_ENTRY = {"inference.LogSettingsResponse.SettingsEntry", LOG_SETTINGS_RESPONSE_SETTINGS_ENTRY_FIELDS, 2};
+static const ProtoField LOG_SETTINGS_RESPONSE_FIELDS[] = {
+    {1, PROTO_MESSAGE, PROTO_MAP, "settings", &LOG_SETTINGS_RESPONSE_SETTINGS_ENTRY, NULL},
+};
+const ProtoMessage LOG_SETTINGS_RESPONSE = {"inference.LogSettingsResponse", LOG_SETTINGS_RESPONSE_FIELDS, 1};
+static const ProtoField HEALTH_CHECK_REQUEST_FIELDS[] = {
+    {1, PROTO_STRING, PROTO_MAYBE, "service", NULL, NULL},
+};
+const ProtoMessage HEALTH_CHECK_REQUEST = {"grpc.health.v1.HealthCheckRequest", HEALTH_CHECK_REQUEST_FIELDS, 1};
+static const ProtoField HEALTH_CHECK_RESPONSE_FIELDS[] = {
+    {1, PROTO_ENUM, PROTO_MAYBE, "status", NULL, HEALTH_CHECK_RESPONSE_SERVING_STATUS_VALUES},
+};
+const ProtoMessage HEALTH_CHECK_RESPONSE = {"grpc.health.v1.HealthCheckResponse", HEALTH_CHECK_RESPONSE_FIELDS, 1};

@@ -1,0 +1,62 @@
+/* What http2.c, which hears the client, and http2_send.c, which speaks to it, have in common. */
+#ifndef PYTRITON_FRONT_GRPC_SESSION_H
+#define PYTRITON_FRONT_GRPC_SESSION_H
+
+#include "grpc/http2.h"
+
+/* Of one connection: what its Protocol keeps. */
+typedef struct {
+    pthread_mutex_t lock; /* guards all of it, and the streams */
+    nghttp2_session *session; /* NULL: the connection is over */
+    GrpcStream *streams, *spare;
+    size_t stream_count, spare_count;
+    size_t receiving; /* streams with a message that has not come in full */
+    unsigned continuations;
+    uint64_t resets, resets_since_ms;
+    bool draining, goodbye, blocked;
+} Session;
+
+static inline Session *session_of(const GrpcStream *stream)
+{
+    return connection_state(stream->connection);
+}
+
+/* ── streams.c; with the lock held ────────────────────────────────────────────────────────────────── */
+
+typedef enum { EVENT_BEGIN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_CANCELLED, EVENT_REFUSED } EventKind;
+
+/* Have the service hear of something when the lock is left. Of EVENT_MESSAGE: the stream's message, which is whole. False: there is
+ * no memory. */
+bool session_tell(EventKind kind, GrpcStream *stream);
+/* Leave the lock, let go of what has been sent, and let the service hear what has come meanwhile. */
+void session_unlock(Session *session, Outgoing *done);
+/* NULL: there is no memory. */
+GrpcStream *grpc_stream_new(Connection *connection, int32_t id);
+/* Its last reference has gone; the one to the connection is still to be given back. */
+void grpc_stream_free(GrpcStream *stream);
+/* It is over; the session's reference is the caller's from now on. */
+void grpc_stream_close(GrpcStream *stream);
+/* Whether a message has come in part. */
+void session_set_receiving(Session *session, GrpcStream *stream, bool receiving);
+
+/* ── http2_send.c; with the lock held ─────────────────────────────────────────────────────────────── */
+
+/* What nghttp2 calls to send. */
+void session_set_senders(nghttp2_session_callbacks *callbacks);
+/* Send what there is to be sent, as much as the socket takes. What has been sent is added to `*done`. */
+void session_push(Connection *connection, Outgoing **done);
+/* Nothing of a stream is sent any more. */
+void grpc_stream_drop(GrpcStream *stream, Outgoing **done);
+/* Without the lock: call `sent` of all of them. */
+void outgoing_done(Outgoing *done);
+
+/* ── http2_headers.c ──────────────────────────────────────────────────────────────────────────────── */
+
+/* Take in a header; what is wrong with it goes into the stream's problem. False: there are too many, or there is no memory. */
+bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limits *limits);
+/* Whether they are those of a call; else the stream's problem. */
+bool grpc_stream_check(GrpcStream *stream);
+/* Write a text as grpc-message has it: percent-encoded. */
+void put_grpc_message(Text *to, Slice text);
+
+#endif

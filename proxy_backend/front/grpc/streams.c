@@ -1,0 +1,216 @@
+/* Streams, and what the service is to hear of them once the session's lock is left. */
+#include "grpc/service.h"
+#include "grpc/session.h"
+
+#include <stdlib.h>
+
+enum { MOST_SPARE = 16, KEPT_BYTES = 64 << 10 };
+
+/* What came while the session was locked, for the service to hear of afterwards. */
+typedef struct {
+    EventKind kind;
+    GrpcStream *stream; /* held */
+    Text message;
+} Event;
+static _Thread_local struct {
+    Event *list;
+    size_t count, room;
+    bool handled; /* somebody farther up the stack is at it */
+} events;
+
+bool session_tell(EventKind kind, GrpcStream *stream)
+{
+    if (events.count == events.room) {
+        size_t room = events.room ? events.room * 2 : 16;
+        Event *list = realloc(events.list, room * sizeof *list);
+        if (list == NULL)
+            return false;
+        events.list = list;
+        events.room = room;
+    }
+    stream->refs++;
+    events.list[events.count] = (Event){.kind = kind, .stream = stream};
+    if (kind == EVENT_MESSAGE) {
+        events.list[events.count].message = stream->message;
+        stream->message = (Text){0};
+    }
+    events.count++;
+    return true;
+}
+
+static void handle(Event *event)
+{
+    GrpcStream *stream = event->stream;
+    switch (event->kind) {
+    case EVENT_BEGIN:
+        stream->heard_of = true;
+        service_begin(stream);
+        break;
+    case EVENT_MESSAGE:
+        service_message(stream, &event->message);
+        if (stream->message.data == NULL) { /* room for the next one */
+            stream->message = event->message;
+            event->message = (Text){0};
+            text_reset(&stream->message, KEPT_BYTES);
+        }
+        break;
+    case EVENT_HALF_CLOSED:
+        service_half_closed(stream);
+        break;
+    case EVENT_REFUSED:
+        grpc_finish_problem(stream, &stream->problem);
+        if (stream->heard_of)
+            service_cancelled(stream);
+        break;
+    case EVENT_CANCELLED:
+        if (stream->heard_of)
+            service_cancelled(stream);
+    }
+    text_free(&event->message);
+    grpc_unref(stream);
+}
+
+static void handle_events(void)
+{
+    if (events.handled)
+        return;
+    events.handled = true;
+    for (size_t i = 0; i < events.count; i++) {
+        Event event = events.list[i]; /* the list grows, and moves, meanwhile */
+        handle(&event);
+    }
+    events.count = 0;
+    events.handled = false;
+}
+
+/* Messages of streams that were closed, to be let go of once the lock is left. */
+static _Thread_local Outgoing *dropped;
+
+/* ── streams ────────────────────────────────────────────────────────────────────────────────────────── */
+
+GrpcStream *grpc_stream_new(Connection *connection, int32_t id)
+{
+    Session *session = connection_state(connection);
+    GrpcStream *stream = session->spare;
+    if (stream) {
+        session->spare = stream->next;
+        session->spare_count--;
+    } else if ((stream = calloc(1, sizeof *stream)) == NULL) {
+        return NULL;
+    }
+    stream->connection = connection_ref(connection);
+    stream->id = id;
+    stream->refs = 1;
+    stream->begun_ms = loop_now_ms(connection_loop(connection));
+    stream->last = &stream->first;
+    stream->next = session->streams;
+    stream->link = &session->streams;
+    if (stream->next)
+        stream->next->link = &stream->next;
+    session->streams = stream;
+    session->stream_count++;
+    return stream;
+}
+
+void grpc_stream_free(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    Text headers = stream->headers, message = stream->message, trailer = stream->trailer;
+    problem_clear(&stream->problem);
+    if (session->session == NULL || session->spare_count == MOST_SPARE) {
+        text_free(&headers);
+        text_free(&message);
+        text_free(&trailer);
+        free(stream);
+        return;
+    }
+    text_reset(&headers, KEPT_BYTES);
+    text_reset(&message, KEPT_BYTES);
+    text_reset(&trailer, KEPT_BYTES);
+    *stream = (GrpcStream){.headers = headers, .message = message, .trailer = trailer, .next = session->spare};
+    session->spare = stream;
+    session->spare_count++;
+}
+
+GrpcStream *grpc_ref(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    pthread_mutex_lock(&session->lock);
+    stream->refs++;
+    pthread_mutex_unlock(&session->lock);
+    return stream;
+}
+
+void grpc_unref(GrpcStream *stream)
+{
+    Connection *connection = stream->connection;
+    Session *session = connection_state(connection);
+    pthread_mutex_lock(&session->lock);
+    bool last = --stream->refs == 0;
+    if (last)
+        grpc_stream_free(stream);
+    pthread_mutex_unlock(&session->lock);
+    if (last)
+        connection_unref(connection);
+}
+
+void session_unlock(Session *session, Outgoing *done)
+{
+    Outgoing *more = dropped;
+    dropped = NULL;
+    pthread_mutex_unlock(&session->lock);
+    outgoing_done(done);
+    outgoing_done(more);
+    handle_events();
+}
+
+void session_set_receiving(Session *session, GrpcStream *stream, bool receiving)
+{
+    if (receiving != stream->receiving)
+        session->receiving += receiving ? 1 : (size_t)-1;
+    stream->receiving = receiving;
+}
+
+void grpc_stream_close(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    session_set_receiving(session, stream, false);
+    stream->closed = true;
+    *stream->link = stream->next;
+    if (stream->next)
+        stream->next->link = stream->link;
+    session->stream_count--;
+    grpc_stream_drop(stream, &dropped);
+}
+
+bool grpc_is_over(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    pthread_mutex_lock(&session->lock);
+    bool over = stream->closed || stream->finishing;
+    pthread_mutex_unlock(&session->lock);
+    return over;
+}
+
+size_t grpc_unsent(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    pthread_mutex_lock(&session->lock);
+    size_t unsent = stream->queued;
+    pthread_mutex_unlock(&session->lock);
+    return unsent;
+}
+
+void grpc_hold(GrpcStream *stream, bool held)
+{
+    Session *session = session_of(stream);
+    Outgoing *done = NULL;
+    pthread_mutex_lock(&session->lock);
+    stream->held = held;
+    if (!held && stream->unconsumed && !stream->closed && session->session) {
+        nghttp2.session_consume_stream(session->session, stream->id, stream->unconsumed);
+        stream->unconsumed = 0;
+        session_push(stream->connection, &done);
+    }
+    session_unlock(session, done);
+}

@@ -1,0 +1,34 @@
+"""Programs of tests that are built from rooms of the front."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytriton.dispatcher.install.proxy_compiler import FLAGS, compiler
+
+FRONT = Path(__file__).parents[2] / "proxy_backend" / "front"
+_WARNED = ("-g", "-Wall", "-Wextra", "-Werror")
+_SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def built(
+    main: Path, sources: Sequence[str], folder: Path, *, sanitizers: Sequence[str] = _SANITIZED
+) -> Path:
+    """Compile a program of a test with files of the front.
+
+    Args:
+        main: its C source
+        sources: patterns below the front's folder, such as "base/*.c"
+        folder: where the program goes
+    """
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    target = folder / main.stem
+    files = [path for pattern in sources for path in sorted(FRONT.glob(pattern))]
+    left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
+    flags = [flag for flag in FLAGS if flag not in left_out and "FORTIFY" not in flag]
+    argv = [command, *flags, *_WARNED, *sanitizers, f"-I{FRONT}", "-o", target, main, *files]
+    subprocess.run([*map(str, argv), "-ldl", "-lpthread", "-lm"], check=True)
+    return target
