@@ -24,18 +24,17 @@ from functools import partial
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import messages
-from pytriton.ipc.calls import (
+from pytriton.ipc.calls.call_connection import CallConnection, socket_path
+from pytriton.ipc.calls.call_messages import (
     MOVED,
     Answer,
     AnswerRead,
     Call,
-    CallConnection,
     CallDropped,
     CallMessage,
     Retiring,
-    Slots,
-    socket_path,
 )
+from pytriton.ipc.calls.call_slots import Slots
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import LaneClosed, LaneError, LaneSilent

@@ -22,13 +22,8 @@ from collections.abc import Sequence
 import msgspec
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.calls import (
-    KEY_VARIABLE,
-    Call,
-    Link,
-    decode_chain,
-    encode_chain,
-)
+from pytriton.ipc.calls.call_chain import KEY_VARIABLE, Link, decode_chain, encode_chain
+from pytriton.ipc.calls.call_messages import Call
 from pytriton.ipc.control import ControlClient, ControlTimeout
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.lane_messages import RequestRef

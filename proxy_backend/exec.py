@@ -18,13 +18,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pytriton.ipc import datatypes
-from pytriton.ipc.calls import (
-    Answer,
-    Call,
-    CallConnection,
-    Slot,
-    Slots,
-)
+from pytriton.ipc.calls.call_connection import CallConnection
+from pytriton.ipc.calls.call_messages import Answer, Call
+from pytriton.ipc.calls.call_slots import Slot, Slots
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane_messages import TensorRef

@@ -34,7 +34,6 @@ from pytriton.ipc.lanes.lane_messages import (
     BatchLent,
     BatchPart,
     BatchReturned,
-    BatchTrace,
     Cancel,
     Credit,
     FromProxy,
@@ -46,7 +45,8 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
-from pytriton.proxy_backend.chains import Circular, check_chain, handles, has_closed, tell_failure
+from pytriton.proxy_backend.chains import Circular, check_chain, handles
+from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
 from pytriton.proxy_backend.tracing import trace_of
 
@@ -54,96 +54,7 @@ from pytriton.proxy_backend.tracing import trace_of
 _TICK_S = 0.25
 #: Parts that are given back to the worker at once.
 _CREDIT = 8
-_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
-
-
-class _Flight:
-    """A batch under way: the senders of its requests, and which of their clients have gone."""
-
-    def __init__(self, requests: Sequence[Any]) -> None:
-        #: None: its last answer has been sent.
-        self.senders: list[Any] = [request.get_response_sender() for request in requests]
-        self.trace: BatchTrace | None = None
-        self.cancelled: set[int] = set()
-        self.begun = False
-        self.returned = False
-        self.reschedule: list[int] = []
-        self.overdue_at: float | None = None
-        self.overdue_since: float | None = None
-        self.losses = 0
-        #: Requests of its batch before it, tried each by itself, that lost a worker one after the other.
-        self.in_row = 0
-        self.whole = False  #: those after it are not tried
-        self.answered = False  #: something has been said to a client of it
-        self.failure: str | None = None  #: why it is not tried again when its lane ends
-        #: Of requests that other models have made: by what is seen whether they still wait.
-        self.waiting: list[str] = []
-
-    def alone(self, index: int, in_row: int) -> _Flight:
-        """Return one of its requests as a batch of its own: a worker was lost with all."""
-        one = _Flight(())
-        one.senders = [self.senders[index]]
-        one.losses = 1
-        one.in_row = in_row
-        return one
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the dispatcher is told when it is asked what becomes of it."""
-        return {
-            "losses": self.losses,
-            "requests": len(self.senders),
-            "in_row": self.in_row + 1 if self.losses else 0,
-        }
-
-    def begin_anew(self) -> None:
-        """It is tried again, as if it had never been sent."""
-        self.begun = False
-        self.overdue_at = None
-        self.cancelled.clear()
-
-    def refuse(self, texts: Sequence[str | None]) -> None:
-        """Answer the requests that have a text with it, as an error, and take them out."""
-        for sender, text in zip(self.senders, texts):
-            if text is not None:
-                sender.send(translate.refused(text), flags=_FINAL)
-        self.senders = [one for one, text in zip(self.senders, texts) if text is None]
-
-    def gone(self, index: int) -> bool:
-        """Whether nobody waits for the answers to a request any longer."""
-        waiting = self.waiting[index] if self.waiting else ""
-        return self.senders[index].is_cancelled() or has_closed(waiting)
-
-    def end(self, make_response: Any = None) -> None:
-        """Say that nothing more comes, with a last response to each if there is one."""
-        for index, sender in enumerate(self.senders):
-            if sender is None:
-                continue
-            response = None if make_response is None else make_response()
-            if response is None or self._tell(index, response.error()):
-                sender.send(flags=_FINAL)
-            else:
-                sender.send(response, flags=_FINAL)
-
-    def _tell(self, index: int, error: Any) -> bool:
-        """Give an error to the model that has made the request, by its handle, if it has one."""
-        waiting = self.waiting[index] if self.waiting else ""
-        return tell_failure(waiting, error.message(), translate.code_name(error))
-
-    def send(self, index: int, response: Any, *, final: bool) -> None:
-        """Pass an answer on; None: there is none, just the end of them."""
-        sender = self.senders[index]
-        if sender is None:
-            raise LaneError("the worker answered a request that it had ended")
-        flags = _FINAL if final else 0
-        if response is None or (
-            final and response.has_error() and self._tell(index, response.error())
-        ):
-            sender.send(flags=flags)
-        else:
-            sender.send(response, flags=flags)
-        if final:
-            self.senders[index] = None
 
 
 class Streams:
@@ -166,7 +77,7 @@ class Streams:
         #: Guards all below, the attachment, and sending on the lane.
         self._changed = threading.Condition()
         self._lane: Lane | None = None
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
         self._room = 0
         self._uncredited = 0
         self._batch_id = 0
@@ -191,7 +102,7 @@ class Streams:
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
-        flight = _Flight(requests)
+        flight = Flight(requests)
         try:
             self._begin(flight, requests)
         except (
@@ -205,7 +116,7 @@ class Streams:
             if readable:
                 self._begin(flight, readable)
 
-    def _begin(self, flight: _Flight, requests: Sequence[Any]) -> None:
+    def _begin(self, flight: Flight, requests: Sequence[Any]) -> None:
         if self._attachment.tracing:
             flight.trace = trace_of(requests)
         try:
@@ -222,7 +133,7 @@ class Streams:
             text = f"model {self._name}: {error}"
             flight.end(lambda: translate.unavailable(text))
 
-    def _begin_apart(self, flight: _Flight, requests: Sequence[Any]) -> None:
+    def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
         """Have a worker begin each request by itself: one was lost with all of them."""
         in_row = 0
         for index, request in enumerate(requests):
@@ -245,7 +156,7 @@ class Streams:
 
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
-    def _begun(self, flight: _Flight, requests: Sequence[Any]) -> bool:
+    def _begun(self, flight: Flight, requests: Sequence[Any]) -> bool:
         """Send a batch when there is room and wait until it has begun; False when the lane was lost before."""
         self.attach()
         with self._changed:
@@ -278,7 +189,7 @@ class Streams:
             # Neither: the lane was lost, and nobody has answered.
             return flight.begun
 
-    def _has_room(self, flight: _Flight, lane: Lane) -> bool:
+    def _has_room(self, flight: Flight, lane: Lane) -> bool:
         """Wait until the worker has room for a batch; False when the lane was lost before. With the lock held.
 
         Raises:
@@ -298,7 +209,7 @@ class Streams:
         return False
 
     def _wait_until(
-        self, condition: Callable[[], bool], flight: _Flight, lane: Lane, *, sent: bool
+        self, condition: Callable[[], bool], flight: Flight, lane: Lane, *, sent: bool
     ) -> None:
         """Wait for the worker to begin; when that is overdue, ask the dispatcher. With the lock held."""
         wait_s = self._attachment.execution_timeout_s
@@ -356,21 +267,19 @@ class Streams:
                 raise LaneError(f"the worker answered batch {message.id}, which had not begun")
             self._pass_on(lane, flight, message)
         elif isinstance(message, BatchReturned):
-            self._has_returned(flight, message)
+            with self._changed:
+                flight.has_returned(message.reschedule)
+                self._changed.notify_all()
         else:
             self._done(lane, message, flight)
 
-    def _has_begun(self, lane: Lane, flight: _Flight) -> None:
-        limit_s = self._attachment.execution_timeout_s
-        if limit_s is not None:
-            flight.overdue_at = time.monotonic() + limit_s
-        flight.overdue_since = None
+    def _has_begun(self, lane: Lane, flight: Flight) -> None:
         lane.set_patience(_TICK_S)
         with self._changed:
-            flight.begun = True
+            flight.has_begun(self._attachment.execution_timeout_s)
             self._changed.notify_all()
 
-    def _pass_on(self, lane: Lane, flight: _Flight, part: BatchPart) -> None:
+    def _pass_on(self, lane: Lane, flight: Flight, part: BatchPart) -> None:
         flight.answered = True
         if len(part.responses) != len(flight.senders):
             raise LaneError(
@@ -384,7 +293,7 @@ class Streams:
                 flight.send(index, made, final=details is not None and details.final)
         self._take_credit(lane)
 
-    def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: _Flight) -> None:
+    def _done(self, lane: Lane, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
             text = message.text
             flight.end(lambda: translate.failure(text))
@@ -397,16 +306,6 @@ class Streams:
             del self._flights[message.id]
             if not self._flights:
                 lane.set_patience(None)
-            self._changed.notify_all()
-
-    def _has_returned(self, flight: _Flight, message: BatchReturned) -> None:
-        if any(not 0 <= index < len(flight.senders) for index in message.reschedule):
-            raise LaneError(f"the worker said {message!r:.100}")
-        with self._changed:
-            for index in message.reschedule:
-                flight.senders[index] = None
-            flight.reschedule = message.reschedule
-            flight.returned = True
             self._changed.notify_all()
 
     def _take_credit(self, lane: Lane) -> None:
@@ -433,9 +332,9 @@ class Streams:
             if flight.overdue_at is not None and now > flight.overdue_at:
                 self._judge_overdue(flight, now)
 
-    def _judge_overdue(self, flight: _Flight, now: float) -> None:
+    def _judge_overdue(self, flight: Flight, now: float) -> None:
         with self._changed:
-            final = self._is_final(flight)
+            final = flight.is_final(self._until_returned)
             verdict = self._attachment.judge_overdue(
                 taken=True, since=flight.overdue_since, final=final, **flight.facts()
             )
@@ -454,14 +353,20 @@ class Streams:
         """
         with self._changed:
             broken = text
-            failed = [flight for flight in self._flights.values() if self._is_final(flight)]
-            waiting = [flight for flight in self._flights.values() if not self._is_final(flight)]
+            failed = [
+                flight for flight in self._flights.values() if flight.is_final(self._until_returned)
+            ]
+            waiting = [
+                flight
+                for flight in self._flights.values()
+                if not flight.is_final(self._until_returned)
+            ]
             if failed and text is None:
                 verdict = self._judge(losses=1, final=True)
                 text = verdict.text or f"model {self._name}: its worker is lost"
             for flight in waiting:
                 if not unread or flight.begun:
-                    self._judge_waiting(flight, None if failed else text)
+                    flight.has_lost_worker(self._judge, None if failed else text)
                 if flight.failure is None:
                     flight.begin_anew()
                 else:
@@ -476,23 +381,6 @@ class Streams:
         for flight in failed:
             why = flight.failure or text or f"model {self._name}: it is unloaded"
             flight.end(partial(translate.unavailable, why))
-
-    def _is_final(self, flight: _Flight) -> bool:
-        """Whether it cannot be tried again: Triton has its requests back, or a part of its answers has been sent."""
-        waits = self._until_returned and not flight.returned and not flight.answered
-        return flight.begun and not waits
-
-    def _judge_waiting(self, flight: _Flight, broken: str | None) -> None:
-        """Find out whether a batch is tried again; `broken`: how the worker broke the protocol with it."""
-        flight.failure = flight.failure or broken
-        if flight.failure is not None:
-            return
-        first = flight.losses == 0
-        flight.losses += 1
-        verdict = self._judge(**{**flight.facts(), **({"in_row": 0} if first else {})})
-        if verdict.action == "fail":
-            flight.failure = verdict.text
-            flight.whole = verdict.whole
 
     def _judge(self, **loss: Any) -> messages.Verdict:
         """Return what becomes of the batch of a lost worker."""

@@ -17,7 +17,7 @@ from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
 from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.dispatcher.triton.own_repository import BACKEND
-from pytriton.ipc.calls import KEY_VARIABLE
+from pytriton.ipc.calls.call_chain import KEY_VARIABLE
 
 #: Starts a program whose shared memory is for this user alone.
 _PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.ipc import messages
-from pytriton.ipc.calls import socket_path
+from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Gauge, Reading
 

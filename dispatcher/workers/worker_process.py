@@ -21,7 +21,7 @@ from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
 from pytriton.dispatcher.triton.liveness import process_state
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import linux, messages
-from pytriton.ipc.calls import socket_path
+from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.variables import with_direct_loopback

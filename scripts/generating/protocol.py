@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc import calls, datatypes, messages, parameters
+from pytriton.ipc import datatypes, messages, parameters
+from pytriton.ipc.calls import call_chain, call_connection, call_messages
 from pytriton.ipc.lanes import lane, lane_messages
 from pytriton.ipc.messages import proxy
 from pytriton.ipc.messages.base import PROTOCOL
@@ -31,7 +32,7 @@ _PARTS: tuple[_Struct, ...] = (
     lane_messages.ResponseDetails,
     lane_messages.BatchTrace,
     lane_messages.MetricUpdate,
-    calls.Link,
+    call_chain.Link,
 )
 _HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do not edit.
  *
@@ -47,7 +48,7 @@ _HEAD = """/* Written by scripts/generate from the messages of pytriton/ipc: do 
 def header() -> str:
     """Return the text of the header."""
     lane = _members(lane_messages.LaneMessage)
-    call = _members(calls.CallMessage)
+    call = _members(call_messages.CallMessage)
     control: tuple[_Struct, ...] = (*_members(proxy.WithProxy), messages.Failure)
     parts = [
         _HEAD,
@@ -57,7 +58,10 @@ def header() -> str:
         _section(
             "Messages on a lane: pytriton/ipc/lanes/lane_messages.py", [_array(one) for one in lane]
         ),
-        _section("Messages about calls: pytriton/ipc/calls.py", [_array(one) for one in call]),
+        _section(
+            "Messages about calls: pytriton/ipc/calls/call_messages.py",
+            [_array(one) for one in call],
+        ),
         _section(
             "Messages of the control socket: pytriton/ipc/messages/proxy.py",
             [_map(one) for one in control],
@@ -75,7 +79,7 @@ def _constants() -> str:
     lines = [f"enum {{ PROTOCOL = {PROTOCOL} }};"]
     lines += [
         f"enum {{ ARENA_MEMORY = {lane_messages.ARENA}, OWN_MEMORY = {lane_messages.OWN} }};",
-        f"enum {{ MOST_LANE_MEMORIES = {lane.MOST_MEMORIES}, MOST_CALL_MEMORIES = {calls.MOST_MEMORIES} }};",
+        f"enum {{ MOST_LANE_MEMORIES = {lane.MOST_MEMORIES}, MOST_CALL_MEMORIES = {call_connection.MOST_MEMORIES} }};",
         f'#define TRITONS_METRICS "{lane_messages.TRITONS_METRICS}"',
     ]
     names = [name for name in vars(parameters) if name.endswith("_PARAMETER")]

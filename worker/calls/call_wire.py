@@ -11,17 +11,10 @@ from typing import Any, Protocol
 from pytriton.calls import ModelCall
 from pytriton.exceptions import CallError
 from pytriton.ipc import datatypes
-from pytriton.ipc.calls import (
-    Answer,
-    AnswerRead,
-    Call,
-    CallConnection,
-    CallDropped,
-    Link,
-    Retiring,
-    Slot,
-    Slots,
-)
+from pytriton.ipc.calls.call_chain import Link
+from pytriton.ipc.calls.call_connection import CallConnection
+from pytriton.ipc.calls.call_messages import Answer, AnswerRead, Call, CallDropped, Retiring
+from pytriton.ipc.calls.call_slots import Slot, Slots
 from pytriton.ipc.errors import shown
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.arena import ArenaError

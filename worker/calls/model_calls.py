@@ -24,14 +24,9 @@ from contextvars import ContextVar
 from pytriton import calls
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
-from pytriton.ipc.calls import (
-    MOVED,
-    Answer,
-    CallConnection,
-    Link,
-    decode_chain,
-    socket_path,
-)
+from pytriton.ipc.calls.call_chain import Link, decode_chain
+from pytriton.ipc.calls.call_connection import CallConnection, socket_path
+from pytriton.ipc.calls.call_messages import MOVED, Answer
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import LaneError
 from pytriton.ipc.parameters import CHAIN_PARAMETER

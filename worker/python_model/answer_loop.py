@@ -14,35 +14,26 @@ import inspect
 import queue
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
-from pytriton import pb_utils
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
     BatchBegun,
-    BatchDone,
-    BatchFailed,
-    BatchPart,
-    BatchReturned,
     Metrics,
-    ResponseDetails,
-    ResponseRef,
 )
 from pytriton.pb_utils import host
 from pytriton.worker.calls.model_calls import serving
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.loop import Loop
-from pytriton.worker.model import Part
 from pytriton.worker.python_model.backend_host import WorkerHost
-from pytriton.worker.python_model.batches import ANSWERED, PythonModel, WrongReturn, check_responses
+from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.python_stream import PythonStream
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
 
@@ -51,7 +42,6 @@ from pytriton.worker.streams.stream_answers import Outbox
 _AT_ONCE = 1024
 #: Changes of metrics in one message.
 _METRICS = 100
-_ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 class PythonStreamLoop(Loop):
@@ -251,155 +241,3 @@ class PythonStreamLoop(Loop):
             if not self._finished():
                 self._withdraw()
             self.changed.notify_all()
-
-
-class PythonStream:
-    """A batch under way: what has been answered of it."""
-
-    def __init__(
-        self,
-        loop: PythonStreamLoop,
-        outbox: Outbox,
-        batch: Batch,
-        requests: list[pb_utils.InferenceRequest],
-        model: PythonModel,
-    ) -> None:
-        self.id = batch.id
-        self.part = Part(outbox.lane, batch)
-        self.outbox = outbox
-        self.requests = requests
-        self.lost = False
-        self._loop = loop
-        self._refs = batch.requests
-        self._model = model
-        self._cancelled: set[int] = set()
-        self._held: set[int] = set()
-        self._open = set(range(len(requests)))
-        self._has_returned = False
-        self._senders: dict[int, pb_utils.ResponseSender] = {}
-        for index, request in enumerate(requests):
-            request.bind(partial(self._sender, index), partial(self._is_cancelled, index))
-
-    def cancel(self, index: int) -> None:
-        """The client of a request has gone."""
-        self._cancelled.add(index)
-        self.go(index)
-
-    def hold(self, index: int) -> None:
-        """Who asked for it has enough to read."""
-        if index not in self._cancelled:
-            self._held.add(index)
-
-    def go(self, index: int) -> None:
-        """Who asked for it has read."""
-        self._held.discard(index)
-
-    def finish(self, result: Any) -> None:
-        """`execute` has returned this.
-
-        Raises:
-            WrongReturn: it should not have.
-        """
-        self.take(result)
-        again = [i for i, one in enumerate(self.requests) if one.rescheduled]
-        if not self.lost and not self._open.issuperset(again):
-            raise WrongReturn(ANSWERED)
-        self.returned(again)
-
-    def take(self, result: Any) -> None:
-        """Send the responses that `execute` has returned.
-
-        Raises:
-            WrongReturn: it should not have, or should have.
-        """
-        if result is None:
-            result = [None] * len(self.requests)
-        check_responses(result, self.requests)
-        if self._model.decoupled and any(response is not None for response in result):
-            raise WrongReturn(
-                f"Python model '{self._model.instance_name}' is using the decoupled mode and the execute function "
-                "must return None."
-            )
-        for index, response in enumerate(result):
-            if response is not None:
-                self._send(index, response, True)
-            elif not (
-                self._model.decoupled or self.requests[index].rescheduled or index in self._senders
-            ):
-                raise WrongReturn(
-                    "execute returned no response to a request, and did not ask for its response sender"
-                )
-
-    def returned(self, reschedule: list[int]) -> None:
-        """Say that `execute` has returned; Triton queues the requests of `reschedule` again."""
-        with self._loop.changed:
-            self._open.difference_update(reschedule)
-            self._has_returned = True
-            if not self.lost:
-                self._to_lane(BatchReturned(self.id, reschedule))
-                self._end_if_done()
-
-    def fail(self, text: str) -> None:
-        """Answer all that has not been answered with an error."""
-        with self._loop.changed:
-            if not self.lost and self.id in self.outbox.streams:
-                del self.outbox.streams[self.id]
-                self._open.clear()
-                self._to_lane(BatchFailed(self.id, text))
-                self._loop.ended(self)
-
-    def _sender(self, index: int) -> pb_utils.ResponseSender:
-        if index not in self._senders:
-            self._senders[index] = pb_utils.ResponseSender(
-                partial(self._send, index),
-                partial(self._is_cancelled, index),
-                decoupled=self._model.decoupled,
-            )
-        return self._senders[index]
-
-    def _is_cancelled(self, index: int) -> bool:
-        return self.lost or index in self._cancelled
-
-    def _send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        with self._loop.changed:
-            self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
-            if self.lost or index not in self._open:
-                return
-            gone = index in self._cancelled and self._model.decoupled
-            if response is not None and not gone:
-                ref = self._model.written(
-                    response, self._refs[index], self.outbox.lane, final=final
-                )
-            elif final:
-                ref = _ENDED
-            else:
-                return
-            parts: list[ResponseRef | None] = [None] * len(self.requests)
-            parts[index] = ref
-            self._to_lane(BatchPart(self.id, parts))
-            if final:
-                self._open.discard(index)
-                self._end_if_done()
-
-    def _must_wait(self, index: int) -> bool:
-        # On the event loop all streams of the model would wait with it: there it goes on.
-        held = index in self._held and not self._loop.is_event_loop()
-        return self.outbox.full or held
-
-    def _end_if_done(self) -> None:
-        if self._has_returned and not self._open and self.id in self.outbox.streams:
-            del self.outbox.streams[self.id]
-            self._to_lane(BatchDone(self.id, []))
-            self._loop.ended(self)
-
-    def _to_lane(self, message: BatchPart | BatchReturned | BatchDone | BatchFailed) -> None:
-        try:
-            if isinstance(message, BatchPart):
-                self.outbox.put(message)
-            else:
-                self.outbox.lane.send(message)
-        except LaneClosed:
-            self.lost = True  # the lanes' thread sees its end, too
-        except LaneError as error:
-            self.lost = True
-            print(f"an answer could not be sent: {error}", file=sys.stderr)

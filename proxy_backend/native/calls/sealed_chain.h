@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of tritonserver's environment: what chains are sealed with (pytriton/ipc/calls.py). */
+/* Of tritonserver's environment: what chains are sealed with (pytriton/ipc/calls/call_chain.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 

@@ -133,7 +133,7 @@ enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 
-/* ── Messages about calls: pytriton/ipc/calls.py ───────────────────────────────────────────────────────── */
+/* ── Messages about calls: pytriton/ipc/calls/call_messages.py ─────────────────────────────────────────── */
 
 /* worker → proxy: call a model. */
 #define CALL_NAME "Call"

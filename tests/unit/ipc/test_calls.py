@@ -12,21 +12,18 @@ import numpy as np
 import pytest
 from support.descriptors import leaves_open
 
-from pytriton.ipc import calls
-from pytriton.ipc.calls import (
+from pytriton.ipc.calls import call_connection, call_slots
+from pytriton.ipc.calls.call_chain import Link, decode_chain, encode_chain
+from pytriton.ipc.calls.call_connection import CallConnection, socket_path
+from pytriton.ipc.calls.call_messages import (
     Answer,
     AnswerRead,
     Call,
-    CallConnection,
     CallDropped,
     CallMessage,
-    Link,
     Retiring,
-    Slots,
-    decode_chain,
-    encode_chain,
-    socket_path,
 )
+from pytriton.ipc.calls.call_slots import Slots
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.arena import Arena, ArenaError
 from pytriton.ipc.lanes.lane import LaneClosed, LaneError
@@ -189,8 +186,9 @@ def test_neither_end_has_more_memories_than_there_may_be(
 ) -> None:
     """A worker makes no more, and what is given back makes room; a proxy takes no more."""
     proxy, worker = ends
-    monkeypatch.setattr(calls, "MOST_MEMORIES", 2)
-    monkeypatch.setattr(calls, "_MOST_KEPT", 0)
+    for module in (call_slots, call_connection):
+        monkeypatch.setattr(module, "MOST_MEMORIES", 2)
+    monkeypatch.setattr(call_slots, "_MOST_KEPT", 0)
     slots = Slots(worker)
     taken = [slots.take(), slots.take()]
     with pytest.raises(ArenaError, match="2 calls are under way on one connection"):

@@ -16,7 +16,8 @@ import pytest
 from support.fake_tritonserver import echo, output, run, serving
 
 from pytriton.ipc import linux
-from pytriton.ipc.calls import MOST_MEMORIES, Memory
+from pytriton.ipc.calls.call_connection import MOST_MEMORIES
+from pytriton.ipc.calls.call_messages import Memory
 from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (

@@ -1,0 +1,84 @@
+"""Memory for the tensors of calls: what one end of a connection writes, and the other reads."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from pytriton.ipc.calls.call_connection import MOST_MEMORIES, CallConnection
+from pytriton.ipc.calls.call_messages import Forget
+from pytriton.ipc.lanes.arena import Arena, ArenaError
+from pytriton.ipc.lanes.lane import LaneClosed
+from pytriton.ipc.lanes.lane_messages import TensorRef
+
+#: A slot that has grown larger is given back after its call.
+_MOST_KEPT = 64 << 20
+
+
+class Slot:
+    """Memory for the tensors of one call at a time; its peer knows it as `number`."""
+
+    def __init__(self, number: int, arena: Arena) -> None:
+        self.number = number
+        self.arena = arena
+
+    def placed(self, ref: TensorRef) -> TensorRef:
+        """Return where a tensor lies that was written into the arena, as the peer knows it."""
+        return msgspec.structs.replace(ref, memory=self.number)
+
+
+class Slots:
+    """This end's memory on one connection: as many slots as calls were ever under way at once."""
+
+    def __init__(self, connection: CallConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._free: list[Slot] = []
+        self._made = 0  #: those in use, too
+        self._closed = False
+
+    def take(self) -> Slot:
+        """Return an empty slot.
+
+        Raises:
+            LaneClosed: the peer is gone.
+            ArenaError: as many are in use as there may be.
+        """
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            if self._made == MOST_MEMORIES:
+                raise ArenaError(
+                    f"{MOST_MEMORIES} calls are under way on one connection, and no more can be"
+                )
+            self._made += 1
+        arena = Arena("pytriton-call")
+        try:
+            return Slot(self._connection.announce(arena.open_readonly()), arena)
+        except LaneClosed:
+            arena.close()
+            raise
+
+    def give_back(self, slot: Slot) -> None:
+        """The call is over, and its tensors have been read."""
+        slot.arena.reset()
+        with self._lock:
+            if not self._closed and slot.arena.size <= _MOST_KEPT:
+                self._free.append(slot)
+                return
+        slot.arena.close()
+        try:
+            self._connection.send(Forget(slot.number))
+        except LaneClosed:
+            return  # then it has forgotten everything
+        with self._lock:  # only now: the peer counts, too
+            self._made -= 1
+
+    def close(self) -> None:
+        """Give all back; what is in use follows when it is given back."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for slot in free:
+            slot.arena.close()
