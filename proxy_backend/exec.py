@@ -74,7 +74,7 @@ class Executor:
         if not call.stream:
             yield self._answer(call, request.exec(), final=True)
             return
-        responses = request.exec(decoupled=True)
+        responses, ended = request.exec(decoupled=True), False
         for response in responses:
             failed = response.has_error()
             if not failed and not response.output_tensors():
@@ -87,9 +87,15 @@ class Executor:
             yield self._answer(call, response, final=failed)
             if failed:
                 return
+        else:
+            ended = True
         failure = state.handle.failure()
         text, code = failure if failure is not None else (None, "")
-        yield Answer(call.id, [], True, text, code), _nothing
+        try:
+            yield Answer(call.id, [], True, text, code), _nothing
+        finally:
+            if ended:
+                stub.let_go_last(responses)
 
     def _request(self, call: Call, handle: str | None) -> Any:
         parameters = json.loads(call.parameters)

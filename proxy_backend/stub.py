@@ -10,12 +10,19 @@ numpy cannot take or give BF16, so outputs of that type are handed over as a cap
 whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type
 code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
 Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
+
+Streams of other models. When an iterator over their answers has come to its end, a thread of the stub lets go of it
+without Python's lock. If nobody else holds it, that frees the answers' arrays without the lock, which ends the process
+("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called model's stub
+waits for it for ever. So we hold the iterator until nobody else does. (pybind11's `simple_value_holder`, behind the
+object's head: an address and a std::shared_ptr. libstdc++: the number of owners, behind a pointer.)
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +44,13 @@ _DLPACK_TYPES = {
     (_BFLOAT_CODE, 16): "BF16",
     (6, 8): "BOOL",
 }
+
+#: Seconds between two looks at who holds an iterator, and after which it is held for good.
+_LOOK_S = 0.001
+_HELD_S = 30.0
+_HELD: list[Any] = []
+_HEAD = object.__basicsize__
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
@@ -139,3 +153,24 @@ def bf16_tensor(name: str, words: Array) -> Any:
     tensor = pb_utils.Tensor.from_dlpack(name, _Capsule(capsule))
     _set_destructor(capsule, None)
     return tensor
+
+
+def let_go_last(iterator: Any) -> None:
+    """Return when the stub has let go of an iterator that has come to its end: the caller is the last who holds it."""
+    deadline = time.monotonic() + _HELD_S
+    while _others_hold(iterator):
+        if time.monotonic() > deadline:
+            _HELD.append(iterator)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _others_hold(iterator: Any) -> bool:
+    """Whether the stub holds the object behind one of pybind11, too; True where that cannot be told."""
+    if type(iterator).__basicsize__ < _HEAD + 3 * _POINTER:
+        return True
+    value, held, counts = (ctypes.c_size_t * 3).from_address(id(iterator) + _HEAD)
+    if value != held or not counts:
+        return True  # another layout than that of 2.51
+    owners: int = ctypes.c_int32.from_address(counts + _POINTER).value
+    return owners != 1
