@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.plain_triton import PlainTriton, plain_triton
+
 TENSORS = """
 input [ { name: "count", data_type: TYPE_INT32, dims: [1] } ]
 output [
@@ -62,3 +68,26 @@ class TritonPythonModel:
             for one in count
         ]
 """
+
+
+@contextmanager
+def counting_triton(folder: Path, files: Path) -> Iterator[PlainTriton]:
+    """Serve "count", the same without batching as "plain", and "coupled"; `files` is the folder of CODE.
+
+    Clients may load and unload models, with an access token.
+    """
+    code = CODE.replace("{folder!r}", repr(str(files)))
+    models = {
+        "count": (f"max_batch_size: 4 {TENSORS} {DECOUPLED}", code),
+        "plain": (f"max_batch_size: 0 {TENSORS} {DECOUPLED}", code),
+        "coupled": (f"max_batch_size: 4 {TENSORS}", COUPLED),
+    }
+    options = [
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--http-restricted-api=model-repository:triton-access-token=secret",
+        "--grpc-restricted-protocol=model-repository:triton-access-token=secret",
+        "--grpc-header-forward-pattern=x-.*",
+    ]
+    with plain_triton(folder, models, options) as running:
+        yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ backend: "python"
 max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+ONNX_CONFIG = """
+name: "onnx_mnist"
+backend: "onnxruntime"
+dynamic_batching {}
+input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ -1, 1, 8, 8 ] } ]
+output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1, 10 ] } ]
+instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
+PAIR_CONFIG = """
+max_batch_size: 4
+version_policy { specific { versions: [ 1, 3 ] } }
 """
 
 
@@ -75,6 +88,24 @@ def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
     config = PYTHON_CONFIG.replace('backend: "python"', 'platform: "ensemble"')
     config += f"ensemble_scheduling {{ step [ {', '.join(lines)} ] }}"
     return add(repository, name, {"1/.keep": b""}, config)
+
+
+def add_five(folder: Path, classifier: Any) -> None:
+    """Write a classifier in two formats, several versions of one model, one that cannot be served, a Python model."""
+    import joblib
+
+    add(folder, "onnx_mnist", {"1/model.onnx": onnx_digits(classifier)}, ONNX_CONFIG)
+    pickled = io.BytesIO()
+    joblib.dump(classifier, pickled)
+    add(folder, "sklearn-digits", {"1/model.joblib": pickled.getvalue()})
+    add_affine(folder, "scaled", {1: 2.0, 2: 3.0, 3: 4.0}, PAIR_CONFIG)
+    add_affine(folder, "spoilt", {1: 1.0}, 'input [ { name: "z" } ]')
+    add(
+        folder,
+        "native",
+        {"1/model.py": PYTHON_MODEL.encode()},
+        PYTHON_CONFIG,
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -23,6 +23,14 @@ ONES = np.ones((1, 2), np.float32)
 #: First element of a request -> what the callable below does.
 ECHO, KILL, KILL_ONCE, SEGFAULT, HANG, PID, LEAK, FORK = 1, 9, 10, 11, 12, 13, 14, 15
 
+#: Only tritonserver can judge this: its own warm-up lacks the input.
+_NO_X = {
+    "name": "w",
+    "batch_size": 1,
+    "inputs": {"z": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
+}
+REFUSED = ModelConfig(extra={"model_warmup": [_NO_X]})
+
 Serve = Callable[..., Model]
 
 

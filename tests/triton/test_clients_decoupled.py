@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.decoupled_models import CODE, COUPLED, DECOUPLED, TENSORS
+from support.decoupled_models import COUPLED, counting_triton
 from support.inference import Array
-from support.plain_triton import PlainTriton, plain_triton
+from support.plain_triton import PlainTriton
 from support.running import eventually
 
 from pytriton.client import (
@@ -35,7 +35,6 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.model_config import TensorSpec, TritonModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
-    code = CODE.replace("{folder!r}", repr(str(files)))
-    models = {
-        "count": (f"max_batch_size: 4 {TENSORS} {DECOUPLED}", code),
-        "plain": (f"max_batch_size: 0 {TENSORS} {DECOUPLED}", code),
-        "coupled": (f"max_batch_size: 4 {TENSORS}", COUPLED),
-    }
-    options = [
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        "--http-restricted-api=model-repository:triton-access-token=secret",
-        "--grpc-restricted-protocol=model-repository:triton-access-token=secret",
-        "--grpc-header-forward-pattern=x-.*",
-    ]
-    with plain_triton(tmp_path_factory.mktemp("triton"), models, options) as running:
+    with counting_triton(tmp_path_factory.mktemp("triton"), files) as running:
         yield running
 
 
@@ -298,27 +284,6 @@ def test_several_urls(triton: PlainTriton) -> None:
     with DecoupledModelClient(["grpc://127.0.0.1:1", triton.grpc], "count") as client:
         for _ in range(3):
             assert len(list(client.infer_sample(count(3)))) == 3
-
-
-def test_nobody_listens() -> None:
-    """And nothing was asked before: the stream is the first to notice."""
-    known = TritonModelConfig("count", decoupled=True, inputs=[TensorSpec("count", np.int32, (1,))])
-
-    async def ask() -> None:
-        async with AsyncioDecoupledModelClient(
-            "grpc://127.0.0.1:1", "count", model_config=known, ensure_model_is_ready=False
-        ) as client:
-            await _numbers(client, 1)
-
-    with (
-        DecoupledModelClient(
-            "grpc://127.0.0.1:1", "count", model_config=known, ensure_model_is_ready=False
-        ) as client,
-        pytest.raises(PyTritonClientTimeoutError, match="cannot connect to"),
-    ):
-        list(client.infer_sample(count(1)))
-    with pytest.raises(PyTritonClientTimeoutError, match="cannot connect to"):
-        asyncio.run(ask())
 
 
 def test_decoupled_is_not_coupled(triton: PlainTriton) -> None:

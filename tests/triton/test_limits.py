@@ -1,8 +1,9 @@
-"""Limits: workers that use too much, or have served long enough, are ended or replaced."""
+"""Limits: workers that use or take too much, or have served long enough, are ended or replaced."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ from support.unruly import (
 from tritonclient.utils import InferenceServerException
 
 from pytriton.exceptions import RegistrationError
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.ipc.errors import RemoteFailure
 from pytriton.limits import Limits
+from pytriton.model_config.triton_config import to_triton_config
 
 
 @pytest.fixture
@@ -151,3 +156,34 @@ def test_a_worker_is_replaced_after_so_many_batches(
     eventually(replaced, "workers are replaced")
     assert len(pids) > 1
     assert all(not instance.ends for instance in model.instances)
+
+
+def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
+    """To load its callable: it is ended, and the error names the setting."""
+
+    def factory() -> Any:
+        print("still loading")
+        threading.Event().wait()
+
+    # Long enough for the callable to be unpickled, and to say so.
+    with pytest.raises(RegistrationError, match=r"did not load its callable within 8 s") as caught:
+        daemon.client.register(
+            factory, "slow", X, Y, factory=True, load_timeout_s=8, progress=False
+        )
+    assert "still loading" in (caught.value.remote_traceback or "")
+    assert daemon.client.models() == []
+
+
+def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
+    """An interpreter that is none: the registration fails after worker_start_timeout_s."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o700)
+    spec = messages.ModelSpec(
+        "mute", 1, to_triton_config("mute", X, Y), messages.World(str(python), cwd="/")
+    )
+    with RunningDaemon.start(worker_start_timeout_s=0.5) as daemon:
+        control = ControlClient(daemon.config.rundir.control_endpoint)
+        with control, pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"):
+            control.ask(messages.Register(spec), [b""], timeout_s=60)
+        assert sorted(child.name() for child in daemon.children()) == ["sh", "tritonserver"]

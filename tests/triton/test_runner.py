@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import io
 import json
 import subprocess
 import sys
@@ -14,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import psutil
 import pytest
 from support import repositories
+from support.inference import Array
 from support.running import RunningDaemon, eventually
 
 from pytriton.client.exceptions import PyTritonClientError, PyTritonClientInferenceServerError
@@ -30,45 +29,17 @@ pytest.importorskip("onnxruntime")
 #: The first test waits for all models of the repository.
 pytestmark = pytest.mark.timeout(600)
 
-Array = Any
-ONNX_CONFIG = """
-name: "onnx_mnist"
-backend: "onnxruntime"
-dynamic_batching {}
-input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ -1, 1, 8, 8 ] } ]
-output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1, 10 ] } ]
-instance_group [ { count: 2 kind: KIND_CPU } ]
-"""
-PAIR_CONFIG = """
-max_batch_size: 4
-version_policy { specific { versions: [ 1, 3 ] } }
-"""
-
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Any, Array, Array]:
-    classifier: tuple[Any, Array, Array] = repositories.trained_on_digits()
-    return classifier
+def digits() -> tuple[Any, Any, Any]:
+    trained: tuple[Any, Any, Any] = repositories.trained_on_digits()
+    return trained
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
     folder: Path = tmp_path_factory.mktemp("models")
-    classifier = digits[0]
-    repositories.add(
-        folder, "onnx_mnist", {"1/model.onnx": repositories.onnx_digits(classifier)}, ONNX_CONFIG
-    )
-    pickled = io.BytesIO()
-    joblib.dump(classifier, pickled)
-    repositories.add(folder, "sklearn-digits", {"1/model.joblib": pickled.getvalue()})
-    repositories.add_affine(folder, "scaled", {1: 2.0, 2: 3.0, 3: 4.0}, PAIR_CONFIG)
-    repositories.add_affine(folder, "spoilt", {1: 1.0}, 'input [ { name: "z" } ]')
-    repositories.add(
-        folder,
-        "native",
-        {"1/model.py": repositories.PYTHON_MODEL.encode()},
-        repositories.PYTHON_CONFIG,
-    )
+    repositories.add_five(folder, digits[0])
     return folder
 
 

@@ -1,4 +1,4 @@
-"""How many workers a model has: readiness without any, scaling, and checks that keep a bad one out."""
+"""How many workers a model has: readiness without any, scaling, replacing, and checks that keep a bad one out."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from support.under_load import under_load
 from support.unruly import (
     KILL,
     ONES,
+    REFUSED,
     Serve,
     Unruly,
     X,
@@ -46,6 +47,10 @@ def is_ready(daemon: RunningDaemon, name: str) -> bool:
         error.close()
         return False
     return True
+
+
+def adder(step: float) -> Any:
+    return lambda requests: [{"y": request["x"] + step} for request in requests]
 
 
 def one_lane_each(model: Model) -> None:
@@ -217,9 +222,6 @@ def test_a_check_keeps_a_bad_replacement_out(
         if answer["y"][0, 0] != 2:
             raise ValueError(f"1 became {answer['y'][0, 0]}")
 
-    def adder(step: float) -> Any:
-        return lambda requests: [{"y": request["x"] + step} for request in requests]
-
     serve(adder(1), check=check)
     with pytest.raises(RegistrationError, match="ValueError: 1 became 6"):
         daemon.client.register(
@@ -227,3 +229,39 @@ def test_a_check_keeps_a_bad_replacement_out(
             progress=False,
         )  # fmt: skip
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
+
+
+# ── replacing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_replace_fails_no_request(daemon: RunningDaemon, serve: Serve) -> None:
+    """Under load: every request is answered, by the old callable or by the new one."""
+    serve(adder(1))
+    with under_load(daemon) as load:
+        load.wait(20)
+        daemon.client.register(
+            adder(2), "model", X, Y, ModelConfig(max_batch_size=8), replace=True, progress=False
+        )
+        load.wait(20)
+    assert set(load.answers) == {2.0, 3.0}
+    assert load.answers[-1] == 3.0
+
+
+def test_a_replacement_that_fails_leaves_the_old_model(
+    daemon: RunningDaemon, inference: Inference, serve: Serve
+) -> None:
+    """The old one serves on, whatever is wrong with the new one."""
+
+    def no_weights() -> Any:
+        raise RuntimeError("the weights are not there")
+
+    model = serve(adder(1))
+    pid = model.instances[0].pid
+    with pytest.raises(RegistrationError, match="the weights are not there"):
+        daemon.client.register(
+            no_weights, "model", X, Y, factory=True, replace=True, progress=False
+        )
+    with pytest.raises(RegistrationError, match="tritonserver did not load"):
+        daemon.client.register(adder(9), "model", X, Y, REFUSED, replace=True, progress=False)
+    assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
+    assert model.instances[0].pid == pid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -16,20 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.hosting import pytriton_threads, serve
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from support.streaming import Streaming
+from support.unruly import ONES, X, Y
 from tritonclient.utils import InferenceServerException
 
 import pytriton
-from pytriton.daemon import DaemonClient, Model, connect
+from pytriton.daemon import DaemonClient, connect
 from pytriton.decorators import batch, get_triton_context, triton_context
 from pytriton.exceptions import ModelNotFoundError, PyTritonValidationError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 
 
 @pytest.fixture
@@ -42,15 +39,6 @@ def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
         get_triton_context(serve)
     left = [path.name for path in (Path(daemon.config.runtime_dir) / "l").iterdir()]
     assert not [name for name in left if name.endswith(".gauge")], left
-
-
-def pytriton_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("pytriton ")]
-
-
-def serve(client: DaemonClient, infer: Any, name: str = "model", **options: Any) -> Model:
-    options = {"config": ModelConfig(max_batch_size=8), **options}
-    return client.register(infer, name, X, Y, isolation="thread", progress=False, **options)
 
 
 def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
@@ -406,62 +394,3 @@ def test_a_script_that_comes_to_its_end_takes_its_models_along(daemon: RunningDa
     assert script.returncode == 0
     assert stderr == ""
     eventually(lambda: gone(daemon.client), "the model is unregistered")
-
-
-def test_nothing_is_kept_and_the_end_of_the_daemon_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    state = str(tmp_path / "state")
-    with RunningDaemon.start(ephemeral=False, state_dir=state) as running:
-        client = connect(running.config.runtime_dir)
-        client.register(batch(lambda x: {"y": x}), "model", X, Y, progress=False)
-        serve(client, batch(lambda x: {"y": x}), replace=True)
-        assert not list((tmp_path / "state" / "models").iterdir())
-        running.stop(signal.SIGKILL)
-        eventually(lambda: not pytriton_threads(), "the threads have ended")
-    [record] = [one for one in caplog.records if one.name == "pytriton._registering.hosting"]
-    assert record.levelno == logging.WARNING
-    assert f"the daemon in {running.config.runtime_dir} has ended" in record.getMessage()
-
-
-def test_an_unrecoverable_error_stops_the_daemon(
-    fresh_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
-) -> None:
-    from pytriton.exceptions import PyTritonUnrecoverableError
-    from pytriton.ipc.exit_codes import ExitCode
-
-    @batch
-    def infer(x: Array) -> dict[str, Array]:
-        raise PyTritonUnrecoverableError("the GPU fell off")
-
-    serve(connect(fresh_daemon.config.runtime_dir), infer)
-    connection = Inference("grpc", fresh_daemon.grpc)
-    with pytest.raises(InferenceServerException, match="the GPU fell off"):
-        connection.infer("model", {"x": ONES})
-    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
-    connection.close()
-    eventually(lambda: not pytriton_threads(), "the threads have ended")
-    assert "not served by this process any more: the daemon stops" in caplog.text
-
-
-def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    @batch
-    def infer(x: Array) -> dict[str, Array]:
-        begun.set()
-        go.wait(60)
-        return {"y": x}
-
-    with RunningDaemon.start(grace_period_s=1) as running, ThreadPoolExecutor(1) as executor:
-        client = connect(running.config.runtime_dir)
-        model = serve(client, infer)
-        connection = Inference("grpc", running.grpc)
-        executor.submit(connection.infer, "model", {"x": ONES})
-        assert begun.wait(60)
-        model.unregister()
-        assert [name for name in pytriton_threads() if "[" in name]  # nobody can end it
-        assert "a thread did not end and is left behind" in running.said()
-        go.set()
-        eventually(lambda: not pytriton_threads(), "it ends by itself")
-        connection.close()

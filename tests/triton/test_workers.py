@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ import psutil
 import pytest
 from support.inference import Array, Inference
 from support.running import RunningDaemon, eventually
-from support.under_load import under_load
+from support.unruly import ONES, REFUSED, Serve, X, Y, serving
 from tritonclient.utils import InferenceServerException
 
-from pytriton.daemon import Model
 from pytriton.decorators import batch
 from pytriton.exceptions import (
     ModelExistsError,
@@ -30,40 +29,13 @@ from pytriton.exceptions import (
     PicklingError,
     RegistrationError,
 )
-from pytriton.ipc import messages
-from pytriton.ipc.control import ControlClient
-from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.messages import Progress
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.model_config.triton_config import to_triton_config
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
-#: Only tritonserver can judge this: its own warm-up lacks the input.
-_NO_X = {
-    "name": "w",
-    "batch_size": 1,
-    "inputs": {"z": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
-}
-REFUSED = ModelConfig(extra={"model_warmup": [_NO_X]})
 
 
 @pytest.fixture
-def serve(daemon: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[Callable[..., Model]]:
-    """Register a callable for one test."""
-    served: list[Model] = []
-
-    def register(infer: Any, name: str = "model", **options: Any) -> Model:
-        model = daemon.client.register(
-            infer, name, X, Y, ModelConfig(max_batch_size=8), progress=False, **options
-        )
-        served.append(model)
-        return model
-
-    yield register
-    for model in served:
-        model.unregister()
+def serve(daemon: RunningDaemon) -> Iterator[Serve]:
+    with serving(daemon) as register:
+        yield register
 
 
 # ── kinds of callables ───────────────────────────────────────────────────────────────────────────
@@ -126,17 +98,13 @@ def _plus(step: float, requests: Any) -> Any:
         pytest.param(functools.partial(_plus, 1), id="partial"),
     ],
 )
-def test_any_callable_is_served(
-    inference: Inference, serve: Callable[..., Model], infer: Any
-) -> None:
+def test_any_callable_is_served(inference: Inference, serve: Serve, infer: Any) -> None:
     """From a module that only this process can import: it travels by value."""
     serve(infer)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
 
 
-def test_a_factory_is_called_in_the_worker(
-    inference: Inference, serve: Callable[..., Model]
-) -> None:
+def test_a_factory_is_called_in_the_worker(inference: Inference, serve: Serve) -> None:
     """What it holds need not be picklable."""
 
     def factory() -> Any:
@@ -154,9 +122,7 @@ def test_a_factory_is_called_in_the_worker(
     assert answer.item() == model.instances[0].pid
 
 
-def test_a_list_of_callables_gives_one_instance_each(
-    inference: Inference, serve: Callable[..., Model]
-) -> None:
+def test_a_list_of_callables_gives_one_instance_each(inference: Inference, serve: Serve) -> None:
     """Every instance has its own callable and its own process."""
     model = serve([_closure(1), _closure(2)])
     assert len({instance.pid for instance in model.instances}) == 2
@@ -207,37 +173,6 @@ def test_a_callable_that_cannot_be_loaded(
     } <= before  # of them, a former stub may have ended
 
 
-def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
-    """To load its callable: it is ended, and the error names the setting."""
-
-    def factory() -> Any:
-        print("still loading")
-        threading.Event().wait()
-
-    # Long enough for the callable to be unpickled, and to say so.
-    with pytest.raises(RegistrationError, match=r"did not load its callable within 8 s") as caught:
-        daemon.client.register(
-            factory, "slow", X, Y, factory=True, load_timeout_s=8, progress=False
-        )
-    assert "still loading" in (caught.value.remote_traceback or "")
-    assert daemon.client.models() == []
-
-
-def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
-    """An interpreter that is none: the registration fails after worker_start_timeout_s."""
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec sleep 1000\n")
-    python.chmod(0o700)
-    spec = messages.ModelSpec(
-        "mute", 1, to_triton_config("mute", X, Y), messages.World(str(python), cwd="/")
-    )
-    with RunningDaemon.start(worker_start_timeout_s=0.5) as daemon:
-        control = ControlClient(daemon.config.rundir.control_endpoint)
-        with control, pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"):
-            control.ask(messages.Register(spec), [b""], timeout_s=60)
-        assert sorted(child.name() for child in daemon.children()) == ["sh", "tritonserver"]
-
-
 def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
     """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
     with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
@@ -245,7 +180,7 @@ def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
     assert daemon.client.models() == []
 
 
-def test_a_name_is_taken_once(daemon: RunningDaemon, serve: Callable[..., Model]) -> None:
+def test_a_name_is_taken_once(daemon: RunningDaemon, serve: Serve) -> None:
     """By default a second registration is refused, and the first one goes on."""
     first = serve(_function)
     with pytest.raises(ModelExistsError, match="replace=True"):
@@ -318,7 +253,7 @@ CRASHES = {
 
 @pytest.mark.parametrize("kind", CRASHES)
 def test_a_crash_fails_its_batch_and_nothing_else(
-    daemon: RunningDaemon, inference: Inference, serve: Callable[..., Model], kind: int
+    daemon: RunningDaemon, inference: Inference, serve: Serve, kind: int
 ) -> None:
     """The client learns how the worker ended; another one takes its place; server and neighbour go on."""
     serve(_function, "neighbour")
@@ -337,7 +272,7 @@ def test_a_crash_fails_its_batch_and_nothing_else(
 
 
 def test_a_crash_is_taken_over_and_the_load_spread_again(
-    daemon: RunningDaemon, inference: Inference, serve: Callable[..., Model]
+    daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
     """With two workers: no request but the crashing one fails, and both serve again afterwards."""
     model = serve(_crash, instances=2)
@@ -351,7 +286,7 @@ def test_a_crash_is_taken_over_and_the_load_spread_again(
     eventually(spread_again, lambda: f"one lane each: {model.instances}")
 
 
-def test_a_crash_loop_ends(serve: Callable[..., Model], tmp_path: Any) -> None:
+def test_a_crash_loop_ends(serve: Serve, tmp_path: Any) -> None:
     """A worker that cannot be loaded again is given up after some tries; status and clients are told why."""
     marker = tmp_path / "loaded once"
 
@@ -374,7 +309,7 @@ def test_a_crash_loop_ends(serve: Callable[..., Model], tmp_path: Any) -> None:
 
 
 def test_a_forked_child_does_not_hide_a_crash(
-    inference: Inference, serve: Callable[..., Model], tmp_path: Path
+    inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """The callable forks a process that lives on, then crashes: the client is told all the same."""
 
@@ -422,35 +357,3 @@ def test_what_a_worker_starts_ends_with_it(daemon: RunningDaemon) -> None:
     model.unregister()
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
-
-
-# ── replacing ────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_replace_fails_no_request(daemon: RunningDaemon, serve: Callable[..., Model]) -> None:
-    """Under load: every request is answered, by the old callable or by the new one."""
-    serve(_closure(1))
-    with under_load(daemon) as load:
-        load.wait(20)
-        daemon.client.register(
-            _closure(2), "model", X, Y, ModelConfig(max_batch_size=8), replace=True, progress=False
-        )
-        load.wait(20)
-    assert set(load.answers) == {2.0, 3.0}
-    assert load.answers[-1] == 3.0
-
-
-def test_a_replacement_that_fails_leaves_the_old_model(
-    daemon: RunningDaemon, inference: Inference, serve: Callable[..., Model]
-) -> None:
-    """The old one serves on, whatever is wrong with the new one."""
-    model = serve(_function)
-    pid = model.instances[0].pid
-    with pytest.raises(RegistrationError, match="the weights are not there"):
-        daemon.client.register(
-            _raise_while_loading, "model", X, Y, factory=True, replace=True, progress=False
-        )
-    with pytest.raises(RegistrationError, match="tritonserver did not load"):
-        daemon.client.register(_closure(9), "model", X, Y, REFUSED, replace=True, progress=False)
-    assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
-    assert model.instances[0].pid == pid

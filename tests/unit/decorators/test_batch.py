@@ -1,49 +1,30 @@
-"""``@batch`` and ``@sample``: joining, splitting, kinds of callables."""
+"""``@batch`` and ``@sample``: requests are joined, answers are split."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.decorated import config, requests_of
 
 from pytriton.decorators import (
-    Kind,
-    ModelConfigDict,
-    TritonContext,
     batch,
     convert_output,
-    first_value,
     get_inference_request_batch_size,
     get_model_config,
     get_triton_context,
-    kind_of,
     sample,
     set_triton_context,
-    triton_context,
 )
 from pytriton.decorators.batching import gather, split
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config import TensorSpec, TritonModelConfig
 from pytriton.proxy.types import Request
 
 BIG = 1 << 15  # float32 values in a row: large enough for adjacency to be looked for
-
-
-def config(*outputs: str, **fields: Any) -> TritonModelConfig:
-    specs = [TensorSpec(name, np.float32, (-1,)) for name in outputs]
-    return TritonModelConfig("m", outputs=specs, **fields)
-
-
-def requests_of(*rows: int) -> list[Request]:
-    return [Request({"x": np.full((count, 2), count, np.float32)}) for count in rows]
 
 
 @given(
@@ -249,250 +230,6 @@ def test_sample_hands_over_the_first_request() -> None:
     set_triton_context(infer, config("y", batching=False))
     [response] = infer([Request({"x": np.array([1.0, 2.0])})])
     np.testing.assert_array_equal(response["y"], [2.0, 3.0])
-
-
-class Scaler:
-    def __init__(self, factor: int) -> None:
-        self.factor = factor
-
-    @batch
-    def __call__(self, x: Any) -> dict[str, Any]:
-        return {"y": x * self.factor}
-
-    @batch
-    def negated(self, x: Any) -> list[Any]:
-        return [-x * self.factor]
-
-    @batch
-    async def later(self, x: Any) -> dict[str, Any]:
-        await asyncio.sleep(0)
-        return {"y": x * self.factor}
-
-    @staticmethod
-    @batch
-    def static(x: Any) -> dict[str, Any]:
-        return {"y": x}
-
-    @batch
-    @staticmethod
-    def static_below(x: Any) -> dict[str, Any]:
-        return {"y": x}
-
-
-def test_methods_know_their_object_and_their_own_configuration() -> None:
-    first, second = Scaler(2), Scaler(3)
-    set_triton_context(first.negated, config("n2"))
-    set_triton_context(second.negated, config("n3"))
-    assert float(first(requests_of(1))[0]["y"][0, 0]) == 2
-    assert float(second(requests_of(1))[0]["y"][0, 0]) == 3
-    assert list(first.negated(requests_of(1))[0]) == ["n2"]
-    assert list(second.negated(requests_of(1))[0]) == ["n3"]
-    assert float(asyncio.run(second.later(requests_of(1)))[0]["y"][0, 0]) == 3
-    assert list(Scaler.static(requests_of(1))[0]) == list(first.static(requests_of(1))[0]) == ["y"]
-    assert list(first.static_below(requests_of(1))[0]) == ["y"]
-
-
-def double(x: Any) -> dict[str, Any]:
-    return {"y": x * 2}
-
-
-async def double_later(x: Any) -> dict[str, Any]:
-    await asyncio.sleep(0)
-    return {"y": x * 2}
-
-
-def double_twice(x: Any) -> Iterator[dict[str, Any]]:
-    yield {"y": x * 2}
-    yield {"y": x * 4}
-
-
-async def double_twice_later(x: Any) -> AsyncIterator[dict[str, Any]]:
-    yield {"y": x * 2}
-    await asyncio.sleep(0)
-    yield {"y": x * 4}
-
-
-async def _collect(stream: AsyncIterator[Any]) -> list[Any]:
-    return [item async for item in stream]
-
-
-class AsyncCallable:
-    async def __call__(self, x: Any) -> dict[str, Any]:
-        return {"y": x}
-
-
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [
-        (double, Kind.FUNCTION),
-        (double_later, Kind.COROUTINE),
-        (double_twice, Kind.GENERATOR),
-        (double_twice_later, Kind.ASYNC_GENERATOR),
-        (AsyncCallable(), Kind.COROUTINE),
-        (AsyncCallable().__call__, Kind.COROUTINE),
-        (functools.partial(double_twice), Kind.GENERATOR),
-        (Scaler(1), Kind.FUNCTION),
-        (Scaler(1).later, Kind.COROUTINE),
-        (AsyncCallable, Kind.FUNCTION),
-        (np.add, Kind.FUNCTION),
-    ],
-)
-def test_decorating_keeps_the_kind(function: Callable[..., Any], kind: Kind) -> None:
-    assert kind_of(function) is kind
-    assert kind_of(batch(function)) is kind
-
-
-def test_a_coroutine_function_is_awaited() -> None:
-    responses = asyncio.run(batch(double_later)(requests_of(1, 2)))
-    assert [float(response["y"][0, 0]) for response in responses] == [2, 4]
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["declared", "behind a lambda"])
-def test_every_result_of_a_generator_is_split(late: bool) -> None:
-    sync: Any = (lambda x: double_twice(x)) if late else double_twice
-    later: Any = (lambda x: double_twice_later(x)) if late else double_twice_later
-    for results in (
-        list(batch(sync)(requests_of(1, 2))),
-        asyncio.run(_collect(batch(later)(requests_of(1, 2)))),
-    ):
-        values = [[float(response["y"][0, 0]) for response in responses] for responses in results]
-        assert values == [[2, 4], [4, 8]]
-
-
-def test_a_lambda_may_return_a_coroutine() -> None:
-    responses = asyncio.run(batch(lambda x: double_later(x))(requests_of(1)))
-    assert float(responses[0]["y"][0, 0]) == 2
-
-
-def test_closing_a_stream_closes_the_wrapped_generator() -> None:
-    closed = []
-
-    @batch
-    def stream(x: Any) -> Iterator[dict[str, Any]]:
-        try:
-            while True:
-                yield {"y": x}
-        finally:
-            closed.append("sync")
-
-    @batch
-    async def stream_later(x: Any) -> AsyncIterator[dict[str, Any]]:
-        try:
-            while True:
-                yield {"y": x}
-        finally:
-            closed.append("async")
-
-    async def take_one() -> None:
-        results = stream_later(requests_of(1))
-        await results.__anext__()
-        await results.aclose()
-
-    results = stream(requests_of(1))
-    next(results)
-    results.close()
-    asyncio.run(take_one())
-    assert closed == ["sync", "async"]
-
-
-def test_the_signature_and_names_are_kept() -> None:
-    decorated = batch(double)
-    assert inspect.signature(decorated) == inspect.signature(double)
-    assert (decorated.__name__, decorated.__module__) == ("double", __name__)
-    assert decorated.__wrapped__ is double  # type: ignore[attr-defined]
-
-
-def test_decorating_an_object_does_not_copy_its_state() -> None:
-    model = Scaler(2)
-    assert "factor" not in vars(batch(model.negated)) | vars(batch(AsyncCallable()))
-    assert "factor" not in vars(batch(model))
-
-
-def test_only_callables_can_be_decorated() -> None:
-    with pytest.raises(PyTritonValidationError, match="Only a callable can be decorated"):
-        batch(3)  # type: ignore[call-overload]
-
-
-def test_a_context_attribute_set_by_hand_wins_in_the_whole_stack() -> None:
-    context = TritonContext()
-    infer = batch(lambda x: [x])
-    context.model_configs[infer] = config("mine")
-    infer.__triton_context__ = context  # type: ignore[attr-defined]
-    set_triton_context(infer, config("served"))
-    assert list(infer(requests_of(1))[0]) == ["mine"]
-
-    model = Scaler(1)
-    model.__triton_context__ = context  # type: ignore[attr-defined]
-    assert list(model.negated(requests_of(1))[0]) == ["mine"]
-
-
-def _answer(x: Any) -> list[Any]:
-    return [x]
-
-
-class _Callable:
-    def __call__(self, x: Any) -> list[Any]:
-        return [x]
-
-    def method(self, x: Any) -> list[Any]:
-        return [x]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: functools.partial(_answer),
-        _Callable,
-        lambda: _Callable().method,
-        lambda: lambda x: [x],
-    ],
-)
-def test_a_context_set_by_hand_holds_above_a_callable_of_any_kind(make: Any) -> None:
-    """Also above those that cannot have the attribute themselves."""
-    infer = batch(first_value("absent")(make()))
-    infer.__triton_context__ = TritonContext()  # type: ignore[attr-defined]
-    infer.__triton_context__.model_configs[infer] = config("mine")  # type: ignore[attr-defined]
-    set_triton_context(_answer, config("served"))
-    assert list(infer(requests_of(1))[0]) == ["mine"]
-
-
-@pytest.mark.parametrize("layer", [0, 1, 2])
-def test_a_context_set_by_hand_holds_wherever_in_the_stack_it_is_set(layer: int) -> None:
-    def answer(x: Any) -> list[Any]:
-        return [x]
-
-    middle = first_value("absent")(answer)
-    infer = batch(middle)
-    context = TritonContext()
-    context.model_configs[infer] = config("mine")
-    layers: list[Any] = [answer, middle, infer]
-    layers[layer].__triton_context__ = context
-    set_triton_context(infer, config("served"))
-    assert list(infer(requests_of(1))[0]) == ["mine"]
-    assert get_triton_context(infer) is context
-
-
-def test_a_context_set_by_hand_is_handed_over_whatever_it_is() -> None:
-    """A test of a model may have a stand-in."""
-    seen = []
-
-    @batch
-    @triton_context
-    def infer(x: Any, triton_context: Any) -> list[Any]:
-        seen.append(triton_context)
-        return [x]
-
-    stand_in = SimpleNamespace(model_config=config("mine"))
-    infer.__triton_context__ = stand_in  # type: ignore[attr-defined]
-    assert list(infer(requests_of(1))[0]) == ["mine"]
-    assert seen == [stand_in]
-
-
-def test_a_context_may_be_made_with_its_configurations() -> None:
-    configs = ModelConfigDict()
-    configs[_answer] = config("mine")
-    assert TritonContext(configs).model_configs is configs
-    assert TritonContext(model_configs=configs).model_config is configs[_answer]
 
 
 def test_helpers_of_custom_decorators() -> None:

@@ -2,76 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from support.writing_results import Lanes, output, refusal, request, respond, responses, writer
 
 from pytriton.decorators.batching import split
 from pytriton.ipc import datatypes
-from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.arena import ArenaError
-from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import BatchDone, RequestRef, TensorRef
-from pytriton.ipc.lanes.tensors import Array
+from pytriton.ipc.lanes.lane_messages import RequestRef, TensorRef
 from pytriton.proxy.types import Request, Response
-from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
-
-Lanes = tuple[Lane, Lane]
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def output(name: str, datatype: str = "FP32", dims: tuple[int, ...] = (-1,)) -> Output:
-    return Output(name, datatype, datatypes.element_dtype(datatype), dims)
-
-
-def writer(*outputs: Output, batching: bool = True, strict: bool = False) -> ResultWriter:
-    return ResultWriter("digits", outputs or [output("y")], batching=batching, strict=strict)
-
-
-def request(rows: int = 1, requested: Sequence[str] = ()) -> RequestRef:
-    return RequestRef([TensorRef("x", "FP32", [rows, 1], 1, 0, 4 * rows)], "", list(requested))
-
-
-def responses(
-    lanes: Lanes, results: Any, requests: Sequence[RequestRef], writer: ResultWriter
-) -> list[dict[str, Array]]:
-    """Write results in the worker and read them as the proxy does."""
-    proxy, worker = lanes
-    worker.arena.reset()
-    worker.send(BatchDone(1, writer.write(results, requests, worker)))
-    answer = proxy.receive()
-    assert isinstance(answer, BatchDone)
-    return [
-        {ref.name: _read(proxy, ref).copy() for ref in response.outputs}
-        for response in answer.responses
-    ]
-
-
-def _read(proxy: Lane, ref: TensorRef) -> Array:
-    if ref.datatype == "BYTES":
-        return tensors.decode_bytes(tensors.read_raw(proxy, ref), ref.shape)
-    return tensors.read(proxy, ref, datatypes.element_dtype(ref.datatype))
-
-
-def respond(lanes: Lanes, value: Any, to: ResultWriter, *, rows: int = 1) -> Array:
-    """Answer one request with one output `y`."""
-    return responses(lanes, [{"y": value}], [request(rows)], to)[0]["y"]
-
-
-def refusal(lanes: Lanes, results: Any, to: ResultWriter, *requests: RequestRef) -> str:
-    """The text with which results are refused: one line that names the model."""
-    asked = requests or [request()]
-    with pytest.raises(ResultError) as caught:
-        to.write(to.checked(results, len(asked)), asked, lanes[1])
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "`digits`" in text
-    assert len(text) < 300
-    return text
-
+from pytriton.worker.outputs.results import ResultError
 
 # ── the list and its dicts ───────────────────────────────────────────────────────────────────────
 
@@ -276,137 +218,7 @@ def test_more_than_the_machine_has_is_no_memory(lanes: Lanes) -> None:
     assert respond(lanes, np.ones((1, 1)), writer()).tolist() == [[1.0]]
 
 
-# ── datatypes ────────────────────────────────────────────────────────────────────────────────────
-
-CASTABLE = [
-    (np.float64, [0.1, -1e30], "FP32"),
-    (np.float64, [0.5, 2.0], "FP16"),
-    (np.float32, [0.5, 2.0], "FP64"),
-    (np.float32, [0.5, 2.0], "BF16"),
-    (np.float64, [0.5, 2.0], "BF16"),
-    (np.int64, [1, 2], "BF16"),
-    (BFLOAT16, [0.5, 2.0], "FP32"),
-    (np.int64, [1, -2], "FP32"),
-    (np.bool_, [True, False], "FP32"),
-    (np.bool_, [True, False], "INT8"),
-    (np.int64, [0, 255], "UINT8"),
-    (np.int64, [-128, 127], "INT8"),
-    (np.int64, [-(1 << 31), (1 << 31) - 1], "INT32"),
-    (np.uint64, [0, (1 << 63) - 1], "INT64"),
-    (np.int64, [0, (1 << 63) - 1], "UINT64"),
-    (np.uint8, [0, 255], "INT16"),
-    (np.uint8, [0, 127], "INT8"),
-]
-LOSING = [
-    (np.int64, [0, 256], "UINT8"),
-    (np.int64, [-1, 0], "UINT8"),
-    (np.int64, [0, 128], "INT8"),
-    (np.int64, [0, 1 << 31], "INT32"),
-    (np.uint64, [0, 1 << 63], "INT64"),
-    (np.int8, [-1, 0], "UINT64"),
-    (np.uint8, [0, 128], "INT8"),
-    (np.float32, [1.0, 2.0], "INT64"),
-    (np.float64, [1.0, 0.0], "BOOL"),
-    (np.int64, [1, 0], "BOOL"),
-    (np.complex64, [1.0, 2.0], "FP32"),
-    (BFLOAT16, [1.0, 2.0], "INT32"),
-    (np.object_, [1.0, 2.0], "FP32"),
-    (np.object_, [1.0, 2.0], "BF16"),
-    ("U3", ["1", "2"], "FP32"),
-    ("m8[s]", [1, 2], "INT64"),
-    ("M8[s]", [1, 2], "INT64"),
-    ([("a", "f4"), ("b", "f4")], [(1.0, 2.0), (3.0, 4.0)], "FP32"),
-    ("V4", [b"abcd", b"efgh"], "BF16"),
-]
-
-
-def _id(value: object) -> str:
-    return getattr(value, "__name__", str(value))
-
-
-@pytest.mark.parametrize(("given", "values", "declared"), CASTABLE, ids=_id)
-def test_what_can_be_cast_is_cast(
-    lanes: Lanes, given: Any, values: list[Any], declared: str
-) -> None:
-    array = np.array(values, given).reshape(2, 1)
-    got = respond(lanes, array, writer(output("y", declared)), rows=2)
-    assert got.dtype == datatypes.element_dtype(declared)
-    np.testing.assert_array_equal(got, array.astype(got.dtype))
-    if got.dtype.kind in "iu":
-        assert got.ravel().tolist() == values
-
-
-ONLY = (
-    " Only bool, numeric, string, unicode and object arrays are supported by Triton "
-    "(dtype.kind: biufOSU)."
-)
-
-
-@pytest.mark.parametrize(("given", "values", "declared"), LOSING, ids=_id)
-def test_what_would_lose_values_is_refused(
-    lanes: Lanes, given: Any, values: list[Any], declared: str
-) -> None:
-    array = np.array(values, given).reshape(2, 1)
-    text = refusal(lanes, [{"y": array}], writer(output("y", declared)), request(2))
-    name = datatypes.element_dtype(declared)
-    assert text == (
-        f"Output `y` of model `digits` has dtype {array.dtype}, which cannot be cast to {name} "
-        f"without losing values.{'' if array.dtype.kind in 'biufOSU' or given is BFLOAT16 else ONLY}"
-    )
-
-
-def test_integer_of_python_that_no_dtype_holds(lanes: Lanes) -> None:
-    to = writer(output("y", "INT64", ()), batching=False)
-    assert "Output `y`" in refusal(lanes, [{"y": 1 << 70}], to)
-    to = writer(output("y", "UINT8", ()), batching=False)
-    assert "Output `y`" in refusal(lanes, [{"y": 300}], to)
-    assert respond(lanes, 200, to) == 200
-
-
-@pytest.mark.parametrize("dtype", ["O", "S4", "U4"])
-def test_strings_of_every_kind(lanes: Lanes, dtype: str) -> None:
-    array = np.array([["a"], ["bcd"]]).astype(dtype)
-    got = respond(lanes, array, writer(output("y", "BYTES")), rows=2)
-    assert got.tolist() == [[b"a"], [b"bcd"]]
-
-
-def test_nuls_in_strings(lanes: Lanes) -> None:
-    array = np.array([[b"a\0\0", b"\0"]], object)
-    got = respond(lanes, array, writer(output("y", "BYTES")))
-    assert got.tolist() == array.tolist()
-
-
-def test_numbers_are_no_strings(lanes: Lanes) -> None:
-    text = refusal(lanes, [{"y": np.ones((1, 1))}], writer(output("y", "BYTES")))
-    assert text == "Output `y` of model `digits` has dtype float64, expected bytes, str or object."
-
-
-@pytest.mark.parametrize(
-    "element", [5, None, np.ones((9, 9)), "\ud800"], ids=lambda v: type(v).__name__
-)
-def test_object_array_with_something_else_in_it(lanes: Lanes, element: object) -> None:
-    array = np.empty((1, 2), object)
-    array[0, 0], array[0, 1] = b"fine", element
-    text = refusal(lanes, [{"y": array}], writer(output("y", "BYTES")))
-    assert text.startswith("Output `y` of model `digits` ")
-
-
 # ── strict ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_strict_takes_exactly_what_is_declared(lanes: Lanes) -> None:
-    to = writer(output("y", "FP32", (-1, 3)), output("s", "BYTES", (1,)), strict=True)
-    result = {"y": np.ones((2, 7, 3), np.float32), "s": np.array([[b"a"], [b"b"]], object)}
-    (answer,) = responses(lanes, [result], [request(2)], to)
-    assert answer["y"].shape == (2, 7, 3)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
-def test_strict_casts_nothing(lanes: Lanes, dtype: type[Any]) -> None:
-    text = refusal(lanes, [{"y": np.ones((1, 1), dtype)}], writer(strict=True))
-    assert text == (
-        f"Output `y` of model `digits` has invalid type. Returned: {np.dtype(dtype)}. Expected: float32."
-    )
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 3), (1, 2, 1), (1, 2, 3, 1)])

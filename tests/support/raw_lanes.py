@@ -1,0 +1,55 @@
+"""One end of a lane without the code for it: packets as they are on the wire."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from pytriton.ipc import linux
+from pytriton.ipc.lanes.lane_messages import Batch, RequestRef, TensorRef
+
+TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
+BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
+
+
+#: BATCH as MessagePack, written by hand: the second witness of the format.
+BATCH_BYTES = (
+    b"\x96\xa5Batch\x07"  # array of 6: the tag, the id 7, the requests, the trace, what the proxy reads, alone
+    b"\x91\x95"  # one request, an array of 5: its inputs, parameters, requested outputs, id, details
+    b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
+    b"\xa2{}\x91\xa1y\xa2id\xc0"
+    b"\xc0\xc2\xc2"  # not traced; the proxy does not read the worker's own memory; it may be merged
+)
+
+
+def packet(*fields: object) -> bytes:
+    return msgspec.msgpack.encode(list(fields))
+
+
+def send_raw(peer: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    peer.sendmsg([data], rights)
+
+
+def announce_raw(peer: socket.socket, memory: int, fds: Sequence[int]) -> None:
+    send_raw(peer, packet("Announce", memory))
+    send_raw(peer, b"\0", fds)
+
+
+def receive_raw(peer: socket.socket) -> tuple[bytes, list[int]]:
+    fds = array.array("i")
+    data, ancillary, _, _ = peer.recvmsg(1 << 17, socket.CMSG_SPACE(32))
+    for _, _, rights in ancillary:
+        fds.frombytes(rights)
+    return data, list(fds)
+
+
+def sealed_memory(content: bytes) -> int:
+    fd = linux.memfd_create("test")
+    os.write(fd, content)
+    linux.seal_against_shrinking(fd)
+    return fd
