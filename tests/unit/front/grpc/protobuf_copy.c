@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const ProtoMessage *const MESSAGES[] = {
-    &MODEL_INFER_REQUEST, &MODEL_INFER_RESPONSE, &MODEL_CONFIG_RESPONSE, &MODEL_STATISTICS_RESPONSE, &TRACE_SETTING_REQUEST};
+static const ProtoMessage *const MESSAGES[] = {&MODEL_INFER_REQUEST, &MODEL_INFER_RESPONSE, &MODEL_CONFIG_RESPONSE,
+    &MODEL_STATISTICS_RESPONSE, &TRACE_SETTING_REQUEST};
 enum { MOST_DEPTH = 90 };
 
 static void put(Text *to, const ProtoField *field, uint64_t number)
