@@ -73,7 +73,8 @@ Connection *connection_ref(Connection *connection);
 void connection_unref(Connection *connection);
 
 /* Read what has come, at most `size` bytes. 0: that was all for now, and `readable` will be called; STREAM_END; STREAM_BROKEN.
- * After some megabytes it returns 0 as well, to let other connections have their turn. No system call is made where it is known that nothing has come. */
+ * After some megabytes it returns 0 as well, to let other connections have their turn. No system call is made where it is known that
+ * nothing has come. */
 ssize_t connection_read(Connection *connection, void *to, size_t size);
 /* Have `readable` called in the loop's next turn, though nothing may have come since: it was left unread. Any thread. */
 void connection_read_later(Connection *connection);

@@ -32,7 +32,7 @@ typedef struct Watch {
 } Watch;
 
 /* What other rooms keep for each loop, such as their pools of calls: one pointer each. */
-typedef enum { LOOP_CALLS, LOOP_HTTP, LOOP_GRPC, LOOP_ADMIN, LOOP_SLOTS } LoopSlot;
+typedef enum { LOOP_CONNECTIONS, LOOP_CALLS, LOOP_HTTP, LOOP_GRPC, LOOP_ADMIN, LOOP_SLOTS } LoopSlot;
 
 Loop *loop_new(Problem *problem);
 /* Begin its thread, whose name is at most 15 bytes. */

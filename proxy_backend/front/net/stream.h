@@ -31,8 +31,9 @@ ssize_t stream_read(Stream *stream, void *to, size_t size);
 ssize_t stream_write(Stream *stream, const struct iovec *parts, int count);
 /* Say that no more will be written. */
 void stream_end(Stream *stream);
-/* Nothing goes any more, in either direction; the descriptor stays. Another thread may be writing, if it is plain. */
-void stream_break(Stream *stream);
+/* Nothing goes any more, in either direction; the descriptor stays. With `resets`, what the other side has not got yet is dropped. Another thread
+ * may be writing, if it is plain. */
+void stream_break(Stream *stream, bool resets);
 void stream_close(Stream *stream);
 
 #endif

@@ -20,4 +20,9 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem);
 Tls *tls_new(const TlsFiles *files, const char *protocol, Problem *problem);
 void tls_free(Tls *tls);
 
+/* For stream.c: OpenSSL's session on a socket; NULL: there is no memory. */
+struct ssl_st *tls_session(const Tls *tls, int fd);
+/* Say what OpenSSL has failed at, and forget it. Returns false. */
+bool tls_failed(Problem *problem, const char *what);
+
 #endif

@@ -1,0 +1,24 @@
+/* Where connections come from, and how many come from one place. */
+#ifndef PYTRITON_FRONT_ADDRESSES_H
+#define PYTRITON_FRONT_ADDRESSES_H
+
+#include "base/slice.h"
+
+#include <sys/socket.h>
+
+/* All zero: a unix socket. */
+typedef struct {
+    uint8_t bytes[16]; /* IPv6, or IPv4 mapped into it */
+    uint16_t port;
+    bool is_ip;
+} Address;
+
+Address address_from(const struct sockaddr_storage *from);
+/* "127.0.0.1:80", "[::1]:80", "unix:", and NUL, if there is room. */
+void address_write(const Address *address, char *text, size_t room);
+/* Count a connection from there, unless there are `most` already: false. Any thread. */
+bool addresses_add(const Address *address, uint64_t most);
+/* One that was counted has gone. Any thread. */
+void addresses_remove(const Address *address);
+
+#endif

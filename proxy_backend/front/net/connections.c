@@ -1,0 +1,131 @@
+/* All connections: those of each loop, and their number. */
+#define _GNU_SOURCE
+#include "net/connection_parts.h"
+
+#include "base/clock.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+struct Connections {
+    Connection *first;
+    bool draining;
+    Task drain, abort;
+};
+
+static _Atomic uint64_t count, accepted;
+static pthread_mutex_t none_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t none = PTHREAD_COND_INITIALIZER;
+
+static void drain_all(Task *task)
+{
+    Connections *all = (Connections *)((char *)task - offsetof(Connections, drain));
+    all->draining = true;
+    for (Connection *connection = all->first; connection; connection = connection->next) {
+        if (connection->phase == PHASE_OPEN && !connection_is_over(connection))
+            connection->endpoint->protocol->drain(connection);
+    }
+}
+
+static void abort_all(Task *task)
+{
+    Connections *all = (Connections *)((char *)task - offsetof(Connections, abort));
+    for (Connection *connection = all->first; connection; connection = connection->next)
+        connection_abort(connection);
+}
+
+/* The loop's thread has ended, or never began: nobody calls protocols any more. */
+static void release(void *kept)
+{
+    free(kept);
+}
+
+Connections *connections_in(Loop *loop)
+{
+    Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
+    if (all)
+        return all;
+    all = calloc(1, sizeof *all);
+    if (all) {
+        all->drain.run = drain_all;
+        all->abort.run = abort_all;
+        loop_keep(loop, LOOP_CONNECTIONS, all, release);
+    }
+    return all;
+}
+
+void connections_drain(Loop *loop)
+{
+    Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
+    if (all)
+        loop_post(loop, &all->drain);
+}
+
+void connections_abort(Loop *loop)
+{
+    Connections *all = loop_kept(loop, LOOP_CONNECTIONS);
+    if (all)
+        loop_post(loop, &all->abort);
+}
+
+bool connections_admit(const Limits *limits)
+{
+    atomic_fetch_add(&accepted, 1);
+    if (atomic_fetch_add(&count, 1) < limits->connections)
+        return true;
+    connections_forget();
+    return false;
+}
+
+void connections_forget(void)
+{
+    if (atomic_fetch_sub(&count, 1) != 1)
+        return;
+    pthread_mutex_lock(&none_lock);
+    pthread_cond_broadcast(&none);
+    pthread_mutex_unlock(&none_lock);
+}
+
+void connections_link(Connection *connection)
+{
+    Connections *all = connections_in(connection->loop);
+    connection->link = &all->first;
+    connection->next = all->first;
+    if (connection->next)
+        connection->next->link = &connection->next;
+    all->first = connection;
+}
+
+bool connections_are_draining(Loop *loop)
+{
+    return connections_in(loop)->draining;
+}
+
+void connections_unlink(Connection *connection)
+{
+    *connection->link = connection->next;
+    if (connection->next)
+        connection->next->link = connection->link;
+}
+
+uint64_t connections_count(void)
+{
+    return atomic_load(&count);
+}
+
+uint64_t connections_accepted(void)
+{
+    return atomic_load(&accepted);
+}
+
+bool connections_wait(uint64_t most_ms)
+{
+    uint64_t until_ns = clock_ns() + most_ms * 1000000u;
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+    int error = 0;
+    pthread_mutex_lock(&none_lock);
+    while (connections_count() && error == 0)
+        error = pthread_cond_clockwait(&none, &none_lock, CLOCK_MONOTONIC, &until);
+    pthread_mutex_unlock(&none_lock);
+    return connections_count() == 0;
+}

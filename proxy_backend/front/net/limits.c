@@ -1,0 +1,98 @@
+#include "net/limits.h"
+
+#include <stdatomic.h>
+
+static _Atomic uint64_t refusals[REFUSALS];
+
+static const char *const names[REFUSALS] = {
+    [REFUSED_CONNECTIONS] = "connections",
+    [REFUSED_CONNECTIONS_PER_ADDRESS] = "connections_per_address",
+    [REFUSED_DESCRIPTORS] = "descriptors",
+    [REFUSED_HANDSHAKE] = "handshake",
+    [REFUSED_HANDSHAKE_TIME] = "handshake_time",
+    [REFUSED_HEADER_TIME] = "header_time",
+    [REFUSED_BODY_TIME] = "body_time",
+    [REFUSED_IDLE_TIME] = "idle_time",
+    [REFUSED_UNSENT_TIME] = "unsent_time",
+    [REFUSED_UNSENT_BYTES] = "unsent_bytes",
+    [REFUSED_HEADER_BYTES] = "header_bytes",
+    [REFUSED_HEADERS] = "headers",
+    [REFUSED_BODY_BYTES] = "body_bytes",
+    [REFUSED_MALFORMED] = "malformed",
+    [REFUSED_JSON_DEPTH] = "json_depth",
+    [REFUSED_JSON_VALUES] = "json_values",
+    [REFUSED_INPUTS] = "inputs",
+    [REFUSED_STREAMS] = "streams",
+    [REFUSED_RESETS] = "resets",
+    [REFUSED_RESTRICTED] = "restricted",
+};
+
+void refusals_count(Refusal refusal)
+{
+    atomic_fetch_add_explicit(&refusals[refusal], 1, memory_order_relaxed);
+}
+
+uint64_t refusals_read(Refusal refusal)
+{
+    return atomic_load_explicit(&refusals[refusal], memory_order_relaxed);
+}
+
+const char *refusal_name(Refusal refusal)
+{
+    return names[refusal];
+}
+
+/* How a limit is named in the settings, and between which values it may lie; times are in seconds there. */
+static const struct {
+    const char *name;
+    size_t offset;
+    bool is_time;
+    double least, most, usual;
+} table[] = {
+    {"header_bytes", offsetof(Limits, header_bytes), false, 1024, 1 << 24, 1 << 16},
+    {"headers", offsetof(Limits, headers), false, 8, 1 << 16, 128},
+    {"body_bytes", offsetof(Limits, body_bytes), false, 1024, 1e15, 2147483647},
+    {"json_depth", offsetof(Limits, json_depth), false, 8, 512, 64},
+    {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
+    {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},
+    {"connections", offsetof(Limits, connections), false, 1, 1 << 24, 1 << 15},
+    {"connections_per_address", offsetof(Limits, connections_per_address), false, 0, 1 << 24, 0},
+    {"streams", offsetof(Limits, streams), false, 1, 1 << 20, 1024},
+    {"resets_per_s", offsetof(Limits, resets_per_s), false, 1, 1 << 20, 1000},
+    {"unsent_bytes", offsetof(Limits, unsent_bytes), false, 1 << 16, 1e12, 1 << 26},
+    {"handshake_s", offsetof(Limits, handshake_ms), true, 0.1, 1e6, 10},
+    {"header_s", offsetof(Limits, header_ms), true, 0.1, 1e6, 30},
+    {"body_s", offsetof(Limits, body_ms), true, 0.1, 1e6, 30},
+    {"idle_s", offsetof(Limits, idle_ms), true, 0, 1e9, 3600},
+    {"unsent_s", offsetof(Limits, unsent_ms), true, 0.1, 1e6, 60},
+};
+
+enum { LIMITS = sizeof table / sizeof *table };
+
+static void put(Limits *limits, size_t index, double value)
+{
+    uint64_t *at = (uint64_t *)((char *)limits + table[index].offset);
+    *at = (uint64_t)(table[index].is_time ? value * 1000 + 0.999 : value);
+}
+
+Limits limits_default(void)
+{
+    Limits limits;
+    for (size_t i = 0; i < LIMITS; i++)
+        put(&limits, i, table[i].usual);
+    return limits;
+}
+
+bool limits_set(Limits *limits, Slice name, double value, Problem *problem)
+{
+    for (size_t i = 0; i < LIMITS; i++) {
+        if (!slice_is(name, table[i].name))
+            continue;
+        if (!(value >= table[i].least && value <= table[i].most))
+            return problem_set(problem, PROBLEM_INVALID, "the limit %s is %g, and must be between %g and %g",
+                table[i].name, value, table[i].least, table[i].most);
+        put(limits, i, value);
+        return true;
+    }
+    return problem_set(problem, PROBLEM_INVALID, "there is no limit '%.*s'", SLICE_ARGS(name));
+}

@@ -1,0 +1,186 @@
+/* What a connection sends: at once, as far as the socket takes it; what is kept; and how long a client may leave it unread. */
+#define _GNU_SOURCE
+#include "net/connection_parts.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+static size_t size_of(const struct iovec *parts, int count)
+{
+    size_t size = 0;
+    for (int i = 0; i < count; i++)
+        size += parts[i].iov_len;
+    return size;
+}
+
+/* OpenSSL's sessions are for one thread at a time, and reading is the loop's. */
+static bool may_write_here(const Connection *connection)
+{
+    return connection->stream.session == NULL || loop_is_here(connection->loop);
+}
+
+/* With the lock held. */
+static ssize_t write_now(Connection *connection, const struct iovec *parts, int count)
+{
+    ssize_t written = stream_write(&connection->stream, parts, count);
+    if (written > 0)
+        connection->taken += (uint64_t)written;
+    if (written >= 0)
+        connection->blocked = (size_t)written < size_of(parts, count);
+    return written;
+}
+
+ssize_t connection_write(Connection *connection, const struct iovec *parts, int count)
+{
+    ssize_t written = 0;
+    if (connection_is_over(connection))
+        return STREAM_BROKEN;
+    if (!may_write_here(connection))
+        return 0;
+    pthread_mutex_lock(&connection->writing);
+    if (!connection->blocked && connection->kept.size == 0)
+        written = write_now(connection, parts, count);
+    pthread_mutex_unlock(&connection->writing);
+    if (written == STREAM_BROKEN)
+        connection_abort(connection);
+    return written;
+}
+
+/* With the lock held. False: there is no memory, or too much is kept. */
+static bool keep(Connection *connection, const struct iovec *parts, int count, size_t skipped)
+{
+    Text *kept = &connection->kept;
+    size_t more = size_of(parts, count) - skipped;
+    if (more > connection->endpoint->limits->unsent_bytes - (kept->size - connection->kept_sent))
+        return false;
+    if (connection->kept_sent > kept->size / 2) { /* at a cost of less than it has sent */
+        memmove(kept->data, kept->data + connection->kept_sent, kept->size - connection->kept_sent);
+        kept->size -= connection->kept_sent;
+        connection->kept_sent = 0;
+    }
+    if (!text_reserve(kept, more))
+        return false;
+    for (int i = 0; i < count; i++) {
+        size_t less = skipped < parts[i].iov_len ? skipped : parts[i].iov_len;
+        text_put(kept, (const char *)parts[i].iov_base + less, parts[i].iov_len - less);
+        skipped -= less;
+    }
+    return true;
+}
+
+bool connection_write_all(Connection *connection, const struct iovec *parts, int count)
+{
+    ssize_t written = 0;
+    bool fits = true;
+    if (connection_is_over(connection))
+        return false;
+    size_t size = size_of(parts, count);
+    pthread_mutex_lock(&connection->writing);
+    if (!connection->blocked && connection->kept.size == 0 && may_write_here(connection))
+        written = write_now(connection, parts, count);
+    bool rest = written >= 0 && (size_t)written < size;
+    if (rest)
+        fits = keep(connection, parts, count, (size_t)written);
+    pthread_mutex_unlock(&connection->writing);
+    if (written == STREAM_BROKEN)
+        connection_abort(connection);
+    else if (!fits)
+        connection_refuse(connection, REFUSED_UNSENT_BYTES);
+    else if (rest)
+        connection_ask(connection, ASK_FLUSH);
+    return written >= 0 && fits;
+}
+
+size_t connection_unsent(Connection *connection)
+{
+    pthread_mutex_lock(&connection->writing);
+    size_t size = connection->kept.size - connection->kept_sent;
+    pthread_mutex_unlock(&connection->writing);
+    return size;
+}
+
+void connection_await_writable(Connection *connection)
+{
+    connection_ask(connection, ASK_WRITABLE);
+}
+
+/* With the lock held: send what is kept. */
+static bool send_kept(Connection *connection)
+{
+    Text *kept = &connection->kept;
+    ssize_t written = 0;
+    while (!connection->blocked && connection->kept_sent < kept->size) {
+        struct iovec rest = {kept->data + connection->kept_sent, kept->size - connection->kept_sent};
+        written = write_now(connection, &rest, 1);
+        if (written < 0)
+            return false;
+        connection->kept_sent += (size_t)written;
+    }
+    if (connection->kept_sent == kept->size) {
+        text_free(kept);
+        *kept = (Text){0};
+        connection->kept_sent = 0;
+    }
+    return true;
+}
+
+/* How much the client has taken: that was given to the socket, and lies there no more. */
+static uint64_t read_by_client(Connection *connection)
+{
+    int waiting = 0;
+    pthread_mutex_lock(&connection->writing);
+    uint64_t taken = connection->taken;
+    pthread_mutex_unlock(&connection->writing);
+    if (ioctl(connection->stream.fd, SIOCOUTQ, &waiting) != 0)
+        waiting = 0;
+    return taken -
+        (uint64_t)waiting; /* may be "negative" where the kernel counts more than bytes: only differences matter */
+}
+
+static void have_patience(Connection *connection)
+{
+    connection->read_before = read_by_client(connection);
+    loop_set_timer(connection->loop, &connection->patience,
+        loop_now_ms(connection->loop) + connection->endpoint->limits->unsent_ms);
+}
+
+void writing_out_of_patience(Timer *timer)
+{
+    Connection *connection = (Connection *)((char *)timer - offsetof(Connection, patience));
+    if ((int64_t)(read_by_client(connection) - connection->read_before) >= LIMITS_PROGRESS)
+        have_patience(connection);
+    else
+        connection_refuse(connection, REFUSED_UNSENT_TIME);
+}
+
+static void watch_output(Connection *connection, bool wanted)
+{
+    if (wanted == connection->watches_output)
+        return;
+    connection->watches_output = wanted;
+    if (!loop_rewatch(connection->loop, &connection->watch, CONNECTION_EVENTS | (wanted ? EPOLLOUT : 0u)))
+        connection_refuse(connection, REFUSED_DESCRIPTORS);
+}
+
+void writing_go_on(Connection *connection, bool socket_takes)
+{
+    pthread_mutex_lock(&connection->writing);
+    if (socket_takes)
+        connection->blocked = false;
+    bool works = send_kept(connection), waits = connection->blocked;
+    pthread_mutex_unlock(&connection->writing);
+    if (!works) {
+        connection_abort(connection);
+        return;
+    }
+    if (!waits)
+        connection_flushed(connection); /* which may write */
+    pthread_mutex_lock(&connection->writing);
+    waits = connection->blocked && (connection->kept.size || connection->wants_writable);
+    pthread_mutex_unlock(&connection->writing);
+    watch_output(connection, waits || connection->read_waits);
+    if (waits && connection->patience.due_ms == 0)
+        have_patience(connection);
+    else if (!waits)
+        loop_clear_timer(connection->loop, &connection->patience);
+}
