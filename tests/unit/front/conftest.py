@@ -26,7 +26,7 @@ def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("front") / "driver"
     files = [
         *_HERE.glob("*.c"),
-        *(file for room in ("base", "json", "http") for file in (FRONT / room).glob("*.c")),
+        *(file for room in ("base", "json", "http1") for file in (FRONT / room).glob("*.c")),
     ]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
     libraries = ("-lm", "-ldl", "-lpthread")

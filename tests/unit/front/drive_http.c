@@ -1,8 +1,8 @@
 #include "driver.h"
 
-#include "http/chunks.h"
-#include "http/encoding.h"
-#include "http/target.h"
+#include "http1/chunks.h"
+#include "http1/encoding.h"
+#include "http1/target.h"
 #include "json/writer.h"
 
 #include <stdlib.h>

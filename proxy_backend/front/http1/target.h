@@ -1,6 +1,6 @@
 /* The path of a request: its segments, each decoded by itself, so that "%2F" is part of a name. */
-#ifndef PYTRITON_FRONT_HTTP_TARGET_H
-#define PYTRITON_FRONT_HTTP_TARGET_H
+#ifndef PYTRITON_FRONT_HTTP1_TARGET_H
+#define PYTRITON_FRONT_HTTP1_TARGET_H
 
 #include "base/problem.h"
 

@@ -1,4 +1,4 @@
-#include "http/target.h"
+#include "http1/target.h"
 
 #include "base/utf8.h"
 

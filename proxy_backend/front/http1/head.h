@@ -1,8 +1,8 @@
 /* The head of a request of HTTP/1.1 (RFC 9112): its first line and headers, strictly. What two readers could take for two things is
  * refused: two lengths, a length and chunks, bare line feeds, odd spaces, folded lines.
  */
-#ifndef PYTRITON_FRONT_HTTP_HEAD_H
-#define PYTRITON_FRONT_HTTP_HEAD_H
+#ifndef PYTRITON_FRONT_HTTP1_HEAD_H
+#define PYTRITON_FRONT_HTTP1_HEAD_H
 
 #include "base/problem.h"
 

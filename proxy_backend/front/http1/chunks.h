@@ -1,8 +1,8 @@
 /* A body in chunks (RFC 9112, 7.1), taken apart piece by piece as it comes. */
-#ifndef PYTRITON_FRONT_HTTP_CHUNKS_H
-#define PYTRITON_FRONT_HTTP_CHUNKS_H
+#ifndef PYTRITON_FRONT_HTTP1_CHUNKS_H
+#define PYTRITON_FRONT_HTTP1_CHUNKS_H
 
-#include "http/head.h"
+#include "http1/head.h"
 
 enum {
     CHUNKS_LINE = 1024, /* bytes of a line: of a size with its extensions, or of a trailer */

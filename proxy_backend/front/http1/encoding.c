@@ -1,4 +1,4 @@
-#include "http/encoding.h"
+#include "http1/encoding.h"
 
 static bool is_gzip(Slice name)
 {

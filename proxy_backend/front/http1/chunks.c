@@ -1,4 +1,4 @@
-#include "http/chunks.h"
+#include "http1/chunks.h"
 
 enum { AT_SIZE, AT_DATA, AT_DATA_END, AT_TRAILER };
 

@@ -1,9 +1,9 @@
 /* Which compression a request has, and which one its client takes. */
-#ifndef PYTRITON_FRONT_HTTP_ENCODING_H
-#define PYTRITON_FRONT_HTTP_ENCODING_H
+#ifndef PYTRITON_FRONT_HTTP1_ENCODING_H
+#define PYTRITON_FRONT_HTTP1_ENCODING_H
 
 #include "base/compression.h"
-#include "http/head.h"
+#include "http1/head.h"
 
 /* From Content-Encoding. False: it is another one, or several. */
 bool encoding_of_request(const HttpHead *head, Compression *compression, Problem *problem);
