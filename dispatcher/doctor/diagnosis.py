@@ -23,17 +23,35 @@ from pytriton.dispatcher.install import compiled_proxy
 from pytriton.dispatcher.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.install.proxy_compiler import compiler
-from pytriton.dispatcher.install.server_runtime import ServerChoice, find_server
+from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
+from pytriton.dispatcher.install.server_runtime import find_server
 from pytriton.dispatcher.install.server_tree import LIBRARY_NAME, ServerTree
 from pytriton.dispatcher.install.wheel import PINNED
 from pytriton.dispatcher.settings import advisories
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.rundir import default_runtime_dir
 
-__all__ = ["Check", "Status", "run_checks"]
+__all__ = ["Check", "Status", "checks_for", "run_checks"]
 
 #: The binaries unpacked (143 MB), perhaps an environment for the Python proxy (99 MB), what pip needs meanwhile.
 INSTALL_BYTES = 400_000_000
 SERVER_TIMEOUT_S = 60.0
+
+
+def checks_for(config: DaemonConfig) -> list[Check]:
+    """Look at everything that a daemon with these settings depends on."""
+    ports = {
+        f"{name}_port": getattr(config, f"{name}_port")
+        for name in ("http", "grpc", "metrics")
+        if getattr(config, f"allow_{name}")
+    }
+    return run_checks(
+        choice_of(config),
+        host=config.http_address,
+        ports=ports,
+        runtime_dir=config.rundir.path,
+        exposed=advisories.exposed(config),
+    )
 
 
 def run_checks(
@@ -44,7 +62,7 @@ def run_checks(
     runtime_dir: Path | None = None,
     exposed: Sequence[str] = (),
 ) -> list[Check]:
-    """Look at everything that a daemon with these settings depends on.
+    """Return what the checks found.
 
     Args:
         choice: the settings about tritonserver.

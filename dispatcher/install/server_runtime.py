@@ -34,7 +34,7 @@ from pytriton.dispatcher.install.proxy_env import (
     ProxyEnvironment,
     make_proxy_environment,
 )
-from pytriton.dispatcher.install.server_choice import ServerChoice
+from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
 from pytriton.ipc.variables import with_direct_loopback
@@ -44,6 +44,7 @@ __all__ = [
     "ServerChoice",
     "ServerRuntime",
     "ServerRuntimeError",
+    "choice_of",
     "find_or_install_server",
     "find_server",
     "lay_out_backends",

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton.cli.errors import CliError, command
-from pytriton.cli.flags import PlainFlags, print_version_and_exit
+from pytriton.cli.flags import (
+    ConfigFlag,
+    JsonFlag,
+    PlainFlags,
+    RuntimeDirFlag,
+    print_json,
+    print_version_and_exit,
+)
+from pytriton.cli.keys import keys
 from pytriton.cli.repository import repository
 from pytriton.cli.service import service
 from pytriton.cli.settings import Given, kept, with_setting_flags
@@ -35,15 +43,8 @@ def top(
 
 app.add_typer(service, name="service")
 app.add_typer(repository, name="repository")
+app.add_typer(keys, name="keys")
 
-RuntimeDirFlag = Annotated[
-    Optional[Path],
-    typer.Option("--runtime-dir", metavar="PATH", help="Runtime directory of the daemon."),
-]
-ConfigFlag = Annotated[
-    Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TimeoutFlag = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
 ]
@@ -152,7 +153,7 @@ def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
 
     answer = link.ask_status(link.runtime_dir(runtime_dir))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         from pytriton.cli.tables import print_status
 
@@ -176,7 +177,7 @@ def models(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
 
     answer = link.ask_models(link.runtime_dir(runtime_dir))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         from pytriton.cli.tables import print_models
 
@@ -311,7 +312,7 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
 
     checks = check(Given(flags, config).load().config)
     if as_json:
-        _print_json([one.as_dict() for one in checks])
+        print_json([one.as_dict() for one in checks])
     else:
         from pytriton.cli.tables import print_checks
 
@@ -346,77 +347,6 @@ def install_server(
         typer.echo(line)
 
 
-keys_app = typer.Typer(
-    help="Keys of clients that control the daemon over TCP.", no_args_is_help=True
-)
-app.add_typer(keys_app, name="keys")
-KeysDirFlag = Annotated[
-    Optional[str], typer.Option("--keys-dir", metavar="PATH", help="Folder of the keys.")
-]
-
-
-@keys_app.command("init")
-@command
-def keys_init(config: ConfigFlag = None, keys_dir: KeysDirFlag = None) -> None:
-    """Make the server's key, which control_tcp needs."""
-    from pytriton.cli.keys import keys_of
-
-    with keys_of(config, keys_dir) as keys:
-        typer.echo(f"public key of this server: {keys.make_server_key()}  (in {keys.folder})")
-
-
-@keys_app.command("add")
-@command
-def keys_add(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    output: Annotated[
-        Optional[Path],
-        typer.Option("--output", "-o", metavar="FILE", help="Default: NAME.pytriton-key."),
-    ] = None,
-    config: ConfigFlag = None,
-    keys_dir: KeysDirFlag = None,
-) -> None:
-    """Let a client in: make its key and write the one file to hand over to it, at once effective."""
-    from pytriton.cli.keys import keys_of
-
-    path = output or Path(f"{name}.pytriton-key")
-    with keys_of(config, keys_dir) as keys:
-        keys.add(name, path)
-    typer.echo(f"{path}: hand it over secretly, then delete it here; connect(..., key_file=...)")
-
-
-@keys_app.command("list")
-@command
-def keys_list(
-    config: ConfigFlag = None, keys_dir: KeysDirFlag = None, as_json: JsonFlag = False
-) -> None:
-    """List the clients that may connect, with their public keys."""
-    from pytriton.cli.keys import keys_of
-
-    with keys_of(config, keys_dir) as keys:
-        clients = keys.clients()
-    if as_json:
-        _print_json(clients)
-    else:
-        for name, key in clients.items():
-            typer.echo(f"{name}  {key}")
-
-
-@keys_app.command("remove")
-@command
-def keys_remove(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    config: ConfigFlag = None,
-    keys_dir: KeysDirFlag = None,
-) -> None:
-    """Take a client's key away: its messages are refused at once."""
-    from pytriton.cli.keys import keys_of
-
-    with keys_of(config, keys_dir) as keys:
-        keys.remove(name)
-    typer.echo(f"removed {name}")
-
-
 @app.command()
 @command
 def version() -> None:
@@ -424,11 +354,3 @@ def version() -> None:
     from pytriton.cli.version import print_version
 
     raise typer.Exit(print_version())
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    import msgspec
-
-    typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

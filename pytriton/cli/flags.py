@@ -1,13 +1,30 @@
-"""The help of flags: a flag takes no value, so it shows none; and `--version`, which every program has."""
+"""Flags that several commands have, their help (a flag shows no value), what `--json` and `--version` print."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["PlainFlags", "print_version_and_exit"]
+__all__ = [
+    "ConfigFlag",
+    "JsonFlag",
+    "PlainFlags",
+    "RuntimeDirFlag",
+    "print_json",
+    "print_version_and_exit",
+]
+
+RuntimeDirFlag = Annotated[
+    Optional[Path],
+    typer.Option("--runtime-dir", metavar="PATH", help="Runtime directory of the daemon."),
+]
+ConfigFlag = Annotated[
+    Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class PlainFlags(TyperGroup):
@@ -22,6 +39,15 @@ class PlainFlags(TyperGroup):
             params = type(command).get_params
             command.get_params = lambda context: _plain(params(command, context))
         return command
+
+
+def print_json(value: Any) -> None:
+    """Print a message, or a list or dict of plain values, as JSON."""
+    import json
+
+    import msgspec
+
+    typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
 
 
 def print_version_and_exit(wanted: bool) -> None:

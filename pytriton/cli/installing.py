@@ -9,31 +9,17 @@ from pytriton.cli.errors import CliError, say
 from pytriton.ipc.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.doctor.check_result import Check
+    from pytriton.dispatcher.doctor.diagnosis import Check
     from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 
 def check(config: DaemonConfig) -> list[Check]:
     """Run doctor's checks for a daemon with these settings."""
-    from pytriton.dispatcher.doctor.diagnosis import run_checks
-    from pytriton.dispatcher.install.server_choice import choice_of
-    from pytriton.dispatcher.settings.advisories import exposed
+    from pytriton.dispatcher.doctor.diagnosis import checks_for
 
-    ports = {
-        f"{name}_port": getattr(config, f"{name}_port")
-        for name in ("http", "grpc", "metrics")
-        if getattr(config, f"allow_{name}")
-    }
-    rundir = config.rundir
-    if rundir.running_pid() is not None:
+    if config.rundir.running_pid() is not None:
         say("a daemon runs in this runtime directory, so its ports are in use by it")
-    return run_checks(
-        choice_of(config),
-        host=config.http_address,
-        ports=ports,
-        runtime_dir=rundir.path,
-        exposed=exposed(config),
-    )
+    return checks_for(config)
 
 
 def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
@@ -42,9 +28,11 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
     Raises:
         CliError: it cannot be had; says why and what mends it.
     """
-    from pytriton.dispatcher.install.cache import ServerRuntimeError
-    from pytriton.dispatcher.install.server_choice import choice_of
-    from pytriton.dispatcher.install.server_runtime import find_or_install_server
+    from pytriton.dispatcher.install.server_runtime import (
+        ServerRuntimeError,
+        choice_of,
+        find_or_install_server,
+    )
 
     if wheel is not None and not wheel.expanduser().is_file():
         raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, and there is no such file")

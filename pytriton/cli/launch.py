@@ -7,23 +7,19 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-import msgspec
 
 from pytriton.cli.errors import CliError, say
 from pytriton.cli.link import ask_status, former_end
 from pytriton.cli.log_lines import own_event
 from pytriton.cli.progress import Spinner
 from pytriton.cli.settings import Given, private
+from pytriton.dispatcher import start
 from pytriton.dispatcher.base import last_exit
-from pytriton.dispatcher.base.init_process import run_with_init
 from pytriton.dispatcher.base.log_files import rotated
-from pytriton.dispatcher.base.systemd import VARIABLES
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import linux, messages
 from pytriton.ipc.exit_codes import ExitCode
@@ -41,18 +37,7 @@ def run_here(config: DaemonConfig, given: Given) -> int:
     """Be the daemon, as the first process of a container its parent; return its exit code."""
     rundir = private(config)
     _tell_former_fault(rundir)
-
-    def be_daemon() -> int:
-        from pytriton.dispatcher.base.owner import OwnerError, owner_of
-        from pytriton.dispatcher.run import run
-
-        try:  # in this very process: it has a thread
-            owner = owner_of(None, os.environ)
-        except OwnerError as error:
-            raise CliError(ExitCode.USAGE, str(error)) from None
-        return run(config, lambda status: given.keep(rundir), owner)
-
-    return run_with_init(be_daemon)
+    return start.run_here(config, lambda status: given.keep(rundir))
 
 
 def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
@@ -93,24 +78,9 @@ def _refuse_second(rundir: RuntimeDir) -> None:
 @contextmanager
 def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process; an interruption while it becomes ready stops it again."""
-    # A service manager that started this command does not mean the daemon that outlives it: its
-    # notification socket and its watchdog are not handed on.
-    # What it says goes to its log files; standard error is for what happens before it has a log.
-    quiet = msgspec.structs.replace(config, log_format="none")
     with open(_startup_log(rundir), "wb", opener=open_private) as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name not in VARIABLES},
-            start_new_session=True,
-            cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
-        )
+        process = start.spawn(config, output)
     try:
-        assert process.stdin is not None  # a pipe, see above
-        with process.stdin:
-            process.stdin.write(quiet.to_json())
         yield process
     except KeyboardInterrupt:
         process.send_signal(signal.SIGTERM)

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from pytriton.cli.errors import command
+from pytriton.cli.flags import JsonFlag, RuntimeDirFlag, print_json
 
 repository = typer.Typer(
     help="List, load and unload the models of model repositories (--model-repository).",
     no_args_is_help=True,
 )
-_RuntimeDir = Annotated[
-    Optional[Path],
-    typer.Option("--runtime-dir", metavar="PATH", help="Runtime directory of the daemon."),
-]
 _Model = Annotated[str, typer.Argument(metavar="MODEL")]
 
 
 @repository.command("list")
 @command
 def list_models(
-    runtime_dir: _RuntimeDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    runtime_dir: RuntimeDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """List the models: their versions, state, who serves them, and why not."""
-    import msgspec
-
     from pytriton.cli import link
     from pytriton.ipc import messages
 
     answer = link.ask(link.runtime_dir(runtime_dir), messages.GetRepository())
     assert isinstance(answer, messages.Repository)  # what answers GetRepository
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(answer.models), indent=2))
+        print_json(answer.models)
         return
     from pytriton.cli.tables import print_repository
 
@@ -45,7 +38,7 @@ def list_models(
 
 @repository.command("load")
 @command
-def load(model: _Model, runtime_dir: _RuntimeDir = None) -> None:
+def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
     """Load a model, or load it anew: the one that is there serves until then."""
     from pytriton.cli import link
     from pytriton.ipc import messages
@@ -57,7 +50,7 @@ def load(model: _Model, runtime_dir: _RuntimeDir = None) -> None:
 
 @repository.command("unload")
 @command
-def unload(model: _Model, runtime_dir: _RuntimeDir = None) -> None:
+def unload(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
     """Stop serving a model; requests under way are answered."""
     from pytriton.cli import link
     from pytriton.ipc import messages

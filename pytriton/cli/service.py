@@ -13,6 +13,7 @@ import typer
 
 from pytriton.cli import service_files
 from pytriton.cli.errors import CliError, command, say
+from pytriton.cli.flags import ConfigFlag
 from pytriton.cli.service_files import Service
 from pytriton.cli.settings import Given, with_setting_flags
 from pytriton.ipc.exit_codes import ExitCode
@@ -39,9 +40,7 @@ FolderFlag = Annotated[
 @with_setting_flags
 def install(
     flags: dict[str, Any],
-    config: Annotated[
-        Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
-    ] = None,
+    config: ConfigFlag = None,
     systemd: SystemdFlag = False,
     supervisord: SupervisordFlag = False,
     user: UserFlag = False,

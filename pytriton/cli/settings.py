@@ -76,9 +76,9 @@ def private(config: DaemonConfig) -> RuntimeDir:
 
     An access token among the flags is removed from this process's command line.
     """
-    from pytriton.dispatcher.triton.admin_token import blank_out
+    from pytriton.dispatcher.start import hide_token
 
-    blank_out(os.getpid(), config.access_token)
+    hide_token(config)
     try:
         config.rundir.create(config.control_group)
     except RuntimeDirError as error:

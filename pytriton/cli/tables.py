@@ -13,7 +13,7 @@ from rich.text import Text
 from pytriton.ipc import messages
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.doctor.check_result import Check
+    from pytriton.dispatcher.doctor.diagnosis import Check
 
 _GOOD = {"ready", "spare", "ok", "serving", "running"}
 _BAD = {"failed", "problem", "given up", "lost"}

@@ -1,0 +1,65 @@
+"""Starting a daemon: in this process, or as a process of its own. What the command line uses; light to import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import IO
+
+import msgspec
+
+from pytriton.dispatcher.base.init_process import run_with_init
+from pytriton.dispatcher.base.systemd import VARIABLES
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import admin_token
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+
+
+def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
+    """Be the daemon, as the first process of a container its parent; return its exit code."""
+    return run_with_init(lambda: _be_daemon(config, on_ready))
+
+
+def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a daemon in a session of its own, which outlives this process.
+
+    Args:
+        config: its settings
+        output: gets what it says before it has a log; from then on that goes to its log files alone
+    """
+    # A service manager that started this process does not mean the daemon that outlives it: its
+    # notification socket and its watchdog are not handed on.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if name not in VARIABLES},
+        start_new_session=True,
+        cwd="/",  # not a folder that somebody may want to unmount, or with a pytriton/ in it
+    )
+    assert process.stdin is not None  # a pipe, see above
+    with process.stdin:
+        process.stdin.write(msgspec.structs.replace(config, log_format="none").to_json())
+    return process
+
+
+def hide_token(config: DaemonConfig) -> None:
+    """Remove an access token that stands among this process's arguments, where all users can read it."""
+    admin_token.blank_out(os.getpid(), config.access_token)
+
+
+def _be_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
+    # Here: the first process of a container stays small.
+    from pytriton.dispatcher.base.owner import OwnerError, owner_of
+    from pytriton.dispatcher.run import run
+
+    try:  # in this very process: it has a thread
+        owner = owner_of(None, os.environ)
+    except OwnerError as error:
+        sys.stderr.write(f"pytriton-daemon: {error}\n")
+        return ExitCode.USAGE
+    return run(config, on_ready, owner)
