@@ -147,7 +147,7 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
         if not demanded and _compiled_proxy(choice):
             detail = (
                 "none was found, and none is needed: the compiled proxy serves. Only models that "
-                "tritonserver's own python backend is to run (native_model) would need one"
+                "tritonserver's own python backend is to run (python_backend_model) would need one"
             )
             return Check("proxy Python", "ok", detail)
         detail, _, mend = str(error).partition("\nOne of these mends it:\n")

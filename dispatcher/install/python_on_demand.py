@@ -1,7 +1,7 @@
 """Gives tritonserver's own python backend a Python when the first model needs it.
 
 Where the compiled proxy serves, hardly a daemon has such a model: those of repositories which tritonserver itself is
-to run, as the setting `native_model` says, and those of other backends that are written in Python.
+to run, as the setting `python_backend_model` says, and those of other backends that are written in Python.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class ModelControl:
                 ErrorKind.INVALID, f"{version!r} is no version of a model: it has to be a number"
             )
         wanted = None if version in _ANY_VERSIONS else int(version)
-        native = self._repository.known.native_versions(name)
-        if native is not None:
-            return wanted is None or not native or wanted in native
+        versions = self._repository.known.tritonservers_versions(name)
+        if versions is not None:
+            return wanted is None or not versions or wanted in versions
         for registration in self._registry:
             spec = registration.spec
             if spec.name == name:

@@ -110,7 +110,9 @@ def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[
     return there[-count:]
 
 
-def route(model: FoundModel, backends: Path, native: Sequence[str] = ()) -> table.Format | None:
+def route(
+    model: FoundModel, backends: Path, python_backend_models: Sequence[str] = ()
+) -> table.Format | None:
     """Say who serves a model: None is tritonserver itself, a format is one of our workers.
 
     tritonserver does wherever it has the backend: in its folder of backends, or beside the model. But Python models
@@ -119,13 +121,13 @@ def route(model: FoundModel, backends: Path, native: Sequence[str] = ()) -> tabl
     Args:
         model: as it was found
         backends: the folder of tritonserver's backends
-        native: names of Python models that tritonserver's own backend is to serve; "*" is all
+        python_backend_models: names of Python models that tritonserver's own backend is to serve; "*" is all
 
     Raises:
         UnservableModel: neither can.
     """
     backend = table.backend_of(model.config, model.files)
-    if backend == table.PYTHON.backend and why_native(model, native) is None:
+    if backend == table.PYTHON.backend and why_not_workers(model, python_backend_models) is None:
         return table.PYTHON
     if backend == "ensemble" or (backend and _has_backend(model, backends, backend)):
         return None
@@ -145,10 +147,10 @@ def route(model: FoundModel, backends: Path, native: Sequence[str] = ()) -> tabl
     )
 
 
-def why_native(model: FoundModel, native: Sequence[str]) -> str | None:
+def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> str | None:
     """Return why tritonserver's own python backend serves a Python model; None: workers do."""
-    if model.name in native or "*" in native:
-        return "the setting native_model names it"
+    if model.name in python_backend_models or "*" in python_backend_models:
+        return "the setting python_backend_model names it"
     if model.config.get("model_repository_agents"):
         return "its model_repository_agents work on its folder, which only tritonserver itself does"
     places = [model.folder, *(model.folder / str(version) for version in model.versions)]
@@ -163,7 +165,7 @@ def not_given_by_workers(model: FoundModel) -> str | None:
     if str(forced.get("string_value", "")).lower() == "no":
         return (
             "it takes inputs in memory of a GPU (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers give them in memory "
-            f"of the CPU; tritonserver's own python backend serves it with native_model = [{model.name!r}]"
+            f"of the CPU; tritonserver's own python backend serves it with python_backend_model = [{model.name!r}]"
         )
     return None
 

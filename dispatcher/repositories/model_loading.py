@@ -15,7 +15,7 @@ from pytriton.dispatcher.repositories import cloud_models, model_folders
 from pytriton.dispatcher.repositories.folder_spec import Workshop, specification
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repositories.model_records import (
-    NATIVE,
+    TRITONSERVER,
     WORKERS,
     ModelRecord,
 )
@@ -58,7 +58,7 @@ class ModelLoading:
         registry: Registry,
         places: Places,
     ) -> None:
-        self._native = config.native_model
+        self._python_backend_models = config.python_backend_model
         self._models = models
         self._backends = backends
         self._python = python
@@ -97,17 +97,17 @@ class ModelLoading:
                 await self._server.load(name, override)
             except RemoteFailure as failure:
                 raise cloud_models.explained(failure, self._backends) from failure
-            known.served_by, known.config = NATIVE, override
+            known.served_by, known.config = TRITONSERVER, override
             return
         model = await self._places.read(name, place)
         if config is not None:
             model = model.with_config(json.loads(json.dumps(config)))
-        form = model_folders.route(model, self._backends, self._native)
+        form = model_folders.route(model, self._backends, self._python_backend_models)
         if form is None:
             await load_steps(model)
-            await self._load_native(model, known, config)
+            await self._load_into_tritonserver(model, known, config)
             return
-        if known.served_by == NATIVE:
+        if known.served_by == TRITONSERVER:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
@@ -123,7 +123,7 @@ class ModelLoading:
         )
         known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
 
-    async def _load_native(
+    async def _load_into_tritonserver(
         self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
     ) -> None:
         if known.served_by == WORKERS:
@@ -149,7 +149,7 @@ class ModelLoading:
             else:
                 own_repository.link(self._models, model.name, former)
             raise
-        known.served_by, known.config = NATIVE, override
+        known.served_by, known.config = TRITONSERVER, override
         known.steps = model_folders.steps_of(model.config)
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 

@@ -18,7 +18,7 @@ from pytriton.ipc import messages
 
 _log = structlog.get_logger(__name__)
 
-NATIVE, WORKERS = "tritonserver", "workers"
+TRITONSERVER, WORKERS = "tritonserver", "workers"
 
 
 @dataclasses.dataclass
@@ -63,10 +63,14 @@ class ModelRecords(dict[str, ModelRecord]):
             return False
         return known.registration is None or known.registration in list(self._registry)
 
-    def native_versions(self, name: str) -> list[int] | None:
+    def tritonservers_versions(self, name: str) -> list[int] | None:
         """Return which versions of a model tritonserver itself serves, none if not known; None: it does not."""
         known = self.get(name)
-        if known is None or known.served_by != NATIVE or known.state not in ("ready", "loading"):
+        if (
+            known is None
+            or known.served_by != TRITONSERVER
+            or known.state not in ("ready", "loading")
+        ):
             return None
         return known.versions
 
@@ -93,11 +97,11 @@ class ModelRecords(dict[str, ModelRecord]):
                 instances=[],
                 url=f"{http_url}/v2/models/{name}" if http_url else "",
                 registered_at=known.loaded_at,
-                served_by=NATIVE,
+                served_by=TRITONSERVER,
                 versions=known.versions if len(known.versions) > 1 else [],
             )
             for name, known in self.items()
-            if known.served_by == NATIVE
+            if known.served_by == TRITONSERVER
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
@@ -109,7 +113,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return found
 
     def _mark(self, known: ModelRecord) -> object:
-        if known.served_by != NATIVE or known.lock.locked() or self.server_lost:
+        if known.served_by != TRITONSERVER or known.lock.locked() or self.server_lost:
             return None
         if not self._ready().issuperset(known.steps):  # an ensemble is out because a step of it is
             return None
@@ -133,4 +137,4 @@ class ModelRecords(dict[str, ModelRecord]):
     def _ready(self) -> set[str]:
         """Return the models that an ensemble may have as its steps."""
         ready = {one.spec.name for one in self._registry if one.ready}
-        return ready | {name for name, one in self.items() if one.served_by == NATIVE}
+        return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

@@ -24,7 +24,7 @@ from pytriton.dispatcher.repositories.given_files import BadFileName, GivenFiles
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repositories.model_loading import ModelLoading
 from pytriton.dispatcher.repositories.model_records import (
-    NATIVE,
+    TRITONSERVER,
     ModelRecord,
     ModelRecords,
 )
@@ -110,9 +110,9 @@ class RepositoryModels:
     async def load_again(self) -> None:
         """After tritonserver was started again: load the models that it serves itself."""
         # An ensemble's steps were loaded before it, so they were known before.
-        natives = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
-        for name, known in natives:
-            if known.served_by == NATIVE and known.state == "ready":
+        in_order = sorted(self.known.items(), key=lambda one: one[1].loaded_at)
+        for name, known in in_order:
+            if known.served_by == TRITONSERVER and known.state == "ready":
                 async with known.lock:
                     await self._try(name, known, self._server.load(name, known.config))
         self.known.server_lost = False
@@ -123,7 +123,7 @@ class RepositoryModels:
 
         At the most, that takes the grace period.
         """
-        leaving = {name for name, known in self.known.items() if known.served_by == NATIVE}
+        leaving = {name for name, known in self.known.items() if known.served_by == TRITONSERVER}
         for name in leaving:
             await self._try(name, self.known.of(name), self._server.unload(name))
         deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
@@ -210,7 +210,7 @@ class RepositoryModels:
         async with known.lock:
             known.state = "unloading"
             try:
-                if known.served_by == NATIVE:
+                if known.served_by == TRITONSERVER:
                     await self._server.unload(name)
                     own_repository.unlink(self._models, name)
                 elif known.registration in list(self._registry):

@@ -205,6 +205,16 @@ def options() -> dict[str, Option]:
     }
 
 
+def present_name(name: str) -> str:
+    """Return a setting's name of today where `name` is one that it had; else `name`."""
+    return next((now for now, option in options().items() if option.formerly == name), name)
+
+
+def former_names() -> list[str]:
+    """Return the names that settings had, which are read, too."""
+    return [option.formerly for option in options().values() if option.formerly]
+
+
 def env_name(name: str) -> str:
     """Return the environment variable of a setting."""
     return ENV_PREFIX + name.upper()

@@ -14,10 +14,17 @@ SECONDS = values.number(0)
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of a setting beside its type and default."""
+    """What is known of a setting beside its type and default.
+
+    Args:
+        help: what it does
+        kind: which values it takes
+        formerly: the name that it had, which is read, too
+    """
 
     help: str
     kind: Kind
+    formerly: str = ""
 
     def check(self, name: str, value: object) -> None:
         """See that a value is allowed.

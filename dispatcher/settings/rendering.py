@@ -141,7 +141,16 @@ def _section(name: str) -> str:
     told = f"Default: {default}. " if default else ""
     return (
         f"### {name}\n\n{option.help}\n\n{told}Allowed: {allowed}.\n\n"
-        f"Variable `{env_name(name)}`, flag `{flag}`.\n"
+        f"Variable `{env_name(name)}`, flag `{flag}`.{_former(option.formerly)}\n"
+    )
+
+
+def _former(name: str) -> str:
+    if not name:
+        return ""
+    return (
+        f" Its former names are deprecated and still read: `{name}`, variable `{env_name(name)}`, flag "
+        f"`{flag_name(name)}`."
     )
 
 

@@ -118,12 +118,13 @@ class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
             values.several(values.variable()),
         ),
     ] = ()
-    native_model: Annotated[
+    python_backend_model: Annotated[
         tuple[str, ...],
         Option(
             "Name of a Python model in model_repository that tritonserver's own python backend serves "
             "instead of workers; may be given several times. `*` is all.",
             values.several(values.text()),
+            formerly="native_model",
         ),
     ] = ()
     install_packages: Annotated[

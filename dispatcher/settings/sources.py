@@ -25,7 +25,9 @@ from pytriton.dispatcher.settings.declarations import (
     DaemonConfig,
     env_name,
     flag_name,
+    former_names,
     options,
+    present_name,
 )
 from pytriton.dispatcher.settings.parsing import LEAST_SECRET, nearest
 from pytriton.ipc.rundir import default_runtime_dir
@@ -154,14 +156,15 @@ def _read_file(path: Path, draft: _Draft) -> None:
         raise ConfigError(f"the settings file {path} is not TOML: {error}") from error
     for key, raw in table.items():
         where = f"file {path}, key {key}"
-        if key in options():
-            draft.set(key, raw, where, f"file {path}", path.parent)
+        name = present_name(key)
+        if name in options():
+            draft.set(name, raw, where, f"file {path}", path.parent)
         else:
             draft.problems.append(f"{where}: there is no such setting{nearest(key, options())}")
 
 
 def _read_env(env: Mapping[str, str], cwd: Path, draft: _Draft) -> None:
-    names = {env_name(name): name for name in options()}
+    names = {env_name(name): present_name(name) for name in [*options(), *former_names()]}
     for variable, text in sorted(env.items()):
         if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or not text:
             continue

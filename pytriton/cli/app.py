@@ -335,7 +335,7 @@ def install_server(
         bool,
         typer.Option(
             "--python-backend",
-            help="Also what tritonserver's own python backend needs, for models that it is to run (native_model).",
+            help="Also what tritonserver's own python backend needs for models that it runs (python_backend_model).",
         ),
     ] = False,
 ) -> None:

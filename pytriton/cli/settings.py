@@ -129,7 +129,8 @@ def _annotation(name: str) -> Any:
         several = typer.Option(flag, help=text, metavar="NAME=VALUE", rich_help_panel=_panel(name))
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
-    told = typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_panel(name))
+    flags = [flag, flag_name(option.formerly)] if option.formerly else [flag]
+    told = typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=_panel(name))
     return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], told]
 
 

@@ -22,7 +22,7 @@ _PIPE_WIDTH = 200
 #: Where columns are sentences, which may be broken.
 _PIPE_WIDTH_OF_TEXT = 100
 #: Of a model without workers of ours.
-_NATIVE = "served by tritonserver"
+_BY_TRITONSERVER = "served by tritonserver"
 
 
 def print_status(status: messages.Status) -> None:
@@ -67,7 +67,7 @@ def print_status(status: messages.Status) -> None:
             )  # fmt: skip
         if not model.instances:
             dashes = ["-"] * 5
-            last = _NATIVE if _is_native(model) else model.error or "-"
+            last = _BY_TRITONSERVER if _is_tritonservers(model) else model.error or "-"
             table.add_row(Text(model.name), "-", _state(model.state), *dashes, Text(last))
     console.print(table)
 
@@ -101,7 +101,11 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
     table = _table("model", "version", "state", "instances", "url")
     for model in models:
         ready = sum(one.state == "ready" for one in model.instances)
-        count = _NATIVE if _is_native(model) else f"{ready}/{len(model.instances)} ready"
+        count = (
+            _BY_TRITONSERVER
+            if _is_tritonservers(model)
+            else f"{ready}/{len(model.instances)} ready"
+        )
         versions = ", ".join(map(str, model.versions or [model.version]))
         table.add_row(Text(model.name), versions, _state(model.state), count, Text(model.url))
     _console().print(table)
@@ -158,7 +162,7 @@ def _place(model: messages.ModelInfo, instance: messages.InstanceInfo) -> str:
     return f"{_or_dash(instance.pid)}{thread}"
 
 
-def _is_native(model: messages.ModelInfo) -> bool:
+def _is_tritonservers(model: messages.ModelInfo) -> bool:
     return model.served_by == "tritonserver"
 
 

@@ -54,7 +54,7 @@ class TritonPythonModel:
 SYSTEMS: dict[str, dict[str, Any]] = {
     "compiled": {"proxy": "native"},
     "python": {"proxy": "python"},
-    "triton": {"native_model": ("*",)},
+    "triton": {"python_backend_model": ("*",)},
 }
 _PROCESSES, _THREADS = 4, 6
 #: Without a cancelled stream for so long, streams hang; a daemon notices after 10 s.

@@ -39,7 +39,7 @@ def test_it_is_made_when_the_first_model_needs_it(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
     repositories.add_multiplier(tmp_path / "models", "stock", {1: 3})
-    settings = {"model_repository": (str(tmp_path / "models"),), "native_model": ("stock",)}
+    settings = {"model_repository": (str(tmp_path / "models"),), "python_backend_model": ("stock",)}
     with RunningDaemon.start(
         cache_dir=str(cache), proxy="native", model_control_mode="explicit", **settings
     ) as daemon:

@@ -93,7 +93,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, when: str, ready: int) ->
         f'backend: "python"\ninput {{ {tensors.format("x")} }}\noutput {{ {tensors.format("y")} }}'
     )
     with RunningDaemon.start(
-        model_repository=(str(tmp_path),), native_model=("*",), ready_when=when
+        model_repository=(str(tmp_path),), python_backend_model=("*",), ready_when=when
     ) as daemon:
         eventually(lambda: "model of a repository was not loaded" in daemon.said(), daemon.said)
         if ready == 200:

@@ -48,7 +48,7 @@ class TritonPythonModel:
 SETTINGS: dict[str, Any] = {
     "model_control_mode": "explicit",
     "load_model": ("all", "pipe", "stock", "versions", "misspelt"),
-    "native_model": ("stock",),
+    "python_backend_model": ("stock",),
 }
 
 
@@ -105,10 +105,10 @@ def test_explicit_control_loads_what_it_names_and_the_steps_of_ensembles(
     assert ask(daemon, "stock") == 3
 
 
-def test_natively_served_models_are_in_the_status(daemon: RunningDaemon) -> None:
+def test_models_that_tritonserver_serves_itself_are_in_the_status(daemon: RunningDaemon) -> None:
     models = {model.name: model for model in daemon.client.models()}
-    native = {name for name, one in models.items() if one.info().served_by == "tritonserver"}
-    assert native == {"all", "pipe", "stock"}
+    tritonservers = {name for name, one in models.items() if one.info().served_by == "tritonserver"}
+    assert tritonservers == {"all", "pipe", "stock"}
     models["stock"].wait_ready()
     assert models["stock"].instances == []
     assert models["stock"].url.endswith("/v2/models/stock")

@@ -48,7 +48,7 @@ def daemon(repository: Path) -> Iterator[RunningDaemon]:
     with RunningDaemon.start(
         ready_when="tried",  # one of the models cannot be served
         model_repository=(str(repository),),
-        native_model=("native",),
+        python_backend_model=("native",),
     ) as running:
         eventually(
             lambda: all(one.state != "loading" for one in running.client.repository()),

@@ -103,7 +103,7 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
     settings: dict[str, Any] = {
         "model_control_mode": "poll",
         "repository_poll_s": 0.2,
-        "native_model": ("native",),
+        "python_backend_model": ("native",),
     }
     with RunningDaemon.start(model_repository=(str(repository),), **settings) as daemon:
         runner = Runner("poll", daemon=daemon.client)
@@ -136,7 +136,7 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
         assert gives("mine", 2.0)
         with ThreadPoolExecutor(
             1
-        ) as pool:  # an orderly stop answers what is under way, natively served, too
+        ) as pool:  # an orderly stop answers what is under way, those of tritonserver itself, too
             slow = pool.submit(runner.native.run, -X)
             eventually(
                 (repository / "native" / "1" / "slow").exists, "the request is under way", 60
