@@ -1,4 +1,4 @@
-"""proxy_backend/front/grpc/messages.{h,c}: the messages and calls of KServe's gRPC protocol, as tables.
+"""proxy_backend/front/protobuf/messages.{h,c}: the messages and calls of KServe's gRPC protocol, as tables.
 
 They come from the descriptors that tritonclient carries (grpc_service.proto and model_config.proto of KServe v2 with
 Triton's extensions). The two messages of grpc.health.v1, which it lacks, are declared here:
@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool
 from tritonclient.grpc import service_pb2
 
-_FOLDER = PurePosixPath("proxy_backend/front/grpc")
+_FOLDER = PurePosixPath("proxy_backend/front/protobuf")
 HEADER, SOURCE = _FOLDER / "messages.h", _FOLDER / "messages.c"
 #: FieldDescriptorProto.Type -> ProtoType of protobuf.h.
 _TYPES = {
@@ -91,10 +91,11 @@ def _upper(descriptor: Any) -> str:
 
 def _header(services: list[Any], messages: list[Any]) -> str:
     lines = [
-        _HEAD + "#ifndef PYTRITON_FRONT_GRPC_MESSAGES_H\n#define PYTRITON_FRONT_GRPC_MESSAGES_H\n"
+        _HEAD
+        + "#ifndef PYTRITON_FRONT_PROTOBUF_MESSAGES_H\n#define PYTRITON_FRONT_PROTOBUF_MESSAGES_H\n"
     ]
     lines += [
-        '#include "grpc/protobuf.h"\n',
+        '#include "protobuf/protobuf.h"\n',
         "/* X(name, path, request, answer, client streams, server streams) */",
     ]
     rows = [
@@ -115,7 +116,7 @@ def _header(services: list[Any], messages: list[Any]) -> str:
 
 
 def _source(messages: list[Any]) -> str:
-    lines = [_HEAD, '#include "grpc/messages.h"', ""]
+    lines = [_HEAD, '#include "protobuf/messages.h"', ""]
     for enum in sorted(_enums(messages), key=_upper):
         values = ", ".join(f'{{{value.number}, "{value.name}"}}' for value in enum.values)
         lines.append(

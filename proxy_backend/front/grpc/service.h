@@ -1,17 +1,43 @@
-/* The calls of inference.GRPCInferenceService and grpc.health.v1.Health. All here is called without a lock, in the loop's thread but where it is
- * said. */
+/* The calls of inference.GRPCInferenceService and grpc.health.v1.Health. */
 #ifndef PYTRITON_FRONT_GRPC_SERVICE_H
 #define PYTRITON_FRONT_GRPC_SERVICE_H
 
-#include "grpc/http2.h"
+#include "admin/jobs.h"
+#include "grpc/headers.h"
+#include "grpc/infer.h"
+#include "http2/service.h"
 
-/* A call has begun: its headers are there. */
-void service_begin(GrpcStream *stream);
-/* A message has come. It may be taken, and other memory left for the next one. */
-void service_message(GrpcStream *stream, Text *message);
-/* The client sends no more messages. */
-void service_half_closed(GrpcStream *stream);
-/* The client has gone or has given up: nobody waits for an answer. Any thread. */
-void service_cancelled(GrpcStream *stream);
+/* What calls are grouped into for restrictions, by their names in --grpc-restricted-protocol. */
+typedef enum {
+    GROUP_HEALTH,
+    GROUP_METADATA,
+    GROUP_INFERENCE,
+    GROUP_SHARED_MEMORY,
+    GROUP_MODEL_CONFIG,
+    GROUP_MODEL_REPOSITORY,
+    GROUP_STATISTICS,
+    GROUP_TRACE,
+    GROUP_LOGGING,
+    GROUPS,
+} GrpcGroup;
+
+/* The group of that name; false: there is none. */
+bool grpc_group_named(Slice name, GrpcGroup *group);
+
+/* A call of such a group needs a header "triton-grpc-protocol-KEY" with that value. */
+typedef struct {
+    char *header; /* with its prefix; NULL: the group is not restricted */
+    char *value;
+} GrpcRestriction;
+
+/* What an endpoint of gRPC serves. */
+typedef struct {
+    Server *server;
+    SharedMemory *shared_memory;
+    struct Tracing *tracing;
+    Jobs *jobs;
+    InferService infer;
+    GrpcRestriction restrictions[GROUPS];
+} GrpcService;
 
 #endif

@@ -1,6 +1,6 @@
 /* Reads messages by their tables and writes them anew. On standard input: the message's number below, its size, its bytes (two
  * uint32_t before them); on standard output: whether it is valid, a size, and the copy or what is wrong. */
-#include "grpc/messages.h"
+#include "protobuf/messages.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -57,7 +57,7 @@ class _Copier:
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Copier]:
-    sources = [*("base/*.c",), "grpc/protobuf.c", "grpc/messages.c"]
+    sources = [*("base/*.c",), "protobuf/protobuf.c", "protobuf/messages.c"]
     program = built(
         Path(__file__).with_name("protobuf_copy.c"), sources, tmp_path_factory.mktemp("protobuf")
     )
@@ -203,7 +203,7 @@ def test_groups_are_passed_over_up_to_a_depth(copier: _Copier) -> None:
 
 def test_the_tables_are_those_of_the_descriptors() -> None:
     """Each field that tritonclient knows is in the generated header."""
-    header = Path(__file__).parents[4] / "proxy_backend/front/grpc/messages.h"
+    header = Path(__file__).parents[4] / "proxy_backend/front/protobuf/messages.h"
     text = header.read_text(encoding="utf-8")
     for descriptor in (
         service_pb2.ModelInferRequest.DESCRIPTOR,

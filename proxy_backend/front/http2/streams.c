@@ -1,6 +1,8 @@
 /* Streams, and what the service is to hear of them once the session's lock is left. */
-#include "grpc/service.h"
-#include "grpc/session.h"
+#include "http2/service.h"
+#include "http2/session.h"
+
+#include "base/compression.h"
 
 #include <stdlib.h>
 
@@ -11,6 +13,7 @@ typedef struct {
     EventKind kind;
     GrpcStream *stream; /* held */
     Text message;
+    bool compressed;
 } Event;
 static _Thread_local struct {
     Event *list;
@@ -32,10 +35,46 @@ bool session_tell(EventKind kind, GrpcStream *stream)
     events.list[events.count] = (Event){.kind = kind, .stream = stream};
     if (kind == EVENT_MESSAGE) {
         events.list[events.count].message = stream->message;
+        events.list[events.count].compressed = stream->compressed;
         stream->message = (Text){0};
     }
     events.count++;
     return true;
+}
+
+/* Make a compressed message what it was before. */
+static bool expand(Event *event)
+{
+    GrpcStream *stream = event->stream;
+    Compression compression = stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
+    Text whole = {0};
+    bool expanded = compression_expand(compression, text_slice(&event->message), &whole,
+        connection_endpoint(stream->connection)->limits->body_bytes, &stream->problem);
+    text_free(&event->message);
+    event->message = whole;
+    return expanded;
+}
+
+static void refuse(GrpcStream *stream)
+{
+    grpc_finish_problem(stream, &stream->problem);
+    if (stream->heard_of)
+        service_cancelled(stream);
+}
+
+static void handle_message(Event *event)
+{
+    GrpcStream *stream = event->stream;
+    if (event->compressed && !expand(event)) {
+        refuse(stream);
+        return;
+    }
+    service_message(stream, &event->message);
+    if (stream->message.data == NULL) { /* room for the next one */
+        stream->message = event->message;
+        event->message = (Text){0};
+        text_reset(&stream->message, KEPT_BYTES);
+    }
 }
 
 static void handle(Event *event)
@@ -47,20 +86,13 @@ static void handle(Event *event)
         service_begin(stream);
         break;
     case EVENT_MESSAGE:
-        service_message(stream, &event->message);
-        if (stream->message.data == NULL) { /* room for the next one */
-            stream->message = event->message;
-            event->message = (Text){0};
-            text_reset(&stream->message, KEPT_BYTES);
-        }
+        handle_message(event);
         break;
     case EVENT_HALF_CLOSED:
         service_half_closed(stream);
         break;
     case EVENT_REFUSED:
-        grpc_finish_problem(stream, &stream->problem);
-        if (stream->heard_of)
-            service_cancelled(stream);
+        refuse(stream);
         break;
     case EVENT_CANCELLED:
         if (stream->heard_of)
@@ -117,6 +149,8 @@ void grpc_stream_free(GrpcStream *stream)
     Session *session = session_of(stream);
     Text headers = stream->headers, message = stream->message, trailer = stream->trailer;
     problem_clear(&stream->problem);
+    if (stream->service)
+        service_gone(stream);
     if (session->session == NULL || session->spare_count == MOST_SPARE) {
         text_free(&headers);
         text_free(&message);

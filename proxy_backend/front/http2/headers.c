@@ -1,4 +1,4 @@
-#include "grpc/session.h"
+#include "http2/session.h"
 
 #include <stdlib.h>
 

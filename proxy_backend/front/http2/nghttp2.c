@@ -1,4 +1,4 @@
-#include "grpc/nghttp2.h"
+#include "http2/nghttp2.h"
 
 #include <dlfcn.h>
 

@@ -3,8 +3,8 @@
  * Messages are read field by field by their tables (messages.h), without memory of their own: texts and bytes are views
  * into the message. Who reads a nested message makes a reader of its bytes, so nothing here recurses.
  */
-#ifndef PYTRITON_FRONT_GRPC_PROTOBUF_H
-#define PYTRITON_FRONT_GRPC_PROTOBUF_H
+#ifndef PYTRITON_FRONT_PROTOBUF_H
+#define PYTRITON_FRONT_PROTOBUF_H
 
 #include "base/problem.h"
 #include "base/text.h"

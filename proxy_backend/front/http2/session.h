@@ -1,8 +1,8 @@
-/* What http2.c, which hears the client, and http2_send.c, which speaks to it, have in common. */
-#ifndef PYTRITON_FRONT_GRPC_SESSION_H
-#define PYTRITON_FRONT_GRPC_SESSION_H
+/* What http2.c, which hears the client, and send.c, which speaks to it, have in common. */
+#ifndef PYTRITON_FRONT_HTTP2_SESSION_H
+#define PYTRITON_FRONT_HTTP2_SESSION_H
 
-#include "grpc/http2.h"
+#include "http2/http2.h"
 
 /* Of one connection: what its Protocol keeps. */
 typedef struct {
@@ -39,7 +39,7 @@ void grpc_stream_close(GrpcStream *stream);
 /* Whether a message has come in part. */
 void session_set_receiving(Session *session, GrpcStream *stream, bool receiving);
 
-/* ── http2_send.c; with the lock held ─────────────────────────────────────────────────────────────── */
+/* ── send.c; with the lock held ─────────────────────────────────────────────────────────────── */
 
 /* What nghttp2 calls to send. */
 void session_set_senders(nghttp2_session_callbacks *callbacks);
@@ -50,7 +50,7 @@ void grpc_stream_drop(GrpcStream *stream, Outgoing **done);
 /* Without the lock: call `sent` of all of them. */
 void outgoing_done(Outgoing *done);
 
-/* ── http2_headers.c ──────────────────────────────────────────────────────────────────────────────── */
+/* ── headers.c ──────────────────────────────────────────────────────────────────────────────── */
 
 /* Take in a header; what is wrong with it goes into the stream's problem. False: there are too many, or there is no memory. */
 bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limits *limits);

@@ -1,7 +1,7 @@
 /* Written by scripts/generate from the descriptors of KServe's gRPC protocol: do not edit. */
 /* clang-format off */
 
-#include "grpc/messages.h"
+#include "protobuf/messages.h"
 
 static const ProtoEnumValue BATCH_INPUT_KIND_VALUES[] = {{0, "BATCH_ELEMENT_COUNT"}, {1, "BATCH_ACCUMULATED_ELEMENT_COUNT"}, {2, "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"}, {3, "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"}, {4, "BATCH_ITEM_SHAPE"}, {5, "BATCH_ITEM_SHAPE_FLATTEN"}, {0, NULL}};
 static const ProtoEnumValue BATCH_OUTPUT_KIND_VALUES[] = {{0, "BATCH_SCATTER_WITH_INPUT_SHAPE"}, {0, NULL}};

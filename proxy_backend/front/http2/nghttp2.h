@@ -1,6 +1,6 @@
 /* What we use of nghttp2 (https://nghttp2.org/documentation/, version 1.43 and later), declared by its documentation. It is loaded when it is needed. */
-#ifndef PYTRITON_FRONT_GRPC_NGHTTP2_H
-#define PYTRITON_FRONT_GRPC_NGHTTP2_H
+#ifndef PYTRITON_FRONT_HTTP2_NGHTTP2_H
+#define PYTRITON_FRONT_HTTP2_NGHTTP2_H
 
 #include "base/problem.h"
 

@@ -1,9 +1,10 @@
-#include "grpc/session.h"
+#include "http2/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 /* What is given to the socket at once: frames' heads and headers are copied, messages stay where they are. */
+enum { COPIED_PIECE = 512 };
 enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
 
 typedef struct {
@@ -78,9 +79,6 @@ static Slice take_piece(Outgoing *message, size_t size)
     if (message->at < sizeof message->prefix) {
         start = message->prefix + message->at;
         left = sizeof message->prefix - message->at;
-    } else if (message->at < sizeof message->prefix + message->head.size) {
-        start = message->head.data + (message->at - sizeof message->prefix);
-        left = message->head.size - (message->at - sizeof message->prefix);
     } else {
         while (message->part_at == message->parts[message->part].iov_len) {
             message->part++;
@@ -102,8 +100,7 @@ static void put_data(Connection *connection, GrpcStream *stream, size_t size)
         Slice piece = take_piece(message, size);
         if (batch.count == BATCH_PARTS)
             flush(connection);
-        if (piece.size <= sizeof message->prefix ||
-            (message->at <= sizeof message->prefix + message->head.size && piece.size < 512))
+        if (piece.size <= COPIED_PIECE)
             add_copy(connection, piece.start, piece.size);
         else
             add(piece.start, piece.size);
@@ -258,11 +255,11 @@ static void go_on(Session *session, GrpcStream *stream, Outgoing **done)
         session_push(stream->connection, done);
 }
 
-void grpc_send(GrpcStream *stream, Outgoing *message)
+static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
 {
     Session *session = session_of(stream);
     Outgoing *done = NULL;
-    size_t size = message->head.size;
+    size_t size = 0;
     for (unsigned i = 0; i < message->count; i++)
         size += message->parts[i].iov_len;
     message->prefix[0] = 0; /* not compressed */
@@ -278,9 +275,20 @@ void grpc_send(GrpcStream *stream, Outgoing *message)
         *stream->last = message;
         stream->last = &message->next;
         stream->queued += message->size;
+        stream->finishing = is_last;
         go_on(session, stream, &done);
     }
     session_unlock(session, done);
+}
+
+void grpc_send(GrpcStream *stream, Outgoing *message)
+{
+    queue(stream, message, false);
+}
+
+void grpc_answer(GrpcStream *stream, Outgoing *message)
+{
+    queue(stream, message, true);
 }
 
 void grpc_finish(GrpcStream *stream, int code, Slice text)

@@ -4,11 +4,11 @@
  * Locks. A connection's lock guards its session of nghttp2 and its streams. The loop's thread takes it to read, whichever
  * thread has an answer takes it to write. It is never held while the service is called, so the service may send from within.
  */
-#ifndef PYTRITON_FRONT_GRPC_HTTP2_H
-#define PYTRITON_FRONT_GRPC_HTTP2_H
+#ifndef PYTRITON_FRONT_HTTP2_H
+#define PYTRITON_FRONT_HTTP2_H
 
 #include "base/text.h"
-#include "grpc/nghttp2.h"
+#include "http2/nghttp2.h"
 #include "net/connection.h"
 
 #include <pthread.h>
@@ -17,14 +17,13 @@ extern const Protocol GRPC_PROTOCOL;
 
 typedef struct GrpcStream GrpcStream;
 
-/* A message to send: five bytes and `head`, then `parts`, which stay where they are until `sent` is called. */
+/* A message to send: `parts`, which stay where they are until `sent` is called. */
 typedef struct Outgoing {
-    struct Outgoing *next; /* http2's, as the next four */
+    struct Outgoing *next; /* http2's, as the next five */
     size_t at, size; /* how much of it has been sent, of how much */
     unsigned part;
     size_t part_at;
     char prefix[5];
-    Text head;
     struct iovec *parts;
     unsigned count;
     /* It has been sent, or never will be. No lock is held. */
@@ -44,13 +43,18 @@ struct GrpcStream {
     enum { GRPC_IDENTITY, GRPC_GZIP, GRPC_DEFLATE, GRPC_UNKNOWN } encoding;
     bool is_post, is_grpc;
     Problem problem; /* why it is refused; it is answered as soon as its headers are there */
-    void *service; /* the service's */
+
+    /* The service's: */
+    const struct GrpcMethod *method; /* NULL: none has begun */
+    bool has_message;
+    void *service;
 
     /* http2's: what comes */
     GrpcStream *next, **link;
     unsigned char prefix[5];
     unsigned prefix_size;
     Text message;
+    bool compressed;
     size_t wanted; /* the message's size; it is there when it has that */
     size_t unconsumed; /* bytes that the client has sent and that have not been granted anew */
     bool heard_of, receiving, ended, closed, held;
@@ -67,6 +71,8 @@ GrpcStream *grpc_ref(GrpcStream *stream);
 void grpc_unref(GrpcStream *stream);
 /* Send a message; `sent` is called in any case, at once if the client is gone. Any thread. */
 void grpc_send(GrpcStream *stream, Outgoing *message);
+/* The same, and say that all is well: it is the last one. Any thread. */
+void grpc_answer(GrpcStream *stream, Outgoing *message);
 /* Send the status, and `text` if there is one, after all messages. Any thread. */
 void grpc_finish(GrpcStream *stream, int code, Slice text);
 /* The same of a problem. */

@@ -1,9 +1,9 @@
 /* Written by scripts/generate from the descriptors of KServe's gRPC protocol: do not edit. */
 /* clang-format off */
-#ifndef PYTRITON_FRONT_GRPC_MESSAGES_H
-#define PYTRITON_FRONT_GRPC_MESSAGES_H
+#ifndef PYTRITON_FRONT_PROTOBUF_MESSAGES_H
+#define PYTRITON_FRONT_PROTOBUF_MESSAGES_H
 
-#include "grpc/protobuf.h"
+#include "protobuf/protobuf.h"
 
 /* X(name, path, request, answer, client streams, server streams) */
 #define GRPC_METHODS(X) \

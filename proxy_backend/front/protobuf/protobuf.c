@@ -1,4 +1,4 @@
-#include "grpc/protobuf.h"
+#include "protobuf/protobuf.h"
 
 #include "base/utf8.h"
 

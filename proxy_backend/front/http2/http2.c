@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
-#include "grpc/service.h"
-#include "grpc/session.h"
+#include "http2/service.h"
+#include "http2/session.h"
 
 #include <stdlib.h>
 
@@ -74,6 +74,7 @@ static bool message_begins(Connection *connection, GrpcStream *stream)
         stream->wanted = stream->wanted << 8 | stream->prefix[i];
     text_clear(&stream->message);
     text_reserve(&stream->message, stream->wanted < RESERVED_BYTES ? stream->wanted : RESERVED_BYTES);
+    stream->compressed = stream->prefix[0] == 1;
     if (stream->prefix[0] > 1 || (stream->prefix[0] == 1 && stream->encoding == GRPC_IDENTITY))
         return problem_set(&stream->problem, PROBLEM_INTERNAL, "a message is compressed, without a grpc-encoding");
     if (stream->wanted > limits->body_bytes) {

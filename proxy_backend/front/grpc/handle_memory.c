@@ -1,0 +1,105 @@
+#include "grpc/method_handlers.h"
+
+typedef struct {
+    const ProtoMessage *answer;
+    Text *to;
+} Told;
+
+static void tell_system(void *user, const SharedRegionStatus *status)
+{
+    Told *told = user;
+    size_t entry = proto_begin(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_regions);
+    proto_put_bytes(told->to, 1, status->name);
+    size_t region = proto_begin(told->to, 2);
+    proto_put_bytes(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
+    proto_put_bytes(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_key, status->key);
+    proto_put_number(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_offset, status->offset);
+    proto_put_number(told->to, SYSTEM_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
+    proto_end(told->to, region);
+    proto_end(told->to, entry);
+}
+
+static void tell_cuda(void *user, const SharedRegionStatus *status)
+{
+    Told *told = user;
+    size_t entry = proto_begin(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_regions);
+    proto_put_bytes(told->to, 1, status->name);
+    size_t region = proto_begin(told->to, 2);
+    proto_put_bytes(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_name, status->name);
+    proto_put_number(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_device_id, (uint64_t)status->device);
+    proto_put_number(told->to, CUDA_SHARED_MEMORY_STATUS_RESPONSE_REGION_STATUS_byte_size, status->size);
+    proto_end(told->to, region);
+    proto_end(told->to, entry);
+}
+
+static bool status(
+    const GrpcService *service, const GrpcMethod *method, Slice request, bool cuda, Text *answer, Problem *problem)
+{
+    Slice name = {0};
+    const Wanted wanted[] = {{1, &name, NULL}};
+    Told told = {method->answer, answer};
+    return read_wanted(method->request, request, wanted, 1, problem) &&
+        shared_memory_status(service->shared_memory, cuda, name, cuda ? tell_cuda : tell_system, &told, problem);
+}
+
+bool handle_system_status(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    return status(service, method, request, false, answer, problem);
+}
+
+bool handle_cuda_status(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    return status(service, method, request, true, answer, problem);
+}
+
+bool handle_system_register(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Slice name = {0}, key = {0};
+    uint64_t offset = 0, size = 0;
+    const Wanted wanted[] = {{SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_name, &name, NULL},
+        {SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_key, &key, NULL},
+        {SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_offset, NULL, &offset},
+        {SYSTEM_SHARED_MEMORY_REGISTER_REQUEST_byte_size, NULL, &size}};
+    (void)answer;
+    return read_wanted(method->request, request, wanted, 4, problem) &&
+        shared_memory_register(service->shared_memory, name, key, offset, size, problem);
+}
+
+bool handle_cuda_register(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Slice name = {0}, handle = {0};
+    uint64_t device = 0, size = 0;
+    const Wanted wanted[] = {{CUDA_SHARED_MEMORY_REGISTER_REQUEST_name, &name, NULL},
+        {CUDA_SHARED_MEMORY_REGISTER_REQUEST_raw_handle, &handle, NULL},
+        {CUDA_SHARED_MEMORY_REGISTER_REQUEST_device_id, NULL, &device},
+        {CUDA_SHARED_MEMORY_REGISTER_REQUEST_byte_size, NULL, &size}};
+    (void)answer;
+    return read_wanted(method->request, request, wanted, 4, problem) &&
+        shared_memory_register_cuda(service->shared_memory, name, handle, (int64_t)device, size, problem);
+}
+
+static bool unregister(const GrpcService *service, const GrpcMethod *method, Slice request, bool cuda, Problem *problem)
+{
+    Slice name = {0};
+    const Wanted wanted[] = {{1, &name, NULL}};
+    return read_wanted(method->request, request, wanted, 1, problem) &&
+        shared_memory_unregister(service->shared_memory, cuda, name, problem);
+}
+
+bool handle_system_unregister(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    (void)answer;
+    return unregister(service, method, request, false, problem);
+}
+
+bool handle_cuda_unregister(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    (void)answer;
+    return unregister(service, method, request, true, problem);
+}

@@ -1,0 +1,234 @@
+#include "admin/information.h"
+#include "admin/repository.h"
+#include "protobuf/json_message.h"
+#include "grpc/method_handlers.h"
+
+#include <stdlib.h>
+
+enum { MOST_PARAMETERS = 256 };
+
+bool read_wanted(const ProtoMessage *message, Slice request, const Wanted *wanted, size_t count, Problem *problem)
+{
+    ProtoReader reader = proto_reader(message, request);
+    ProtoValue value;
+    ProtoNext next;
+    for (size_t i = 0; i < count; i++)
+        if (wanted[i].text)
+            *wanted[i].text = SLICE("");
+        else
+            *wanted[i].value = 0;
+    while ((next = proto_next(&reader, &value, problem)) == PROTO_FOUND)
+        for (size_t i = 0; i < count; i++) {
+            if (wanted[i].number != value.field->number)
+                continue;
+            if (wanted[i].text)
+                *wanted[i].text = value.bytes;
+            else
+                *wanted[i].value = value.number;
+        }
+    return next == PROTO_END;
+}
+
+static void put_flag(Text *answer, bool flag)
+{
+    if (flag)
+        proto_put_number(answer, 1, 1);
+}
+
+bool handle_server_live(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    (void)method;
+    (void)request;
+    (void)problem;
+    put_flag(answer, server_is_live(service->server));
+    return true;
+}
+
+bool handle_server_ready(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    (void)method;
+    (void)request;
+    (void)problem;
+    put_flag(answer, server_is_ready(service->server));
+    return true;
+}
+
+/* The two texts that most requests have. */
+static bool read_model(const GrpcMethod *method, Slice request, Slice *name, Slice *version, Problem *problem)
+{
+    const Wanted wanted[] = {{1, name, NULL}, {2, version, NULL}};
+    return read_wanted(method->request, request, wanted, 2, problem);
+}
+
+bool handle_model_ready(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Slice name = {0}, version = {0};
+    bool ready;
+    if (!read_model(method, request, &name, &version, problem) ||
+        !server_model_is_ready(service->server, name, version, &ready, problem))
+        return false;
+    put_flag(answer, ready);
+    return true;
+}
+
+bool handle_check(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    enum { SERVING = 1, NOT_SERVING = 2 };
+    Slice name = {0};
+    const Wanted wanted[] = {{HEALTH_CHECK_REQUEST_service, &name, NULL}};
+    if (!read_wanted(method->request, request, wanted, 1, problem))
+        return false;
+    if (name.size && !slice_is(name, "inference.GRPCInferenceService") && !slice_is(name, "grpc.health.v1.Health"))
+        return problem_set(problem, PROBLEM_NOT_FOUND, "there is no service of that name");
+    proto_put_number(answer, HEALTH_CHECK_RESPONSE_status, server_is_ready(service->server) ? SERVING : NOT_SERVING);
+    return true;
+}
+
+/* Make the core's JSON the answer. */
+static bool put_json(bool fine, Text *json, const ProtoMessage *message, Text *answer, Problem *problem)
+{
+    if (fine) {
+        Json reader = json_of_core(text_slice(json));
+        fine = message_from_json(&reader, message, answer, problem);
+    }
+    text_free(json);
+    return fine;
+}
+
+bool handle_server_metadata(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Text json = {0};
+    (void)request;
+    return put_json(server_information(service->server, &json, problem), &json, method->answer, answer, problem);
+}
+
+typedef bool Ask(Server *server, Slice model, Slice version, Text *json, Problem *problem);
+
+static bool ask(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Ask *information, Text *json, Problem *problem)
+{
+    Slice name = {0}, version = {0};
+    return read_model(method, request, &name, &version, problem) &&
+        information(service->server, name, version, json, problem);
+}
+
+bool handle_model_metadata(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Text json = {0};
+    return put_json(
+        ask(service, method, request, model_information, &json, problem), &json, method->answer, answer, problem);
+}
+
+bool handle_model_statistics(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Text json = {0};
+    return put_json(
+        ask(service, method, request, model_statistics, &json, problem), &json, method->answer, answer, problem);
+}
+
+bool handle_model_config(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Text json = {0};
+    bool fine = ask(service, method, request, model_configuration, &json, problem);
+    size_t begun = proto_begin(answer, MODEL_CONFIG_RESPONSE_config);
+    fine = put_json(fine, &json, &MODEL_CONFIG, answer, problem);
+    proto_end(answer, begun);
+    return fine;
+}
+
+bool handle_repository_index(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Text json = {0};
+    Slice repository = {0};
+    uint64_t ready = 0;
+    const Wanted wanted[] = {
+        {REPOSITORY_INDEX_REQUEST_repository_name, &repository, NULL}, {REPOSITORY_INDEX_REQUEST_ready, NULL, &ready}};
+    bool fine = read_wanted(method->request, request, wanted, 2, problem) &&
+        repository_index(service->server, repository, ready != 0, &json, problem);
+    if (fine) {
+        Json reader = json_of_core(text_slice(&json));
+        const ProtoMessage *model = proto_field(method->answer, REPOSITORY_INDEX_RESPONSE_models)->message;
+        fine = json_array(&reader) || problem_set(problem, PROBLEM_INTERNAL, "tritonserver's index is no array");
+        while (fine && json_element(&reader)) {
+            size_t begun = proto_begin(answer, REPOSITORY_INDEX_RESPONSE_models);
+            fine = message_from_json(&reader, model, answer, problem);
+            proto_end(answer, begun);
+        }
+    }
+    text_free(&json);
+    return fine;
+}
+
+/* An entry of the parameters of a load or an unload. `type` -1: of a kind that they do not have. */
+static bool read_load_parameter(
+    const ProtoMessage *entry, Slice bytes, LoadParameter *parameter, bool *flag, Problem *problem)
+{
+    Slice name = {0}, message = {0}, string = {0}, raw = {0};
+    uint64_t boolean = 0;
+    const Wanted pair[] = {{1, &name, NULL}, {2, &message, NULL}};
+    const Wanted choice[] = {{MODEL_REPOSITORY_PARAMETER_string_param, &string, NULL},
+        {MODEL_REPOSITORY_PARAMETER_bytes_param, &raw, NULL}, {MODEL_REPOSITORY_PARAMETER_bool_param, NULL, &boolean}};
+    if (!read_wanted(entry, bytes, pair, 2, problem) ||
+        !read_wanted(&MODEL_REPOSITORY_PARAMETER, message, choice, 3, problem))
+        return false;
+    *parameter = (LoadParameter){.name = name, .type = PARAMETER_BYTES, .value = raw};
+    if (raw.size == 0 && string.size)
+        *parameter = (LoadParameter){.name = name, .type = PARAMETER_STRING, .value = string};
+    *flag = boolean != 0;
+    return true;
+}
+
+bool handle_load(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    LoadParameter *parameters = calloc(MOST_PARAMETERS, sizeof *parameters);
+    ProtoReader reader = proto_reader(method->request, request);
+    Slice repository = SLICE(""), model = SLICE("");
+    ProtoValue value;
+    ProtoNext next = PROTO_END;
+    size_t count = 0;
+    bool fine = parameters || problem_no_memory(problem), flag;
+    (void)answer;
+    while (fine && (next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
+        if (value.field->number == REPOSITORY_MODEL_LOAD_REQUEST_repository_name)
+            repository = value.bytes;
+        else if (value.field->number == REPOSITORY_MODEL_LOAD_REQUEST_model_name)
+            model = value.bytes;
+        else if (count == MOST_PARAMETERS)
+            fine = problem_set(problem, PROBLEM_TOO_LARGE, "a load has at most %d parameters", MOST_PARAMETERS);
+        else
+            fine = read_load_parameter(value.field->message, value.bytes, &parameters[count++], &flag, problem);
+    }
+    fine = fine && next == PROTO_END && repository_load(service->server, repository, model, parameters, count, problem);
+    free(parameters);
+    return fine;
+}
+
+bool handle_unload(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    ProtoReader reader = proto_reader(method->request, request);
+    Slice repository = SLICE(""), model = SLICE("");
+    LoadParameter parameter;
+    ProtoValue value;
+    ProtoNext next;
+    bool dependents = false, flag;
+    (void)answer;
+    while ((next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
+        if (value.field->number == REPOSITORY_MODEL_UNLOAD_REQUEST_repository_name)
+            repository = value.bytes;
+        else if (value.field->number == REPOSITORY_MODEL_UNLOAD_REQUEST_model_name)
+            model = value.bytes;
+        else if (!read_load_parameter(value.field->message, value.bytes, &parameter, &flag, problem))
+            return false;
+        else if (slice_is(parameter.name, "unload_dependents"))
+            dependents = flag;
+    }
+    return next == PROTO_END && repository_unload(service->server, repository, model, dependents, problem);
+}

@@ -1,0 +1,102 @@
+/* ModelInfer: one request, one answer. */
+#include "grpc/headers.h"
+#include "grpc/infer.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    GrpcStream *stream; /* held until it has been answered */
+    bool answered;
+    InferReply reply;
+} Once;
+
+/* infer_stream.c's state is smaller. */
+const size_t INFER_STATE = sizeof(Once);
+
+/* The call that a stream waits for has one reference of the stream's: whoever takes it away gives it back. */
+static void forget(GrpcStream *stream, bool cancel)
+{
+    Call *call = __atomic_exchange_n(&stream->service, NULL, __ATOMIC_ACQ_REL);
+    if (call && cancel)
+        call_cancel(call);
+    if (call)
+        call_unref(call);
+}
+
+static void answer_problem(GrpcStream *stream, ProblemKind kind, const char *text)
+{
+    grpc_finish(stream, problem_grpc_code(kind), slice_of(text));
+}
+
+static void answered(Call *call, Answer *answer)
+{
+    Once *once = call->state;
+    GrpcStream *stream = once->stream;
+    bool is_final = answer->final, is_first = !once->answered;
+    if (answer->empty && (!is_final || !is_first)) {
+        answer_release(answer);
+    } else if (!is_first) {
+        answer_release(answer);
+    } else {
+        once->answered = true;
+        if (answer->problem.kind != PROBLEM_NONE) {
+            answer_problem(stream, answer->problem.kind, problem_text(&answer->problem));
+            answer_release(answer);
+        } else if (answer->empty) {
+            answer_problem(stream, PROBLEM_INTERNAL, "the model has given no response");
+            answer_release(answer);
+        } else {
+            call_ref(call); /* its state has the reply */
+            InferReply *reply = infer_reply_once(answer, &once->reply);
+            if (reply)
+                grpc_answer(stream, &reply->message);
+            else
+                answer_problem(stream, PROBLEM_UNAVAILABLE, "there is no memory for the answer");
+            call_unref(call);
+        }
+    }
+    if (is_final) {
+        forget(stream, false);
+        grpc_unref(stream);
+    }
+}
+
+static bool begin(GrpcStream *stream, const InferService *service, Call *call, Problem *problem)
+{
+    InferOptions options = {0};
+    if (!infer_read(call, service->inputs, &options, problem))
+        return false;
+    if (call->decoupled)
+        return problem_set(
+            problem, PROBLEM_UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy");
+    return headers_forward(stream, service->forwarded, call, problem);
+}
+
+void infer_once(GrpcStream *stream, const InferService *service, Text *message)
+{
+    Problem problem = {0};
+    Call *call = calls_take(service->calls);
+    if (call == NULL) {
+        answer_problem(stream, PROBLEM_UNAVAILABLE, "there is no memory for the request");
+        return;
+    }
+    Text room = call->body;
+    call->body = *message;
+    *message = room;
+    text_clear(message);
+    Once *once = call->state;
+    once->stream = grpc_ref(stream);
+    __atomic_store_n(&stream->service, call_ref(call), __ATOMIC_RELEASE);
+    if (!begin(stream, service, call, &problem) || !call_start(call, answered, &problem)) {
+        grpc_finish_problem(stream, &problem);
+        problem_clear(&problem);
+        forget(stream, false);
+        grpc_unref(stream);
+    }
+    call_unref(call);
+}
+
+void infer_once_cancelled(GrpcStream *stream)
+{
+    forget(stream, true);
+}

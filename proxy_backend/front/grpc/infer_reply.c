@@ -1,0 +1,192 @@
+#include "grpc/infer.h"
+#include "protobuf/messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void put_text(Text *text, uint32_t field, const char *value)
+{
+    if (value && *value)
+        proto_put_bytes(text, field, slice_of(value));
+}
+
+static void put_parameter(Text *text, uint32_t field, const AnswerParameter *parameter)
+{
+    size_t entry = proto_begin(text, field);
+    proto_put_bytes(text, 1, slice_of(parameter->name));
+    size_t value = proto_begin(text, 2);
+    if (parameter->type == PARAMETER_STRING)
+        proto_put_bytes(text, INFER_PARAMETER_string_param, slice_of(parameter->string));
+    else if (parameter->type == PARAMETER_INT)
+        proto_put_number(text, INFER_PARAMETER_int64_param, (uint64_t)parameter->integer);
+    else if (parameter->type == PARAMETER_BOOL)
+        proto_put_number(text, INFER_PARAMETER_bool_param, parameter->boolean);
+    else
+        proto_put_double(text, INFER_PARAMETER_double_param, parameter->number);
+    proto_end(text, value);
+    proto_end(text, entry);
+}
+
+static void put_region(Text *text, const AnswerOutput *output)
+{
+    enum { FIELD = MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_parameters };
+    AnswerParameter offset = {
+        .name = "shared_memory_offset", .type = PARAMETER_INT, .integer = (int64_t)output->asked->offset};
+    AnswerParameter size = {.name = "shared_memory_byte_size", .type = PARAMETER_INT, .integer = (int64_t)output->size};
+    put_parameter(text, FIELD, &size);
+    put_parameter(text, FIELD, &offset);
+}
+
+static void put_output(Text *text, const AnswerOutput *output)
+{
+    size_t begun = proto_begin(text, MODEL_INFER_RESPONSE_outputs);
+    put_text(text, MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_name, output->name);
+    put_text(text, MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_datatype, datatype_name(output->datatype));
+    proto_put_packed(text, MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_shape, output->shape, output->dims);
+    if (output->in_region)
+        put_region(text, output);
+    proto_end(text, begun);
+}
+
+static void put_version(Text *text, int64_t version)
+{
+    char digits[24];
+    int size = snprintf(digits, sizeof digits, "%lld", (long long)version);
+    proto_put_bytes(text, MODEL_INFER_RESPONSE_model_version, (Slice){digits, (size_t)size});
+}
+
+static void put_answer(Text *text, const Answer *answer, InferPart part)
+{
+    AnswerParameter is_final = {.name = "triton_final_response", .type = PARAMETER_BOOL, .boolean = part == INFER_ENDS};
+    put_text(text, MODEL_INFER_RESPONSE_model_name, answer->model);
+    put_version(text, answer->version);
+    put_text(text, MODEL_INFER_RESPONSE_id, answer->id);
+    for (size_t i = 0; i < answer->parameter_count; i++)
+        put_parameter(text, MODEL_INFER_RESPONSE_parameters, &answer->parameters[i]);
+    if (part != INFER_ONCE)
+        put_parameter(text, MODEL_INFER_RESPONSE_parameters, &is_final);
+    for (size_t i = 0; i < answer->output_count; i++)
+        put_output(text, &answer->outputs[i]);
+}
+
+/* What an output has in raw_output_contents: one in shared memory an empty element, so that clients may count. */
+static size_t raw_size(const AnswerOutput *output)
+{
+    return output->in_region ? 0 : output->size;
+}
+
+static void sent(Outgoing *message)
+{
+    InferReply *reply = (InferReply *)message; /* its first member */
+    Answer *answer = reply->answer;
+    if (reply->parts != reply->few)
+        free(reply->parts);
+    if (reply->is_calls) {
+        answer->call->reply = reply->head;
+    } else {
+        text_free(&reply->head);
+        free(reply);
+    }
+    if (answer)
+        answer_release(answer);
+}
+
+/* Lay out the message: what `text` has up to `first`, then output by output its bytes and what of `text` comes before the
+ * next one's. */
+static bool lay_out(InferReply *reply, size_t first)
+{
+    const Answer *answer = reply->answer;
+    size_t count = 1 + 2 * (answer ? answer->output_count : 0), at = first;
+    reply->parts = count <= INFER_FEW_PARTS ? reply->few : calloc(count, sizeof *reply->parts);
+    if (reply->parts == NULL)
+        return false;
+    reply->message.parts = reply->parts;
+    reply->message.sent = sent;
+    reply->parts[0] = (struct iovec){reply->head.data, first};
+    reply->message.count = 1;
+    for (size_t i = 0; answer && i < answer->output_count; i++) {
+        const AnswerOutput *output = &answer->outputs[i];
+        size_t head = proto_bytes_size(MODEL_INFER_RESPONSE_raw_output_contents, raw_size(output)) - raw_size(output);
+        reply->parts[reply->message.count++] = (struct iovec){reply->head.data + at, head};
+        at += head;
+        if (raw_size(output))
+            reply->parts[reply->message.count++] = (struct iovec){(void *)(uintptr_t)output->bytes, output->size};
+    }
+    return true;
+}
+
+static size_t raw_bytes(const Answer *answer)
+{
+    size_t size = 0;
+    for (size_t i = 0; i < answer->output_count; i++)
+        size += proto_bytes_size(MODEL_INFER_RESPONSE_raw_output_contents, raw_size(&answer->outputs[i]));
+    return size;
+}
+
+static void put_raw_heads(Text *text, const Answer *answer)
+{
+    for (size_t i = 0; i < answer->output_count; i++)
+        proto_put_bytes_head(text, MODEL_INFER_RESPONSE_raw_output_contents, raw_size(&answer->outputs[i]));
+}
+
+static InferReply *finished(InferReply *reply, size_t first)
+{
+    reply->message.sent = sent;
+    if (!reply->head.failed && lay_out(reply, first))
+        return reply;
+    reply->parts = reply->few;
+    sent(&reply->message);
+    return NULL;
+}
+
+static InferReply *begin(Answer *answer)
+{
+    InferReply *reply = calloc(1, sizeof *reply);
+    if (reply == NULL && answer)
+        answer_release(answer);
+    else if (reply)
+        reply->answer = answer;
+    return reply;
+}
+
+InferReply *infer_reply_once(Answer *answer, InferReply *room)
+{
+    *room = (InferReply){.answer = answer, .is_calls = true, .head = answer->call->reply};
+    text_clear(&room->head);
+    put_answer(&room->head, answer, INFER_ONCE);
+    size_t first = room->head.size;
+    put_raw_heads(&room->head, answer);
+    return finished(room, first);
+}
+
+InferReply *infer_reply_part(Answer *answer, InferPart part)
+{
+    InferReply *reply = begin(answer);
+    Text inner = {0};
+    if (reply == NULL)
+        return NULL;
+    put_answer(&inner, answer, part);
+    proto_put_bytes_head(&reply->head, MODEL_STREAM_INFER_RESPONSE_infer_response, inner.size + raw_bytes(answer));
+    text_put_slice(&reply->head, text_slice(&inner));
+    reply->head.failed |= inner.failed;
+    text_free(&inner);
+    size_t first = reply->head.size;
+    put_raw_heads(&reply->head, answer);
+    return finished(reply, first);
+}
+
+InferReply *infer_reply_error(Answer *answer, const char *text, Slice id)
+{
+    InferReply *reply = begin(NULL);
+    if (reply) {
+        proto_put_bytes(&reply->head, MODEL_STREAM_INFER_RESPONSE_error_message, slice_of(text));
+        size_t response = proto_begin(&reply->head, MODEL_STREAM_INFER_RESPONSE_infer_response);
+        if (id.size)
+            proto_put_bytes(&reply->head, MODEL_INFER_RESPONSE_id, id);
+        proto_end(&reply->head, response);
+        reply = finished(reply, reply->head.size);
+    }
+    if (answer)
+        answer_release(answer);
+    return reply;
+}

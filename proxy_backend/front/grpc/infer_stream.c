@@ -1,0 +1,223 @@
+/* ModelStreamInfer: any number of requests on a stream, each with any number of answers. */
+#include "grpc/headers.h"
+#include "grpc/infer.h"
+
+#include <stdlib.h>
+
+/* Requests of a stream that are under way at a time: beyond, the client's window closes until half of them have ended. */
+enum { MOST_RUNNING = 512 };
+
+typedef struct Request Request;
+
+/* Of a stream. `refs`: one of the stream's, one of each request. */
+typedef struct {
+    const InferService *service;
+    pthread_mutex_t lock; /* guards what follows */
+    unsigned refs;
+    Request *requests;
+    size_t running;
+    bool half_closed, over, held;
+    bool status_errors; /* an error ends the stream, with a status of gRPC (the header triton_grpc_error) */
+} Requests;
+
+/* Of a call: one request on a stream. */
+struct Request {
+    Request *next, **link;
+    Requests *all;
+    GrpcStream *stream; /* held until its last answer */
+    Call *call;
+    InferOptions options;
+    bool cancelled;
+};
+
+static void unref(Requests *requests)
+{
+    pthread_mutex_lock(&requests->lock);
+    bool last = --requests->refs == 0;
+    pthread_mutex_unlock(&requests->lock);
+    if (last) {
+        pthread_mutex_destroy(&requests->lock);
+        free(requests);
+    }
+}
+
+void infer_stream_begin(GrpcStream *stream, const InferService *service)
+{
+    Requests *requests = calloc(1, sizeof *requests);
+    if (requests == NULL) {
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the stream"));
+        return;
+    }
+    pthread_mutex_init(&requests->lock, NULL);
+    requests->service = service;
+    requests->refs = 1;
+    requests->status_errors = slice_is(grpc_header(stream, "triton_grpc_error"), "true");
+    stream->service = requests;
+}
+
+/* Tell the core of all requests that nobody waits for them. */
+static void cancel_all(Requests *requests)
+{
+    for (;;) {
+        Call *call = NULL;
+        pthread_mutex_lock(&requests->lock);
+        requests->over = true;
+        for (Request *request = requests->requests; request && call == NULL; request = request->next)
+            if (!request->cancelled) {
+                request->cancelled = true;
+                call = call_ref(request->call);
+            }
+        pthread_mutex_unlock(&requests->lock);
+        if (call == NULL)
+            return;
+        call_cancel(call);
+        call_unref(call);
+    }
+}
+
+static void send_error(
+    GrpcStream *stream, Requests *requests, ProblemKind kind, const char *text, Slice id, Answer *answer)
+{
+    if (requests->status_errors) {
+        grpc_finish(stream, problem_grpc_code(kind), slice_of(text));
+        if (answer)
+            answer_release(answer);
+        cancel_all(requests);
+        return;
+    }
+    InferReply *reply = infer_reply_error(answer, text, id);
+    if (reply)
+        grpc_send(stream, &reply->message);
+}
+
+/* A request has had its last answer, or was not taken. */
+static void end(Request *request)
+{
+    Requests *requests = request->all;
+    GrpcStream *stream = request->stream;
+    pthread_mutex_lock(&requests->lock);
+    *request->link = request->next;
+    if (request->next)
+        request->next->link = request->link;
+    requests->running--;
+    bool all = requests->running == 0 && requests->half_closed;
+    bool goes_on = requests->held && requests->running <= MOST_RUNNING / 2;
+    if (goes_on)
+        requests->held = false;
+    pthread_mutex_unlock(&requests->lock);
+    if (goes_on)
+        grpc_hold(stream, false);
+    if (all)
+        grpc_finish(stream, 0, SLICE(""));
+    unref(requests);
+    grpc_unref(stream);
+}
+
+static void send_answer(Request *request, Answer *answer)
+{
+    bool decoupled = request->call->decoupled;
+    if (answer->problem.kind != PROBLEM_NONE) {
+        send_error(request->stream, request->all, answer->problem.kind, problem_text(&answer->problem),
+            request->options.id, answer);
+    } else if (answer->empty && !request->options.empty_final) {
+        answer_release(answer);
+    } else {
+        InferPart part = !decoupled ? INFER_ONCE : answer->final ? INFER_ENDS : INFER_GOES_ON;
+        InferReply *reply = infer_reply_part(answer, part);
+        if (reply)
+            grpc_send(request->stream, &reply->message);
+        else
+            send_error(request->stream, request->all, PROBLEM_UNAVAILABLE, "there is no memory for the answer",
+                request->options.id, NULL);
+    }
+}
+
+static void answered(Call *call, Answer *answer)
+{
+    Request *request = call->state;
+    Requests *requests = request->all;
+    bool is_final = answer->final;
+    call_ref(call); /* the answer's may be the last one */
+    send_answer(request, answer);
+    if (grpc_unsent(request->stream) > requests->service->unread_bytes) {
+        grpc_finish(
+            request->stream, problem_grpc_code(PROBLEM_TOO_LARGE), SLICE("the client reads its answers too slowly"));
+        cancel_all(requests);
+    }
+    if (is_final)
+        end(request);
+    call_unref(call);
+}
+
+static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
+{
+    Request *request = call->state;
+    *request = (Request){.all = requests, .call = call, .stream = grpc_ref(stream)};
+    pthread_mutex_lock(&requests->lock);
+    requests->refs++;
+    requests->running++;
+    request->next = requests->requests;
+    request->link = &requests->requests;
+    if (request->next)
+        request->next->link = &request->next;
+    requests->requests = request;
+    bool full = requests->running >= MOST_RUNNING && !requests->held;
+    requests->held |= full;
+    pthread_mutex_unlock(&requests->lock);
+    if (full)
+        grpc_hold(stream, true);
+    return request;
+}
+
+void infer_stream_message(GrpcStream *stream, Text *message)
+{
+    Requests *requests = stream->service;
+    Problem problem = {0};
+    if (requests == NULL)
+        return;
+    const InferService *service = requests->service;
+    Call *call = calls_take(service->calls);
+    if (call == NULL) {
+        send_error(stream, requests, PROBLEM_UNAVAILABLE, "there is no memory for the request", SLICE(""), NULL);
+        return;
+    }
+    Text room = call->body;
+    call->body = *message;
+    *message = room;
+    text_clear(message);
+    Request *request = begin(stream, requests, call);
+    if (!infer_read(call, service->inputs, &request->options, &problem) ||
+        !headers_forward(stream, service->forwarded, call, &problem) || !call_start(call, answered, &problem)) {
+        send_error(stream, requests, problem.kind, problem_text(&problem), request->options.id, NULL);
+        problem_clear(&problem);
+        end(request);
+    }
+    call_unref(call);
+}
+
+void infer_stream_half_closed(GrpcStream *stream)
+{
+    Requests *requests = stream->service;
+    if (requests == NULL)
+        return;
+    pthread_mutex_lock(&requests->lock);
+    requests->half_closed = true;
+    bool all = requests->running == 0;
+    pthread_mutex_unlock(&requests->lock);
+    if (all)
+        grpc_finish(stream, 0, SLICE(""));
+}
+
+void infer_stream_cancelled(GrpcStream *stream)
+{
+    Requests *requests = stream->service;
+    if (requests)
+        cancel_all(requests);
+}
+
+void infer_stream_gone(GrpcStream *stream)
+{
+    if (stream->service)
+        unref(stream->service);
+    stream->service = NULL;
+}

@@ -1,0 +1,109 @@
+#include "grpc/service.h"
+
+#include "grpc/methods.h"
+
+#include <stdlib.h>
+
+static const char *const GROUP_NAMES[GROUPS] = {"health", "metadata", "inference", "shared-memory", "model-config",
+    "model-repository", "statistics", "trace", "logging"};
+
+bool grpc_group_named(Slice name, GrpcGroup *group)
+{
+    for (int i = 0; i < GROUPS; i++)
+        if (slice_is(name, GROUP_NAMES[i])) {
+            *group = (GrpcGroup)i;
+            return true;
+        }
+    return false;
+}
+
+static const GrpcService *service_of(const GrpcStream *stream)
+{
+    return connection_endpoint(stream->connection)->service;
+}
+
+/* Equal in a time that does not tell how much of it is. */
+static bool is_secret(Slice given, const char *value)
+{
+    size_t size = strlen(value);
+    unsigned char different = given.size != size;
+    for (size_t i = 0; i < size && given.size; i++)
+        different |= (unsigned char)(given.start[i % given.size] ^ value[i]);
+    return !different;
+}
+
+static bool allowed(GrpcStream *stream, const GrpcMethod *method)
+{
+    const GrpcRestriction *restriction = &service_of(stream)->restrictions[grpc_method_group(method)];
+    if (restriction->header == NULL || connection_endpoint(stream->connection)->is_admin ||
+        is_secret(grpc_header(stream, restriction->header), restriction->value))
+        return true;
+    Problem problem = {0};
+    refusals_count(REFUSED_RESTRICTED);
+    problem_set(
+        &problem, PROBLEM_UNAVAILABLE, "This protocol is restricted, expecting header '%s'", restriction->header);
+    grpc_finish_problem(stream, &problem);
+    problem_clear(&problem);
+    return false;
+}
+
+void service_begin(GrpcStream *stream)
+{
+    const GrpcMethod *method = grpc_method(stream->path);
+    Problem problem = {0};
+    if (method == NULL) {
+        problem_set(&problem, PROBLEM_UNSUPPORTED, "there is no call %.*s", SLICE_ARGS(stream->path));
+        grpc_finish_problem(stream, &problem);
+        problem_clear(&problem);
+    } else if (allowed(stream, method)) {
+        stream->method = method;
+        if (method->kind == METHOD_MODEL_STREAM_INFER)
+            infer_stream_begin(stream, &service_of(stream)->infer);
+    }
+}
+
+void service_message(GrpcStream *stream, Text *message)
+{
+    const GrpcMethod *method = stream->method;
+    if (method == NULL)
+        return; /* it has been answered */
+    if (method->kind == METHOD_MODEL_STREAM_INFER) {
+        infer_stream_message(stream, message);
+    } else if (stream->has_message) {
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message"));
+        service_cancelled(stream);
+    } else {
+        stream->has_message = true;
+        if (method->kind == METHOD_MODEL_INFER)
+            infer_once(stream, &service_of(stream)->infer, message);
+        else
+            method_run(stream, service_of(stream), method, text_slice(message));
+    }
+}
+
+void service_half_closed(GrpcStream *stream)
+{
+    const GrpcMethod *method = stream->method;
+    if (method == NULL)
+        return;
+    if (method->kind == METHOD_MODEL_STREAM_INFER)
+        infer_stream_half_closed(stream);
+    else if (!stream->has_message)
+        grpc_finish(
+            stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message, and none has come"));
+}
+
+void service_cancelled(GrpcStream *stream)
+{
+    const GrpcMethod *method = stream->method;
+    if (method && method->kind == METHOD_MODEL_STREAM_INFER)
+        infer_stream_cancelled(stream);
+    else if (method && method->kind == METHOD_MODEL_INFER)
+        infer_once_cancelled(stream);
+}
+
+void service_gone(GrpcStream *stream)
+{
+    if (stream->method && stream->method->kind == METHOD_MODEL_STREAM_INFER)
+        infer_stream_gone(stream);
+}
