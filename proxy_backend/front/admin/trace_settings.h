@@ -3,7 +3,7 @@
 #define PYTRITON_FRONT_TRACE_SETTINGS_H
 
 #include "base/text.h"
-#include "calls/tracing.h"
+#include "tracing/tracing.h"
 
 /* {"trace_level": [...], "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode", ...}, each other value a string. `model` "": of the server. */
 bool trace_settings_read(Tracing *tracing, Server *server, Slice model, Text *json, Problem *problem);

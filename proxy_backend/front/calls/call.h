@@ -14,9 +14,9 @@
 
 #include "base/text.h"
 #include "calls/shared_memory.h"
+#include "tracing/tracing.h"
 #include "core/server.h"
 
-struct Tracing;
 typedef struct Calls Calls;
 typedef struct Answer Answer;
 
@@ -24,7 +24,7 @@ typedef struct Answer Answer;
 typedef struct {
     Server *server;
     SharedMemory *shared_memory;
-    struct Tracing *tracing; /* NULL: none */
+    Tracing *tracing; /* NULL: none */
     uint64_t inputs;         /* of one request, and outputs that it asks for, and parameters */
     uint64_t output_bytes;   /* that one call's answers may have at a time */
     uint64_t kept_bytes;     /* of memory that a call keeps for its next use */

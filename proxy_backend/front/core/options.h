@@ -2,8 +2,8 @@
 #ifndef PYTRITON_FRONT_OPTIONS_H
 #define PYTRITON_FRONT_OPTIONS_H
 
-#include "core/api.h"
 #include "base/text.h"
+#include "core/api.h"
 
 /* One of the command line, `--name=value`. Those that are lists are given several times. */
 typedef struct {
@@ -13,13 +13,13 @@ typedef struct {
 /* What the front does with options itself. */
 typedef struct {
     unsigned exit_timeout_s;
-    unsigned poll_s;  /* how often repositories are looked at; 0: never */
-    bool metrics;     /* there are some */
-    Text trace_config; /* each value of trace-config, as "mode,setting=value" or "setting=value", and NUL */
+    unsigned poll_s;   /* how often repositories are looked at; 0: never */
+    bool metrics;      /* there are some */
+    Text trace_config; /* each value of trace-config: "mode,setting=value" or "setting=value", and a line break */
     /* The core does not tell how its log is set. */
     char *log_file;
     bool log_info, log_warning, log_error, log_iso8601;
-    int log_verbose;
+    unsigned log_verbose;
 } OptionsKept;
 
 /* Make the core's options of these. One that is not known, or whose value is wrong, is a problem. */

@@ -9,16 +9,18 @@
 typedef struct {
     TRITONSERVER_Server *server;
     OptionsKept options;
+    pthread_mutex_t lock; /* guards those options, which admin/ changes */
     TRITONSERVER_ResponseAllocator *allocator; /* of calls/ */
-    /* Internal: */
-    bool held; /* server_hold */
+    /* server.c's: */
+    bool held, polls, ends;
     pthread_t poller;
-    bool polls;
+    pthread_cond_t ending;
 } Server;
 
-/* Load the core (once in a process) and start its server. It returns when the models of its start are loaded, or could not be. NULL: a problem. */
+/* Load the core (once in a process) and start its server. It returns when the models of its start are loaded, or could
+ * not be. NULL: a problem. */
 Server *server_start(const char *library, const Option *options, size_t count, Problem *problem);
-/* End: wait for requests under way, at most for the exit timeout, and unload all models. The server stays to be asked. */
+/* End: wait for requests under way, at most for the exit timeout, and unload all models. The server stays, to be asked. */
 bool server_stop(Server *server, Problem *problem);
 void server_free(Server *server);
 
@@ -31,15 +33,15 @@ bool server_is_held(const Server *server);
 
 /* A version as clients write it: "": the model's policy chooses, -1. */
 bool server_version(Slice text, int64_t *version, Problem *problem);
-/* The problem: there is no such model. */
+/* False, with a problem: there is no such model. */
 bool server_model_is_ready(Server *server, Slice model, Slice version, bool *ready, Problem *problem);
 
-/* A copy of a name on the stack, for the core. Names of models have at most SERVER_NAME bytes, which a file's name has as well. */
+/* A copy of a model's name on the stack, for the core. Folders have such names, so they are short. */
 enum { SERVER_NAME = 1024 };
 typedef struct {
     char text[SERVER_NAME + 1];
 } ServerName;
-/* False: it is too long, no valid UTF-8, or has NUL in it. `what`, such as "model name", is for the problem. */
+/* False, with a problem: it is too long, no valid UTF-8, or has NUL in it. `what`: "model name". */
 bool server_name(Slice name, const char *what, ServerName *copy, Problem *problem);
 
 #endif

@@ -1,0 +1,118 @@
+#include "admin/jobs.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct Jobs {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    Job *first, **last; /* those that wait */
+    unsigned most_threads, most_waiting;
+    unsigned threads, waiting, running;
+};
+
+Jobs *jobs_new(unsigned threads, unsigned waiting, Problem *problem)
+{
+    Jobs *jobs = calloc(1, sizeof *jobs);
+    if (jobs == NULL || pthread_mutex_init(&jobs->lock, NULL) != 0) {
+        free(jobs);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    if (pthread_cond_init(&jobs->changed, NULL) != 0) {
+        pthread_mutex_destroy(&jobs->lock);
+        free(jobs);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    jobs->last = &jobs->first;
+    jobs->most_threads = threads ? threads : 1;
+    jobs->most_waiting = waiting;
+    return jobs;
+}
+
+/* One thread: it goes when nothing waits. */
+static void *work(void *argument)
+{
+    Jobs *jobs = argument;
+    pthread_mutex_lock(&jobs->lock);
+    while (jobs->first) {
+        Job *job = jobs->first;
+        jobs->first = job->next;
+        if (jobs->first == NULL)
+            jobs->last = &jobs->first;
+        jobs->waiting--;
+        jobs->running++;
+        pthread_mutex_unlock(&jobs->lock);
+        job->run(job);
+        job->done(job);
+        pthread_mutex_lock(&jobs->lock);
+        jobs->running--;
+    }
+    jobs->threads--;
+    pthread_cond_broadcast(&jobs->changed);
+    pthread_mutex_unlock(&jobs->lock);
+    return NULL;
+}
+
+/* With the lock held. False: there is no thread at all. */
+static bool have_thread(Jobs *jobs)
+{
+    if (jobs->threads > jobs->running || jobs->threads == jobs->most_threads)
+        return true;
+    pthread_t thread;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return jobs->threads > 0;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    bool made = pthread_create(&thread, &attributes, work, jobs) == 0;
+    pthread_attr_destroy(&attributes);
+    jobs->threads += made;
+    return jobs->threads > 0;
+}
+
+bool jobs_give(Jobs *jobs, Job *job, Problem *problem)
+{
+    pthread_mutex_lock(&jobs->lock);
+    bool full = jobs->waiting >= jobs->most_waiting;
+    bool given = false;
+    if (!full) {
+        job->next = NULL;
+        Job **place = jobs->last;
+        *place = job;
+        jobs->last = &job->next;
+        jobs->waiting++;
+        given = have_thread(jobs);
+        if (!given) {
+            /* Nobody else is there to have taken it, and none waited before it. */
+            *place = NULL;
+            jobs->last = place;
+            jobs->waiting--;
+        }
+    }
+    pthread_mutex_unlock(&jobs->lock);
+    if (full)
+        return problem_set(problem, PROBLEM_TOO_MANY, "%u requests like this one wait already", jobs->most_waiting);
+    return given ? true : problem_no_memory(problem);
+}
+
+unsigned jobs_count(Jobs *jobs)
+{
+    pthread_mutex_lock(&jobs->lock);
+    unsigned count = jobs->waiting + jobs->running;
+    pthread_mutex_unlock(&jobs->lock);
+    return count;
+}
+
+void jobs_free(Jobs *jobs)
+{
+    if (jobs == NULL)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    while (jobs->threads)
+        pthread_cond_wait(&jobs->changed, &jobs->lock);
+    pthread_mutex_unlock(&jobs->lock);
+    pthread_cond_destroy(&jobs->changed);
+    pthread_mutex_destroy(&jobs->lock);
+    free(jobs);
+}

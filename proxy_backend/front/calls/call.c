@@ -1,0 +1,257 @@
+#include "calls/call.h"
+
+#include "base/utf8.h"
+#include "calls/parts.h"
+
+#include <stdlib.h>
+
+enum { FIRST_TENSORS = 4 };
+
+Call *call_ref(Call *call)
+{
+    __atomic_add_fetch(&parts_of(call)->refs, 1, __ATOMIC_RELAXED);
+    return call;
+}
+
+void call_unref(Call *call)
+{
+    if (__atomic_sub_fetch(&parts_of(call)->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        calls_give_back(parts_of(call));
+}
+
+void *call_memory(Call *call, size_t size)
+{
+    return arena_take(&parts_of(call)->memory, size);
+}
+
+const char *parts_copy(CallParts *parts, Slice text, const char *what, Problem *problem)
+{
+    if (!utf8_is_valid(text) || (text.size && memchr(text.start, '\0', text.size))) {
+        problem_set(problem, PROBLEM_INVALID, "%s is no valid UTF-8, or has a NUL in it", what);
+        return NULL;
+    }
+    char *copy = arena_take(&parts->memory, text.size + 1);
+    if (copy == NULL) {
+        problem_no_memory(problem);
+        return NULL;
+    }
+    if (text.size)
+        memcpy(copy, text.start, text.size);
+    copy[text.size] = '\0';
+    return copy;
+}
+
+const char *parts_id(const CallParts *parts)
+{
+    return parts->id && *parts->id ? parts->id : "<id_unknown>";
+}
+
+CallTensor *parts_add_tensor(CallTensor **tensors, size_t *count, size_t *room, const char *name)
+{
+    if (*count == *room) {
+        size_t more = *room ? *room * 2 : FIRST_TENSORS;
+        CallTensor *grown = realloc(*tensors, more * sizeof *grown);
+        if (grown == NULL)
+            return NULL;
+        *tensors = grown;
+        *room = more;
+    }
+    CallTensor *added = &(*tensors)[(*count)++];
+    *added = (CallTensor){.name = name};
+    return added;
+}
+
+bool call_model(Call *call, Slice model, Slice version, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    Server *server = calls_settings_of(parts->calls)->server;
+    ServerName name;
+    int64_t number;
+    uint32_t flags = 0;
+    if (!server_name(model, "model name", &name, problem) || !server_version(version, &number, problem) ||
+        !api_succeeded(
+            triton.ServerModelTransactionProperties(server->server, name.text, number, &flags, NULL), problem))
+        return false;
+    call->decoupled = (flags & ANSWERS_MANY_TIMES) != 0;
+    parts->model = parts_copy(parts, model, "the model name", problem);
+    return parts->model &&
+        api_succeeded(triton.InferenceRequestNew(&parts->request, server->server, parts->model, number), problem);
+}
+
+bool call_id(Call *call, Slice id, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    parts->id = parts_copy(parts, id, "the request's id", problem);
+    return parts->id && api_succeeded(triton.InferenceRequestSetId(parts->request, parts->id), problem);
+}
+
+void call_trace_header(Call *call, Slice name, Slice value)
+{
+    CallParts *parts = parts_of(call);
+    bool parent = slice_is_nocase(name, "traceparent");
+    if ((!parent && !slice_is_nocase(name, "tracestate")) || !utf8_is_valid(value) ||
+        memchr(value.start, 0, value.size))
+        return;
+    char *to = parent ? parts->trace_parent : parts->trace_state;
+    size_t room = parent ? sizeof parts->trace_parent : sizeof parts->trace_state;
+    /* What is longer than the standard allows is not one. */
+    if (value.size >= room)
+        return;
+    memcpy(to, value.start, value.size);
+    to[value.size] = '\0';
+}
+
+/* ── parameters ────────────────────────────────────────────────────────────────────────────────── */
+
+/* What a parameter that Triton reads itself may be. */
+static const char *const type_names[] = {[PARAMETER_STRING] = "string",
+    [PARAMETER_INT] = "integer",
+    [PARAMETER_BOOL] = "boolean",
+    [PARAMETER_DOUBLE] = "double"};
+
+static bool wrong(const char *name, const CallParameter *value, const char *wanted, Problem *problem)
+{
+    return problem_set(
+        problem, PROBLEM_INVALID, "parameter '%s' is a %s, but it has to be %s", name, type_names[value->type], wanted);
+}
+
+static bool take_sequence_id(CallParts *parts, const CallParameter *value, Problem *problem)
+{
+    if (value->type == PARAMETER_INT)
+        return api_succeeded(
+            triton.InferenceRequestSetCorrelationId(parts->request, (uint64_t)value->integer), problem);
+    if (value->type != PARAMETER_STRING)
+        return wrong("sequence_id", value, "a whole number or a string", problem);
+    const char *id = parts_copy(parts, value->string, "the sequence_id", problem);
+    return id && api_succeeded(triton.InferenceRequestSetCorrelationIdString(parts->request, id), problem);
+}
+
+static bool take_sequence_flag(
+    CallParts *parts, const char *name, uint32_t flag, const CallParameter *value, Problem *problem)
+{
+    if (value->type != PARAMETER_BOOL)
+        return wrong(name, value, "a boolean", problem);
+    parts->sequence_flags = value->boolean ? parts->sequence_flags | flag : parts->sequence_flags & ~flag;
+    return true;
+}
+
+static bool take_priority(CallParts *parts, const CallParameter *value, Problem *problem)
+{
+    if (value->type != PARAMETER_INT)
+        return wrong("priority", value, "a whole number", problem);
+    return api_succeeded(triton.InferenceRequestSetPriorityUInt64(parts->request, (uint64_t)value->integer), problem);
+}
+
+static bool take_timeout(CallParts *parts, const CallParameter *value, Problem *problem)
+{
+    if (value->type != PARAMETER_INT)
+        return wrong("timeout", value, "a whole number", problem);
+    return api_succeeded(
+        triton.InferenceRequestSetTimeoutMicroseconds(parts->request, (uint64_t)value->integer), problem);
+}
+
+/* For the model. */
+static bool hand_on(CallParts *parts, const char *name, const CallParameter *value, Problem *problem)
+{
+    const char *string;
+    switch (value->type) {
+    case PARAMETER_STRING:
+        string = parts_copy(parts, value->string, "the value of a parameter", problem);
+        return string &&
+            api_succeeded(triton.InferenceRequestSetStringParameter(parts->request, name, string), problem);
+    case PARAMETER_INT:
+        return api_succeeded(triton.InferenceRequestSetIntParameter(parts->request, name, value->integer), problem);
+    case PARAMETER_BOOL:
+        return api_succeeded(triton.InferenceRequestSetBoolParameter(parts->request, name, value->boolean), problem);
+    case PARAMETER_DOUBLE:
+        return api_succeeded(triton.InferenceRequestSetDoubleParameter(parts->request, name, value->number), problem);
+    default:
+        return problem_set(problem, PROBLEM_INVALID, "parameter '%s' has a type that is not known", name);
+    }
+}
+
+static bool one_more(CallParts *parts, Problem *problem)
+{
+    uint64_t most = calls_settings_of(parts->calls)->inputs;
+    if (parts->parameter_count++ < most)
+        return true;
+    return problem_set(
+        problem, PROBLEM_TOO_LARGE, "the request has more than %llu parameters", (unsigned long long)most);
+}
+
+bool call_parameter(Call *call, Slice name, const CallParameter *value, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    if (slice_is(name, "sequence_id"))
+        return take_sequence_id(parts, value, problem);
+    if (slice_is(name, "sequence_start"))
+        return take_sequence_flag(parts, "sequence_start", SEQUENCE_START, value, problem);
+    if (slice_is(name, "sequence_end"))
+        return take_sequence_flag(parts, "sequence_end", SEQUENCE_END, value, problem);
+    if (slice_is(name, "priority"))
+        return take_priority(parts, value, problem);
+    if (slice_is(name, "timeout"))
+        return take_timeout(parts, value, problem);
+    if (slice_starts(name, "triton_"))
+        return problem_set(problem, PROBLEM_INVALID,
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.");
+    const char *copy = one_more(parts, problem) ? parts_copy(parts, name, "the name of a parameter", problem) : NULL;
+    return copy && hand_on(parts, copy, value, problem);
+}
+
+bool call_header(Call *call, Slice name, Slice value, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    const char *copy = one_more(parts, problem) ? parts_copy(parts, name, "the name of a header", problem) : NULL;
+    CallParameter parameter = {.type = PARAMETER_STRING, .string = value};
+    return copy && hand_on(parts, copy, &parameter, problem);
+}
+
+/* ── outputs ───────────────────────────────────────────────────────────────────────────────────── */
+
+CallTensor *call_output(Call *call, Slice name, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    uint64_t most = calls_settings_of(parts->calls)->inputs;
+    if (call->output_count >= most) {
+        problem_set(
+            problem, PROBLEM_TOO_LARGE, "the request asks for more than %llu outputs", (unsigned long long)most);
+        return NULL;
+    }
+    const char *copy = parts_copy(parts, name, "the name of an output", problem);
+    if (copy == NULL || !api_succeeded(triton.InferenceRequestAddRequestedOutput(parts->request, copy), problem))
+        return NULL;
+    CallTensor *output = parts_add_tensor(&call->outputs, &call->output_count, &parts->output_room, copy);
+    if (output == NULL)
+        problem_no_memory(problem);
+    return output;
+}
+
+bool call_output_classes(Call *call, CallTensor *output, int64_t classes, Problem *problem)
+{
+    (void)call;
+    if (output->region)
+        return problem_set(
+            problem, PROBLEM_INVALID, "shared memory and classification cannot be combined: output '%s'", output->name);
+    if (classes < 0 || classes > INT32_MAX)
+        return problem_set(
+            problem, PROBLEM_INVALID, "output '%s' cannot have %lld classes", output->name, (long long)classes);
+    output->classes = (uint32_t)classes;
+    return true;
+}
+
+bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t offset, uint64_t size, Problem *problem)
+{
+    SharedMemory *all = calls_settings_of(parts_of(call)->calls)->shared_memory;
+    if (output->classes)
+        return problem_set(
+            problem, PROBLEM_INVALID, "shared memory and classification cannot be combined: output '%s'", output->name);
+    SharedRegion *found = shared_memory_find(all, region, offset, size, problem);
+    if (found == NULL)
+        return false;
+    shared_region_unref(output->region);
+    output->region = found;
+    output->offset = offset;
+    output->room = size;
+    return true;
+}

@@ -1,0 +1,88 @@
+#include "calls/running.h"
+
+#include "calls/answers.h"
+#include "calls/inputs.h"
+#include "tracing/tracing.h"
+
+/* Of a call's `in_core`. */
+enum { PARTS_IN_CORE = 2 };
+
+void running_part_done(CallParts *parts)
+{
+    if (__atomic_sub_fetch(&parts->in_core, 1, __ATOMIC_ACQ_REL) == 0)
+        calls_count(false);
+    call_unref(&parts->call);
+}
+
+/* The core's, in any thread. From now on it does not read the inputs any more. */
+static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
+{
+    if ((flags & RELEASE_ALL) == 0)
+        return;
+    CallParts *parts = userp;
+    pthread_mutex_lock(&parts->lock);
+    parts->request = NULL; /* before it is deleted: another thread may be about to cancel it */
+    pthread_mutex_unlock(&parts->lock);
+    api_ignore(triton.InferenceRequestDelete(request), "deleting a request");
+    running_part_done(parts);
+}
+
+static bool prepare(CallParts *parts, Problem *problem)
+{
+    Server *server = calls_settings_of(parts->calls)->server;
+    return inputs_end(parts, problem) &&
+        api_succeeded(triton.InferenceRequestSetFlags(parts->request, parts->sequence_flags), problem) &&
+        api_succeeded(triton.InferenceRequestSetReleaseCallback(parts->request, released, parts), problem) &&
+        api_succeeded(triton.InferenceRequestSetResponseCallback(
+                          parts->request, server->allocator, parts, answers_complete, parts),
+            problem);
+}
+
+/* With the lock held. The core would forget it if it were told before the request is its own; afterwards there is nothing to tell. */
+static void tell_cancelled(CallParts *parts)
+{
+    if (parts->cancelled && parts->started && parts->request)
+        api_ignore(triton.InferenceRequestCancel(parts->request), "cancelling a request");
+}
+
+bool call_start(Call *call, CallAnswered answered, Problem *problem)
+{
+    CallParts *parts = parts_of(call);
+    if (parts->request == NULL)
+        return problem_set(problem, PROBLEM_INTERNAL, "a call was started without a model");
+    if (!prepare(parts, problem))
+        return false;
+    parts->answered = answered;
+    parts->in_core = PARTS_IN_CORE;
+    /* The core's two, and one for as long as this runs: the caller's may go in `answered`. */
+    __atomic_add_fetch(&parts->refs, PARTS_IN_CORE + 1, __ATOMIC_RELAXED);
+    calls_count(true);
+    const CallsSettings *settings = calls_settings_of(parts->calls);
+    TRITONSERVER_InferenceTrace *trace = settings->tracing
+        ? tracing_begin(settings->tracing, parts->model, parts->trace_parent, parts->trace_state)
+        : NULL;
+    TRITONSERVER_InferenceRequest *request = parts->request;
+    bool taken = api_succeeded(triton.ServerInferAsync(settings->server->server, request, trace), problem);
+    if (taken) {
+        pthread_mutex_lock(&parts->lock);
+        parts->started = true;
+        tell_cancelled(parts);
+        pthread_mutex_unlock(&parts->lock);
+    } else {
+        running_part_done(parts);
+        running_part_done(parts);
+    }
+    call_unref(call);
+    return taken;
+}
+
+void call_cancel(Call *call)
+{
+    CallParts *parts = parts_of(call);
+    pthread_mutex_lock(&parts->lock);
+    if (!parts->cancelled) {
+        parts->cancelled = true;
+        tell_cancelled(parts);
+    }
+    pthread_mutex_unlock(&parts->lock);
+}

@@ -1,0 +1,342 @@
+#define _GNU_SOURCE
+#include "calls/shared_memory.h"
+
+#include "base/names.h"
+#include "base/utf8.h"
+#include "calls/cuda.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Names of regions, and keys: a key is a file's name. */
+enum { NAME = 1024, KEY = NAME_MAX };
+
+struct SharedRegion {
+    unsigned refs;
+    char *name, *key;
+    uint64_t offset, size;
+    int64_t device;
+    void *mapped; /* of the system: whole pages */
+    size_t mapped_size;
+    void *base;
+    bool cuda;
+};
+
+struct SharedMemory {
+    pthread_mutex_t lock;
+    Names regions; /* of both kinds: a name is one region */
+};
+
+SharedMemory *shared_memory_new(Problem *problem)
+{
+    SharedMemory *all = calloc(1, sizeof *all);
+    if (all == NULL || pthread_mutex_init(&all->lock, NULL) != 0) {
+        free(all);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    return all;
+}
+
+SharedRegion *shared_region_ref(SharedRegion *region)
+{
+    if (region)
+        __atomic_add_fetch(&region->refs, 1, __ATOMIC_RELAXED);
+    return region;
+}
+
+void shared_region_unref(SharedRegion *region)
+{
+    if (region == NULL || __atomic_sub_fetch(&region->refs, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    if (region->cuda)
+        cuda_close(region->base);
+    else if (region->mapped)
+        munmap(region->mapped, region->mapped_size);
+    free(region->name);
+    free(region->key);
+    free(region);
+}
+
+void shared_memory_free(SharedMemory *all)
+{
+    if (all == NULL)
+        return;
+    size_t position = 0;
+    Slice name;
+    void *region;
+    while (names_next(&all->regions, &position, &name, &region))
+        shared_region_unref(region);
+    names_free(&all->regions);
+    pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+void *shared_region_base(const SharedRegion *region)
+{
+    return region->base;
+}
+
+bool shared_region_is_cuda(const SharedRegion *region)
+{
+    return region->cuda;
+}
+
+int64_t shared_region_device(const SharedRegion *region)
+{
+    return region->device;
+}
+
+/* ── registering ────────────────────────────────────────────────────────────────────────────────── */
+
+static bool is_text(Slice text, size_t most, const char *what, Problem *problem)
+{
+    if (text.size == 0 || text.size > most || !utf8_is_valid(text) || memchr(text.start, '\0', text.size))
+        return problem_set(problem, PROBLEM_INVALID, "%s has to be 1 to %zu bytes of UTF-8 without NUL", what, most);
+    return true;
+}
+
+static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t size, Problem *problem)
+{
+    SharedRegion *region = calloc(1, sizeof *region);
+    if (region) {
+        *region =
+            (SharedRegion){.refs = 1, .name = slice_copy(name), .key = slice_copy(key), .offset = offset, .size = size};
+        if (region->name && region->key)
+            return region;
+        shared_region_unref(region);
+    }
+    problem_no_memory(problem);
+    return NULL;
+}
+
+/* Make it known, unless its name is taken. The caller's reference is the table's then. */
+static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
+{
+    Slice name = slice_of(region->name);
+    pthread_mutex_lock(&all->lock);
+    bool taken = names_get(&all->regions, name) != NULL;
+    bool known = !taken && names_put(&all->regions, name, region);
+    pthread_mutex_unlock(&all->lock);
+    if (known)
+        return true;
+    if (taken)
+        problem_set(problem, PROBLEM_EXISTS, "shared memory region '%s' already in manager", region->name);
+    else
+        problem_no_memory(problem);
+    shared_region_unref(region);
+    return false;
+}
+
+static bool is_taken(SharedMemory *all, Slice name, Problem *problem)
+{
+    pthread_mutex_lock(&all->lock);
+    bool taken = names_get(&all->regions, name) != NULL;
+    pthread_mutex_unlock(&all->lock);
+    if (taken)
+        problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
+    return taken;
+}
+
+/* Open what lies under a key in /dev/shm: one file there, and no path to another place. */
+static int open_key(const SharedRegion *region, Problem *problem)
+{
+    const char *name = region->key + (*region->key == '/');
+    int fd = -1;
+    errno = EINVAL;
+    if (*name && strchr(name, '/') == NULL && strcmp(name, "..") != 0 && strcmp(name, ".") != 0)
+        fd = shm_open(region->key, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0)
+        problem_set(problem, PROBLEM_INTERNAL, "Unable to open shared memory region: '%s' (%s)", region->key,
+            strerror(errno));
+    return fd;
+}
+
+/* See that a file has the part that was named: reading beyond its end would be the process's end. */
+static bool has_part(int fd, const SharedRegion *region, Problem *problem)
+{
+    struct stat status;
+    uint64_t end;
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+        return problem_set(problem, PROBLEM_INVALID, "'%s' is no shared memory", region->key);
+    if (__builtin_add_overflow(region->offset, region->size, &end) || end > (uint64_t)status.st_size)
+        return problem_set(
+            problem, PROBLEM_INVALID, "failed to register shared memory region '%s': invalid args", region->name);
+    return true;
+}
+
+static bool map(int fd, SharedRegion *region, Problem *problem)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = region->offset - region->offset % page;
+    size_t size = (size_t)(region->offset - begin + region->size);
+    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)begin);
+    if (mapped == MAP_FAILED)
+        return problem_set(problem, PROBLEM_INTERNAL,
+            "unable to process address space of shared memory region '%s' (%s)", region->name, strerror(errno));
+    region->mapped = mapped;
+    region->mapped_size = size;
+    region->base = (char *)mapped + (region->offset - begin);
+    return true;
+}
+
+bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t offset, uint64_t size, Problem *problem)
+{
+    if (!is_text(name, NAME, "the name of a shared memory region", problem) ||
+        !is_text(key, KEY, "the key of a shared memory region", problem) || is_taken(all, name, problem))
+        return false;
+    if (size == 0)
+        return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' has no bytes", SLICE_ARGS(name));
+    SharedRegion *region = region_new(name, key, offset, size, problem);
+    if (region == NULL)
+        return false;
+    int fd = open_key(region, problem);
+    bool mapped = fd >= 0 && has_part(fd, region, problem) && map(fd, region, problem);
+    if (fd >= 0)
+        close(fd);
+    if (!mapped) {
+        shared_region_unref(region);
+        return false;
+    }
+    return put(all, region, problem);
+}
+
+bool shared_memory_register_cuda(
+    SharedMemory *all, Slice name, Slice handle, int64_t device, uint64_t size, Problem *problem)
+{
+    if (!is_text(name, NAME, "the name of a shared memory region", problem) || is_taken(all, name, problem))
+        return false;
+    SharedRegion *region = region_new(name, SLICE(""), 0, size, problem);
+    if (region == NULL)
+        return false;
+    if (!cuda_open(handle, device, size, &region->base, problem)) {
+        shared_region_unref(region);
+        return false;
+    }
+    region->cuda = true;
+    region->device = device;
+    return put(all, region, problem);
+}
+
+/* ── unregistering ──────────────────────────────────────────────────────────────────────────────── */
+
+/* Any one of a kind, out of the table; NULL: there is none. With the lock held. */
+static SharedRegion *take_any(SharedMemory *all, bool cuda)
+{
+    size_t position = 0;
+    Slice name;
+    void *value;
+    while (names_next(&all->regions, &position, &name, &value))
+        if (((SharedRegion *)value)->cuda == cuda)
+            return names_remove(&all->regions, slice_of(((SharedRegion *)value)->name));
+    return NULL;
+}
+
+static void unregister_all(SharedMemory *all, bool cuda)
+{
+    SharedRegion *region;
+    do {
+        pthread_mutex_lock(&all->lock);
+        region = take_any(all, cuda);
+        pthread_mutex_unlock(&all->lock);
+        shared_region_unref(region);
+    } while (region);
+}
+
+bool shared_memory_unregister(SharedMemory *all, bool cuda, Slice name, Problem *problem)
+{
+    if (name.size == 0) {
+        unregister_all(all, cuda);
+        return true;
+    }
+    pthread_mutex_lock(&all->lock);
+    SharedRegion *region = names_get(&all->regions, name);
+    bool other = region && region->cuda != cuda;
+    if (region && !other)
+        names_remove(&all->regions, name);
+    pthread_mutex_unlock(&all->lock);
+    if (other)
+        return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' is %s", SLICE_ARGS(name),
+            cuda ? "the system's and not CUDA's" : "CUDA's and not the system's");
+    shared_region_unref(region);
+    return true;
+}
+
+/* ── looking ────────────────────────────────────────────────────────────────────────────────────── */
+
+static void tell_of(const SharedRegion *region, void (*tell)(void *, const SharedRegionStatus *), void *user)
+{
+    SharedRegionStatus status = {.name = slice_of(region->name),
+        .key = slice_of(region->key),
+        .offset = region->offset,
+        .size = region->size,
+        .device = region->device};
+    tell(user, &status);
+}
+
+static int by_name(const void *one, const void *other)
+{
+    return strcmp((*(SharedRegion *const *)one)->name, (*(SharedRegion *const *)other)->name);
+}
+
+/* All regions of a kind, each with a reference. NULL: there is no memory. */
+static SharedRegion **list(SharedMemory *all, bool cuda, size_t *count)
+{
+    size_t position = 0;
+    Slice name;
+    void *value;
+    pthread_mutex_lock(&all->lock);
+    SharedRegion **regions = malloc((all->regions.count + 1) * sizeof *regions);
+    *count = 0;
+    while (regions && names_next(&all->regions, &position, &name, &value))
+        if (((SharedRegion *)value)->cuda == cuda)
+            regions[(*count)++] = shared_region_ref(value);
+    pthread_mutex_unlock(&all->lock);
+    return regions;
+}
+
+bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
+    void (*tell)(void *user, const SharedRegionStatus *status), void *user, Problem *problem)
+{
+    size_t count;
+    SharedRegion **regions = list(all, cuda, &count);
+    if (regions == NULL)
+        return problem_no_memory(problem);
+    qsort(regions, count, sizeof *regions, by_name);
+    bool found = name.size == 0;
+    for (size_t i = 0; i < count; i++) {
+        if (name.size == 0 || slice_is(name, regions[i]->name)) {
+            tell_of(regions[i], tell, user);
+            found = true;
+        }
+        shared_region_unref(regions[i]);
+    }
+    free(regions);
+    return found ? true
+                 : problem_set(problem, PROBLEM_NOT_FOUND, "Unable to find %s shared memory region: '%.*s'",
+                       cuda ? "cuda" : "system", SLICE_ARGS(name));
+}
+
+SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset, uint64_t size, Problem *problem)
+{
+    pthread_mutex_lock(&all->lock);
+    SharedRegion *region = shared_region_ref(names_get(&all->regions, name));
+    pthread_mutex_unlock(&all->lock);
+    uint64_t end;
+    if (region == NULL) {
+        problem_set(problem, PROBLEM_NOT_FOUND, "Unable to find shared memory region: '%.*s'", SLICE_ARGS(name));
+        return NULL;
+    }
+    if (offset > region->size || __builtin_add_overflow(offset, size, &end) || end > region->size) {
+        problem_set(
+            problem, PROBLEM_INVALID, "Invalid offset + byte size for shared memory region: '%s'", region->name);
+        shared_region_unref(region);
+        return NULL;
+    }
+    return region;
+}

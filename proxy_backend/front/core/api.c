@@ -1,0 +1,156 @@
+#include "core/api.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <dlfcn.h>
+
+Api triton;
+
+#define API_NAME(returned, name, parameters) "TRITONSERVER_" #name,
+static const char *const names[] = {API_FUNCTIONS(API_NAME)};
+#undef API_NAME
+
+enum { FUNCTIONS = sizeof names / sizeof *names };
+
+/* The table is nothing but pointers to functions, in the order of their names. */
+_Static_assert(sizeof(Api) == FUNCTIONS * sizeof(void (*)(void)), "one pointer for each name");
+
+/* The version of a core, for the problem that it lacks something. */
+static void put_version(Text *text, void *core)
+{
+    TRITONSERVER_Error *(*version)(uint32_t *, uint32_t *);
+    void *found = dlsym(core, "TRITONSERVER_ApiVersion");
+    memcpy(&version, &found, sizeof version);
+    uint32_t major = 0, minor = 0;
+    if (found && version(&major, &minor) == NULL)
+        text_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
+}
+
+static bool find_all(void *core, const char *library, Problem *problem)
+{
+    Text lacking = {0};
+    for (size_t i = 0; i < FUNCTIONS; i++) {
+        void *found = dlsym(core, names[i]);
+        if (found == NULL)
+            text_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
+        memcpy((char *)&triton + i * sizeof found, &found, sizeof found);
+    }
+    bool complete = lacking.size == 0 && !lacking.failed;
+    if (!complete) {
+        put_version(&lacking, core);
+        problem_set(problem, PROBLEM_UNSUPPORTED, "%s lacks %.*s", library, SLICE_ARGS(text_slice(&lacking)));
+    }
+    text_free(&lacking);
+    return complete;
+}
+
+bool api_load(const char *library, Problem *problem)
+{
+    /* Its backends look for its functions among those of the process. It is not meant to be unloaded: its threads end after it has said that it has stopped. */
+    void *core = dlopen(library, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+    if (core == NULL)
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "cannot load Triton's core: %s", dlerror());
+    if (!find_all(core, library, problem))
+        return false;
+    uint32_t major = 0, minor = 0;
+    if (!api_succeeded(triton.ApiVersion(&major, &minor), problem))
+        return false;
+    if (major != API_MAJOR)
+        return problem_set(problem, PROBLEM_UNSUPPORTED,
+            "%s has version %u.%u of Triton's API, and this front is for version %d", library, major, minor, API_MAJOR);
+    if (minor < API_MINOR)
+        log_info("%s has version %u.%u of Triton's API; %d.%d is what this front was written for, and it has all of it",
+            library, major, minor, API_MAJOR, API_MINOR);
+    return true;
+}
+
+/* By the API's codes. An unknown one is a model's own, and Triton's HTTP says 400 for it... */
+static const ProblemKind kinds[] = {
+    [TRITON_ERROR_UNKNOWN] = PROBLEM_INTERNAL,
+    [TRITON_ERROR_INTERNAL] = PROBLEM_INTERNAL,
+    [TRITON_ERROR_NOT_FOUND] = PROBLEM_NOT_FOUND,
+    [TRITON_ERROR_INVALID_ARG] = PROBLEM_INVALID,
+    [TRITON_ERROR_UNAVAILABLE] = PROBLEM_UNAVAILABLE,
+    [TRITON_ERROR_UNSUPPORTED] = PROBLEM_UNSUPPORTED,
+    [TRITON_ERROR_ALREADY_EXISTS] = PROBLEM_EXISTS,
+    [TRITON_ERROR_CANCELLED] = PROBLEM_CANCELLED,
+};
+
+bool api_look_at(TRITONSERVER_Error *error, Problem *problem)
+{
+    if (error == NULL)
+        return true;
+    int code = triton.ErrorCode(error);
+    bool known = code >= 0 && (size_t)code < sizeof kinds / sizeof *kinds;
+    return problem_set(problem, known ? kinds[code] : PROBLEM_INTERNAL, "%s", triton.ErrorMessage(error));
+}
+
+bool api_succeeded(TRITONSERVER_Error *error, Problem *problem)
+{
+    if (error == NULL)
+        return true;
+    api_look_at(error, problem);
+    triton.ErrorDelete(error);
+    return false;
+}
+
+void api_ignore(TRITONSERVER_Error *error, const char *doing)
+{
+    if (error == NULL)
+        return;
+    log_error("%s: %s", doing, triton.ErrorMessage(error));
+    triton.ErrorDelete(error);
+}
+
+TRITONSERVER_Error *api_error(Problem *problem)
+{
+    int code = TRITON_ERROR_INTERNAL;
+    for (int one = TRITON_ERROR_INTERNAL; one <= TRITON_ERROR_CANCELLED; one++)
+        if (kinds[one] == problem->kind)
+            code = one;
+    if (problem->kind == PROBLEM_TOO_LARGE || problem->kind == PROBLEM_TOO_MANY)
+        code = TRITON_ERROR_UNAVAILABLE;
+    TRITONSERVER_Error *error = triton.ErrorNew(code, problem_text(problem));
+    problem_clear(problem);
+    return error;
+}
+
+static const struct {
+    const char *name;
+    size_t size;
+} datatypes[TYPE_COUNT] = {
+    [TYPE_INVALID] = {"<invalid>", 0},
+    [TYPE_BOOL] = {"BOOL", 1},
+    [TYPE_UINT8] = {"UINT8", 1},
+    [TYPE_UINT16] = {"UINT16", 2},
+    [TYPE_UINT32] = {"UINT32", 4},
+    [TYPE_UINT64] = {"UINT64", 8},
+    [TYPE_INT8] = {"INT8", 1},
+    [TYPE_INT16] = {"INT16", 2},
+    [TYPE_INT32] = {"INT32", 4},
+    [TYPE_INT64] = {"INT64", 8},
+    [TYPE_FP16] = {"FP16", 2},
+    [TYPE_FP32] = {"FP32", 4},
+    [TYPE_FP64] = {"FP64", 8},
+    [TYPE_BYTES] = {"BYTES", 0},
+    [TYPE_BF16] = {"BF16", 2},
+};
+
+DataType datatype_named(Slice name)
+{
+    for (DataType type = TYPE_INVALID + 1; type < TYPE_COUNT; type++)
+        if (slice_is(name, datatypes[type].name))
+            return type;
+    return TYPE_INVALID;
+}
+
+const char *datatype_name(DataType datatype)
+{
+    return datatypes[datatype < TYPE_COUNT ? datatype : TYPE_INVALID].name;
+}
+
+size_t datatype_size(DataType datatype)
+{
+    return datatype < TYPE_COUNT ? datatypes[datatype].size : 0;
+}
