@@ -6,7 +6,7 @@ bool server_information(Server *server, Text *json, Problem *problem)
 {
     TRITONSERVER_Message *message = NULL;
     return api_succeeded(triton.ServerMetadata(server->server, &message), problem) &&
-           message_take(message, json, problem);
+        message_take(message, json, problem);
 }
 
 bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem)
@@ -15,8 +15,8 @@ bool model_information(Server *server, Slice model, Slice version, Text *json, P
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-           api_succeeded(triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
-           message_take(message, json, problem);
+        api_succeeded(triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        message_take(message, json, problem);
 }
 
 bool model_configuration(Server *server, Slice model, Slice version, Text *json, Problem *problem)
@@ -25,8 +25,8 @@ bool model_configuration(Server *server, Slice model, Slice version, Text *json,
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-           api_succeeded(triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
-           message_take(message, json, problem);
+        api_succeeded(triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
+        message_take(message, json, problem);
 }
 
 bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem)
@@ -35,8 +35,8 @@ bool model_statistics(Server *server, Slice model, Slice version, Text *json, Pr
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-           api_succeeded(triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
-           message_take(message, json, problem);
+        api_succeeded(triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
+        message_take(message, json, problem);
 }
 
 bool metrics_text(Server *server, Text *text, Problem *problem)

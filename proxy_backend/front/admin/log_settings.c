@@ -19,7 +19,8 @@ bool log_settings_read(Server *server, Text *json, Problem *problem)
     const OptionsKept *kept = &server->options;
     text_put_string(json, "{\"log_file\":");
     json_put_mended(json, slice_of(kept->log_file ? kept->log_file : ""));
-    text_format(json, ",\"log_info\":%s,\"log_warning\":%s,\"log_error\":%s,\"log_verbose_level\":%u,\"log_format\":\"%s\"}",
+    text_format(json,
+        ",\"log_info\":%s,\"log_warning\":%s,\"log_error\":%s,\"log_verbose_level\":%u,\"log_format\":\"%s\"}",
         kept->log_info ? "true" : "false", kept->log_warning ? "true" : "false", kept->log_error ? "true" : "false",
         kept->log_verbose, kept->log_iso8601 ? "ISO8601" : "default");
     pthread_mutex_unlock(&server->lock);
@@ -29,7 +30,8 @@ bool log_settings_read(Server *server, Text *json, Problem *problem)
 static bool want_flag(const LogChange *change, bool *wanted, Problem *problem)
 {
     if (change->type != PARAMETER_BOOL)
-        return problem_set(problem, PROBLEM_INVALID, "log setting '%.*s' has to be a boolean", SLICE_ARGS(change->name));
+        return problem_set(
+            problem, PROBLEM_INVALID, "log setting '%.*s' has to be a boolean", SLICE_ARGS(change->name));
     *wanted = change->boolean;
     return true;
 }
@@ -45,7 +47,8 @@ static bool want_format(const LogChange *change, bool *iso8601, Problem *problem
 static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
 {
     if (slice_is(change->name, "log_file"))
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "log file location can not be updated through network protocol");
+        return problem_set(
+            problem, PROBLEM_UNSUPPORTED, "log file location can not be updated through network protocol");
     if (slice_is(change->name, "log_info"))
         return want_flag(change, &wanted->info, problem);
     if (slice_is(change->name, "log_warning"))
@@ -55,11 +58,11 @@ static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
     if (slice_is(change->name, "log_format"))
         return want_format(change, &wanted->iso8601, problem);
     if (!slice_is(change->name, "log_verbose_level"))
-        return problem_set(
-            problem, PROBLEM_INVALID, "there is no log setting '%.*s'", change->name.size < 100 ? (int)change->name.size : 100,
-            change->name.start ? change->name.start : "");
+        return problem_set(problem, PROBLEM_INVALID, "there is no log setting '%.*s'",
+            change->name.size < 100 ? (int)change->name.size : 100, change->name.start ? change->name.start : "");
     if (change->type != PARAMETER_INT || change->integer > INT_MAX)
-        return problem_set(problem, PROBLEM_INVALID, "log setting 'log_verbose_level' has to be a whole number, 0 or more");
+        return problem_set(
+            problem, PROBLEM_INVALID, "log setting 'log_verbose_level' has to be a whole number, 0 or more");
     wanted->verbose = (unsigned)change->integer;
     return true;
 }
@@ -68,10 +71,11 @@ static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
 static bool set(const Wanted *wanted, Problem *problem)
 {
     return api_succeeded(triton.ServerOptionsSetLogInfo(NULL, wanted->info), problem) &&
-           api_succeeded(triton.ServerOptionsSetLogWarn(NULL, wanted->warning), problem) &&
-           api_succeeded(triton.ServerOptionsSetLogError(NULL, wanted->error), problem) &&
-           api_succeeded(triton.ServerOptionsSetLogVerbose(NULL, (int)wanted->verbose), problem) &&
-           api_succeeded(triton.ServerOptionsSetLogFormat(NULL, wanted->iso8601 ? FORMAT_ISO8601 : FORMAT_DEFAULT), problem);
+        api_succeeded(triton.ServerOptionsSetLogWarn(NULL, wanted->warning), problem) &&
+        api_succeeded(triton.ServerOptionsSetLogError(NULL, wanted->error), problem) &&
+        api_succeeded(triton.ServerOptionsSetLogVerbose(NULL, (int)wanted->verbose), problem) &&
+        api_succeeded(
+            triton.ServerOptionsSetLogFormat(NULL, wanted->iso8601 ? FORMAT_ISO8601 : FORMAT_DEFAULT), problem);
 }
 
 bool log_settings_change(Server *server, const LogChange *changes, size_t count, Problem *problem)

@@ -11,16 +11,16 @@ enum { PARAMETERS = 1024 };
 static bool is_any(Slice repository, Problem *problem)
 {
     return repository.size == 0
-               ? true
-               : problem_set(problem, PROBLEM_UNSUPPORTED, "'repository_name' specification is not supported");
+        ? true
+        : problem_set(problem, PROBLEM_UNSUPPORTED, "'repository_name' specification is not supported");
 }
 
 bool repository_index(Server *server, Slice repository, bool ready, Text *json, Problem *problem)
 {
     TRITONSERVER_Message *message = NULL;
     return is_any(repository, problem) &&
-           api_succeeded(triton.ServerModelIndex(server->server, ready ? INDEX_READY : 0, &message), problem) &&
-           message_take(message, json, problem);
+        api_succeeded(triton.ServerModelIndex(server->server, ready ? INDEX_READY : 0, &message), problem) &&
+        message_take(message, json, problem);
 }
 
 static TRITONSERVER_Parameter *make_parameter(const LoadParameter *parameter, Problem *problem)
@@ -45,8 +45,8 @@ static TRITONSERVER_Parameter *make_parameter(const LoadParameter *parameter, Pr
     return made;
 }
 
-bool repository_load(Server *server, Slice repository, Slice model, const LoadParameter *parameters, size_t count,
-    Problem *problem)
+bool repository_load(
+    Server *server, Slice repository, Slice model, const LoadParameter *parameters, size_t count, Problem *problem)
 {
     ServerName name;
     if (!is_any(repository, problem) || !server_name(model, "model name", &name, problem))
@@ -74,7 +74,7 @@ bool repository_unload(Server *server, Slice repository, Slice model, bool depen
 {
     ServerName name;
     return is_any(repository, problem) && server_name(model, "model name", &name, problem) &&
-           api_succeeded(dependents ? triton.ServerUnloadModelAndDependents(server->server, name.text)
-                                    : triton.ServerUnloadModel(server->server, name.text),
-               problem);
+        api_succeeded(dependents ? triton.ServerUnloadModelAndDependents(server->server, name.text)
+                                 : triton.ServerUnloadModel(server->server, name.text),
+            problem);
 }

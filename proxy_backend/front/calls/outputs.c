@@ -79,7 +79,9 @@ static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, c
     int memory_type, int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp, int *actual_type,
     int64_t *actual_id)
 {
-    (void)allocator, (void)memory_type, (void)memory_type_id;
+    (void)allocator;
+    (void)memory_type;
+    (void)memory_type_id;
     CallParts *parts = userp;
     const CallTensor *asked = asked_for(parts, name);
     SharedRegion *region = asked && asked->classes == 0 ? asked->region : NULL;
@@ -109,7 +111,8 @@ static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, c
 static TRITONSERVER_Error *query(TRITONSERVER_ResponseAllocator *allocator, void *userp, const char *name, size_t *size,
     int *memory_type, int64_t *memory_type_id)
 {
-    (void)allocator, (void)size;
+    (void)allocator;
+    (void)size;
     const CallTensor *asked = name ? asked_for(userp, name) : NULL;
     bool cuda = asked && asked->classes == 0 && asked->region && shared_region_is_cuda(asked->region);
     *memory_type = cuda ? MEMORY_GPU : MEMORY_CPU;
@@ -120,7 +123,11 @@ static TRITONSERVER_Error *query(TRITONSERVER_ResponseAllocator *allocator, void
 static TRITONSERVER_Error *release(TRITONSERVER_ResponseAllocator *allocator, void *buffer, void *buffer_userp,
     size_t size, int memory_type, int64_t memory_type_id)
 {
-    (void)allocator, (void)buffer, (void)size, (void)memory_type, (void)memory_type_id;
+    (void)allocator;
+    (void)buffer;
+    (void)size;
+    (void)memory_type;
+    (void)memory_type_id;
     Piece *piece = buffer_userp;
     if (piece == NULL)
         return NULL;

@@ -153,8 +153,8 @@ static int open_key(const SharedRegion *region, Problem *problem)
     if (*name && strchr(name, '/') == NULL && strcmp(name, "..") != 0 && strcmp(name, ".") != 0)
         fd = shm_open(region->key, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
     if (fd < 0)
-        problem_set(problem, PROBLEM_INTERNAL, "Unable to open shared memory region: '%s' (%s)", region->key,
-            strerror(errno));
+        problem_set(
+            problem, PROBLEM_INTERNAL, "Unable to open shared memory region: '%s' (%s)", region->key, strerror(errno));
     return fd;
 }
 

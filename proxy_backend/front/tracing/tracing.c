@@ -23,6 +23,9 @@ void tracing_free(Tracing *tracing)
 
 TRITONSERVER_InferenceTrace *tracing_begin(Tracing *tracing, const char *model, const char *parent, const char *state)
 {
-    (void)tracing, (void)model, (void)parent, (void)state;
+    (void)tracing;
+    (void)model;
+    (void)parent;
+    (void)state;
     return NULL;
 }
