@@ -234,11 +234,13 @@ class Supervisor:
                 why=self.last_exit,
                 next_try_s=delay_s,
             )
-        await self._tell(None)
-        if delay_s != 0.0:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), delay_s)
-        streak.next_try_at = None
+        try:
+            await self._tell(None)
+            if delay_s != 0.0:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), delay_s)
+        finally:  # also when it is stopped meanwhile
+            streak.next_try_at = None
 
     def _attempted(self, failure: RemoteFailure | None) -> None:
         """Tell who waits for a worker how that ended."""

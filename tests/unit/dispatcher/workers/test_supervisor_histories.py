@@ -1,0 +1,447 @@
+"""Histories of one instance: what happens to its workers, step by step, and where that leaves it.
+
+A fake clock and fake workers: a pause takes no time, and a worker does what the history says. `w0` is the first
+worker that was started, `w1` the second. What is said of the instance after a step is its state, the worker that
+serves, how long it pauses, and whether a worker is not to be expected soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from support.fake_worker import SPEC, FakeWorker
+from support.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.workers import supervisor as module
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.supervisor import Supervisor
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+_START_S, _LOAD_S, _FIRST_S, _LONGEST_S = 10.0, 100.0, 4.0, 60.0
+_SPEC = msgspec.structs.replace(SPEC, load_timeout_s=_LOAD_S)
+#: A step, and what is said of the instance after it.
+History = list[tuple[str, str]]
+
+
+class Instance:
+    """An instance under a supervisor, on a clock of the test's."""
+
+    def __init__(self, loop: VirtualLoop, limit: int | None = None) -> None:
+        self.loop = loop
+        self.workers: list[FakeWorker] = []
+        self.healing: asyncio.Future[None] | None = None
+        policy = RestartPolicy(_START_S, limit, _FIRST_S, _LONGEST_S)
+
+        async def start(slot: int) -> Worker:
+            self.workers.append(FakeWorker(len(self.workers), _SPEC, slot, greeted=False))
+            return self.workers[-1]
+
+        async def tell(ready: str | None) -> None:
+            """Nobody waits for a worker."""
+
+        async def supervised() -> Supervisor:
+            return Supervisor(0, _SPEC, start, policy, tell)
+
+        self.supervisor = loop.run(supervised())
+        loop.settle()
+
+    def do(self, step: str) -> None:
+        """Do one step of a history, and let everything come to rest."""
+        who, _, what = step.partition(" ")
+        if who == "after":
+            self.loop.advance(float(what.partition(" ")[0]))
+        elif step == "is healed":
+            self.healing = self.loop.create_task(self.supervisor.heal())
+        else:
+            self.loop.ask(lambda: self._happens(self.workers[int(who[1:])], what))
+        self.loop.settle()
+
+    def _happens(self, worker: FakeWorker, what: str) -> None:
+        if what == "says hello":
+            worker.greet()
+        elif what == "serves":
+            worker.loaded()
+        elif what == "cannot load":
+            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+        elif what == "answers a batch":
+            worker.begin()
+            worker.answer()
+        elif what == "hangs":
+            worker.begin()
+        elif what == "is killed" or what == "crashes":
+            worker.end()
+        elif what == "crashes in a batch":
+            worker.end(in_batch=True)
+        elif what == "is spent":
+            worker.is_spent("max_batches")
+        else:
+            raise ValueError(f"no worker ever {what}")
+
+    def said(self) -> str:
+        """Return what is said of the instance now."""
+
+        def told() -> str:
+            info = self.supervisor.info(0, spare=False)
+            serving = self.supervisor.serving
+            words = [info.state]
+            if serving is not None:
+                words.append(serving.name)
+            if info.next_try_at is not None:
+                words.append(f"{info.next_try_at - self.loop.time():g} s")
+            if self.supervisor.is_hopeless:
+                words.append("hopeless")
+            return " ".join(words)
+
+        return self.loop.ask(told)
+
+    def look(self) -> None:
+        """See what holds at any time."""
+        alive = [worker for worker in self.workers if worker.alive]
+        for worker in alive:
+            assert not worker.ready.done() or worker.ready.exception() is None, "it is to be ended"
+        staying = [worker for worker in alive if not worker.told_to_end]
+        assert len(staying) <= 2
+        serving = self.loop.ask(lambda: self.supervisor.serving)
+        for worker in staying:
+            assert worker in (serving, self.workers[-1]), "nobody needs it any more"
+
+    def info(self) -> messages.InstanceInfo:
+        return self.loop.ask(lambda: self.supervisor.info(0, spare=False))
+
+    def stop(self) -> None:
+        self.loop.run(self.supervisor.stop(1.0))
+        self.loop.settle()
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
+    yield loop
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+_SERVES: History = [("w0 says hello", "loading"), ("w0 serves", "ready w0")]
+_HISTORIES: dict[str, tuple[int | None, History]] = {
+    "serves": (None, _SERVES),
+    "cannot be loaded at first: that is for who registered it": (
+        None,
+        [("w0 cannot load", "failed hopeless"), ("after 1000 s", "failed hopeless")],
+    ),
+    "says nothing at first": (
+        None,
+        [("after 9 s", "starting"), ("after 2 s", "failed hopeless")],
+    ),
+    "crashes while it loads, three times, then serves": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 says hello", "loading"),
+            ("w1 crashes", "backoff 4 s"),
+            ("after 4 s", "starting"),
+            ("w2 crashes", "backoff 8 s hopeless"),
+            ("after 8 s", "starting hopeless"),
+            ("w3 says hello", "loading hopeless"),
+            ("w3 crashes", "backoff 16 s hopeless"),
+            ("after 16 s", "starting hopeless"),
+            ("w4 serves", "ready w4"),
+            ("w4 answers a batch", "ready w4"),
+            ("w4 crashes", "starting"),
+        ],
+    ),
+    "crashes before it has answered anything: the pauses go on": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 serves", "ready w1"),
+            ("w1 crashes", "backoff 4 s"),
+            ("after 4 s", "starting"),
+            ("w2 serves", "ready w2"),
+            ("w2 crashes", "backoff 8 s hopeless"),
+        ],
+    ),
+    "serves for long without a batch, which is as good": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 serves", "ready w1"),
+            ("after 61 s", "ready w1"),
+            ("w1 crashes", "starting"),
+        ],
+    ),
+    "pauses grow to the longest": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 cannot load", "backoff 4 s"),
+            ("after 4 s", "starting"),
+            ("w2 cannot load", "backoff 8 s hopeless"),
+            ("after 8 s", "starting hopeless"),
+            ("w3 cannot load", "backoff 16 s hopeless"),
+            ("after 16 s", "starting hopeless"),
+            ("w4 cannot load", "backoff 32 s hopeless"),
+            ("after 32 s", "starting hopeless"),
+            ("w5 cannot load", "backoff 60 s hopeless"),
+            ("after 60 s", "starting hopeless"),
+            ("w6 cannot load", "backoff 60 s hopeless"),
+        ],
+    ),
+    "does not say hello, or loads for ever": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("after 10 s", "backoff 4 s"),
+            ("after 4 s", "starting"),
+            ("w2 says hello", "loading"),
+            ("after 99 s", "loading"),
+            ("after 1 s", "backoff 8 s hopeless"),
+        ],
+    ),
+    "hangs, is killed, comes back: the batch is to blame": (
+        0,
+        [
+            *_SERVES,
+            ("w0 hangs", "ready w0"),
+            ("w0 is killed", "starting"),
+            ("w1 serves", "ready w1"),
+            ("w1 crashes in a batch", "starting"),
+            ("w2 serves", "ready w2"),
+            ("w2 crashes in a batch", "starting"),
+            ("w3 serves", "ready w3"),
+        ],
+    ),
+    "a batch ends it between crashes of its own: there is no pause for that": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 crashes", "backoff 4 s"),
+            ("after 4 s", "starting"),
+            ("w2 serves", "ready w2"),
+            ("w2 crashes in a batch", "starting"),
+            ("w3 serves", "ready w3"),
+            ("w3 crashes", "backoff 8 s hopeless"),
+        ],
+    ),
+    "is spent and replaced without a pause in between": (
+        None,
+        [
+            *_SERVES,
+            ("w0 is spent", "ready w0"),
+            ("w1 says hello", "ready w0"),
+            ("w1 serves", "ready w1"),
+            ("w0 crashes", "ready w1"),
+            ("w1 is spent", "ready w1"),
+            ("w2 serves", "ready w2"),
+        ],
+    ),
+    "dies while it is replaced": (
+        None,
+        [
+            *_SERVES,
+            ("w0 is spent", "ready w0"),
+            ("w0 crashes", "backoff"),
+            ("w1 serves", "ready w1"),
+            ("w1 answers a batch", "ready w1"),
+        ],
+    ),
+    "its replacement cannot be loaded: it serves on, and another one is tried later": (
+        None,
+        [
+            *_SERVES,
+            ("w0 is spent", "ready w0"),
+            ("w1 cannot load", "ready w0"),
+            ("after 59 s", "ready w0"),
+            ("after 2 s", "ready w0"),
+            ("w2 serves", "ready w2"),
+        ],
+    ),
+    "dies after its replacement could not be loaded": (
+        None,
+        [
+            *_SERVES,
+            ("w0 is spent", "ready w0"),
+            ("w1 cannot load", "ready w0"),
+            ("w0 crashes", "starting"),
+            ("w2 serves", "ready w2"),
+        ],
+    ),
+    "dies while it is replaced, and so does its replacement": (
+        None,
+        [
+            *_SERVES,
+            ("w0 is spent", "ready w0"),
+            ("w0 crashes", "backoff"),
+            ("w1 crashes", "starting"),
+            ("w2 serves", "ready w2"),
+        ],
+    ),
+    "given up, tried again": (
+        1,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 cannot load", "failed hopeless"),
+            ("after 10000 s", "failed hopeless"),
+            ("is healed", "starting"),
+            ("w2 cannot load", "failed hopeless"),
+            ("is healed", "starting hopeless"),
+            ("w3 serves", "ready w3"),
+            ("w3 answers a batch", "ready w3"),
+            ("w3 crashes", "starting"),
+        ],
+    ),
+    "given up at once where none is to be replaced": (
+        0,
+        [*_SERVES, ("w0 crashes", "failed hopeless"), ("is healed", "starting")],
+    ),
+    "healed in its pause": (
+        None,
+        [
+            *_SERVES,
+            ("w0 crashes", "starting"),
+            ("w1 crashes", "backoff 4 s"),
+            ("after 1 s", "backoff 3 s"),
+            ("is healed", "starting"),
+            ("is healed", "starting"),
+            ("w2 serves", "ready w2"),
+            ("is healed", "ready w2"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("limit", "history"), _HISTORIES.values(), ids=_HISTORIES)
+def test_a_history(loop: VirtualLoop, limit: int | None, history: History) -> None:
+    one = Instance(loop, limit)
+    told = []
+    for step, _ in history:
+        one.do(step)
+        told.append((step, one.said()))
+        one.look()
+    assert told == history
+    started = len(one.workers)
+    for worker in one.workers:
+        if worker.told_to_end and worker.alive:
+            loop.ask(worker.end)
+    one.stop()
+    assert one.said() == "stopped"
+    assert not any(worker.alive for worker in one.workers)
+    loop.advance(1000.0)
+    assert len(one.workers) == started
+    if one.healing is not None and not one.healing.cancelled():
+        one.healing.exception()
+
+
+def test_what_is_kept_of_workers_that_ended(loop: VirtualLoop) -> None:
+    one = Instance(loop)
+    for number in range(7):
+        one.do(f"w{number} serves")
+        one.do(f"w{number} answers a batch")
+        one.do(f"w{number} crashes")
+    info = one.info()
+    assert [end.worker for end in info.ends] == ["w2", "w3", "w4", "w5", "w6"]
+    assert (info.restarts, info.last_exit) == (7, "worker w6 exited")
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("history", "first"),
+    [
+        (["w0 serves"], None),
+        (["w0 cannot load"], "model m could not be loaded: no file"),
+        (["w0 crashes"], "model m: worker w0 exited before its callable was loaded"),
+        (["after 10 s"], "model m: worker w0 did not start within 10 s (worker_start_timeout_s)"),
+        (
+            ["w0 says hello", "after 100 s"],
+            "model m: worker w0 did not load its callable within 100 s (load_timeout_s)",
+        ),
+    ],
+)
+def test_who_registered_it_is_told_how_the_first_worker_did(
+    loop: VirtualLoop, history: list[str], first: str | None
+) -> None:
+    one = Instance(loop)
+    for step in history:
+        assert not one.supervisor.first.done()
+        one.do(step)
+    failure: Any = one.supervisor.first.exception()
+    assert (None if failure is None else failure.text) == first
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (["w2 cannot load"], "no file"),
+        (["w2 serves"], None),
+    ],
+)
+def test_who_heals_it_is_told_how_that_went(
+    loop: VirtualLoop, steps: list[str], told: str | None
+) -> None:
+    one = Instance(loop)
+    for step in ("w0 serves", "w0 crashes", "w1 crashes", "is healed", *steps):
+        one.do(step)
+    assert one.healing is not None
+    if told is None:
+        assert one.healing.exception() is None
+    else:
+        with pytest.raises(RemoteFailure, match=told):
+            one.healing.result()
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("limit", "history", "told"),
+    [
+        (None, ["w0 serves", "w0 crashes", "w1 crashes"], None),
+        (
+            None,
+            ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 3 s"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next one is started in 5.0 s",
+        ),
+        (
+            None,
+            ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 8 s"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next one is being loaded",
+        ),
+        (
+            0,
+            ["w0 serves", "w0 crashes"],
+            "instance 0 has been given up: 1 worker ended without having answered a batch, the last: worker w0 exited; "
+            "no other one is started (worker_restart_limit) until you scale or replace it",
+        ),
+        (
+            0,
+            [f"w{n} {what}" for n in range(3) for what in ("serves", "crashes in a batch")]
+            + ["w3 serves"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "worker w2 exited; the next one is ready",
+        ),
+    ],
+)
+def test_what_status_says_of_workers_that_end_one_after_the_other(
+    loop: VirtualLoop, limit: int | None, history: list[str], told: str | None
+) -> None:
+    one = Instance(loop, limit)
+    for step in history:
+        one.do(step)
+    assert loop.ask(one.supervisor.problem) == told
+    one.stop()
