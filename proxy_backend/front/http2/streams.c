@@ -15,30 +15,46 @@ typedef struct {
     Text message;
     bool compressed;
 } Event;
+enum { FEW_EVENTS = 16 };
 static _Thread_local struct {
-    Event *list;
+    Event few[FEW_EVENTS], *list; /* `list` NULL: `few` */
     size_t count, room;
     bool handled; /* somebody farther up the stack is at it */
 } events;
 
+static Event *event_list(void)
+{
+    return events.list ? events.list : events.few;
+}
+
+/* Room for one more. */
+static bool grow(void)
+{
+    size_t room = events.list ? events.room * 2 : FEW_EVENTS * 4;
+    if (events.count < (events.list ? events.room : FEW_EVENTS))
+        return true;
+    Event *list = realloc(events.list, room * sizeof *list);
+    if (list == NULL)
+        return false;
+    if (events.list == NULL)
+        memcpy(list, events.few, sizeof events.few);
+    events.list = list;
+    events.room = room;
+    return true;
+}
+
 bool session_tell(EventKind kind, GrpcStream *stream)
 {
-    if (events.count == events.room) {
-        size_t room = events.room ? events.room * 2 : 16;
-        Event *list = realloc(events.list, room * sizeof *list);
-        if (list == NULL)
-            return false;
-        events.list = list;
-        events.room = room;
-    }
+    if (!grow())
+        return false;
     stream->refs++;
-    events.list[events.count] = (Event){.kind = kind, .stream = stream};
+    Event *event = &event_list()[events.count++];
+    *event = (Event){.kind = kind, .stream = stream};
     if (kind == EVENT_MESSAGE) {
-        events.list[events.count].message = stream->message;
-        events.list[events.count].compressed = stream->compressed;
+        event->message = stream->message;
+        event->compressed = stream->compressed;
         stream->message = (Text){0};
     }
-    events.count++;
     return true;
 }
 
@@ -108,9 +124,11 @@ static void handle_events(void)
         return;
     events.handled = true;
     for (size_t i = 0; i < events.count; i++) {
-        Event event = events.list[i]; /* the list grows, and moves, meanwhile */
+        Event event = event_list()[i]; /* the list grows, and moves, meanwhile */
         handle(&event);
     }
+    free(events.list);
+    events.list = NULL;
     events.count = 0;
     events.handled = false;
 }

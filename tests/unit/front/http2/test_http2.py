@@ -1,0 +1,282 @@
+"""The front's gRPC over HTTP/2 with grpcio as its client, and with hostile ones, under sanitizers."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from support.fronts import built
+from support.grpc_echo import GrpcEcho, once, stream
+
+pytestmark = pytest.mark.timeout(600)
+
+Start = Callable[..., GrpcEcho]
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS, _HEADERS, _DATA, _RESET, _PING, _CONTINUATION = 4, 1, 0, 3, 6, 9
+
+
+@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(
+        Path(__file__).with_name("grpc_echo.c"),
+        ["base/*.c", "net/*.c", "http2/*.c"],
+        tmp_path_factory.mktemp("grpc_echo"),
+        sanitizers=(f"-fsanitize={request.param}", "-fno-sanitize-recover=all"),
+    )
+
+
+@pytest.fixture
+def start(program: Path) -> Iterator[Start]:
+    """Start servers; those that a test has not ended are killed."""
+    with ExitStack() as stack:
+
+        def make(*limits: str) -> GrpcEcho:
+            server = GrpcEcho(program, *limits)
+            stack.callback(server.kill)
+            return server
+
+        yield make
+
+
+@pytest.mark.parametrize("call", ["Now", "Later"])
+def test_messages_of_all_sizes_come_back(start: Start, call: str) -> None:
+    server = start()
+    with server.channel() as channel:
+        for size in (0, 1, 5, 511, 513, 16_384, 70_000, 3_000_000, 20_000_000):
+            message = bytes(i % 251 for i in range(min(size, 1000))) * (size // 1000 or 1)
+            assert once(channel, call, message) == message
+    counts = server.end()
+    assert counts == {"begun": 9, "cancelled": 0, "gone": 9, "connections": 0}
+
+
+def test_many_clients_at_once(start: Start) -> None:
+    server = start()
+
+    def work(number: int) -> None:
+        with server.channel() as channel:
+            for i in range(50):
+                message = b"%d %d " % (number, i) * (i * 37 + 1)
+                assert once(channel, "Later" if i % 2 else "Now", message) == message
+            assert list(stream(channel, "Later", [b"a" * i for i in range(100)]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    counts = server.end()
+    assert (counts["begun"], counts["gone"]) == (408, 408)
+
+
+def test_a_stream_is_answered_in_its_order(start: Start) -> None:
+    server = start()
+    messages = [b"%d" % i * (i % 900) for i in range(1000)]
+    with server.channel() as channel:
+        assert list(stream(channel, "Now", messages)) == messages
+    server.end()
+
+
+def test_answers_wait_for_a_client_that_reads_slowly(start: Start) -> None:
+    """The window of HTTP/2 holds them back, and other calls of the connection go on."""
+    server = start()
+    with server.channel() as channel:
+        many = stream(channel, "Many", [b"300 100000"])
+        first = next(many)
+        assert once(channel, "Now", b"x") == b"x"
+        assert [len(first), *map(len, many)] == [100_000] * 300
+    server.end()
+
+
+def test_compressed_messages_are_read(start: Start) -> None:
+    server = start("body_bytes=1000000")
+    with server.channel() as channel:
+        for how in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            assert once(channel, "Now", b"a" * 900_000, compression=how) == b"a" * 900_000
+            with pytest.raises(grpc.RpcError) as refused:
+                once(channel, "Now", b"a" * 1_100_000, compression=how)
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    server.end()
+
+
+def test_a_status_has_its_text(start: Start) -> None:
+    server = start()
+    with server.channel() as channel:
+        for text in ("plain", "50 % \n of it", "prüfen ✓", "x" * 3000):
+            with pytest.raises(grpc.RpcError) as refused:
+                once(channel, "Refuse", text.encode())
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.value.details() == text
+    server.end()
+
+
+def test_what_is_too_large_is_refused_and_others_are_served(start: Start) -> None:
+    server = start("body_bytes=1024", "header_bytes=2000", "headers=20")
+    with server.channel() as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            once(channel, "Now", b"x" * 1025)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1025 bytes" in refused.value.details()
+        for metadata in ([("name", "v" * 3000)], [(f"name{i}", "v") for i in range(30)]):
+            with pytest.raises(grpc.RpcError) as refused:
+                once(channel, "Now", b"x", metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert once(channel, "Now", b"x" * 1024) == b"x" * 1024
+    counts = server.end()
+    assert counts["body_bytes"] == 1
+
+
+def test_cancelled_calls_leave_nothing(start: Start) -> None:
+    """While they wait, while they are answered, and when the connection goes."""
+    server = start("resets_per_s=1000000")
+    with server.channel() as channel:
+        for i in range(200):
+            never = channel.unary_unary("/echo/Never", None, None).future(b"x")
+            many = stream(channel, "Many", [b"50 20000"])
+            if i % 2:
+                next(many)
+            never.cancel()
+            many.cancel()  # type: ignore[attr-defined]
+        assert once(channel, "Now", b"x") == b"x"
+    channel = server.channel()
+    futures = [channel.unary_unary("/echo/Never", None, None).future(b"x") for _ in range(20)]
+    assert once(channel, "Now", b"x") == b"x"
+    channel.close()
+    assert {future.code() for future in futures} == {grpc.StatusCode.CANCELLED}
+    counts = server.end()
+    assert counts["begun"] == counts["gone"]
+
+
+def test_a_server_that_ends_answers_what_it_has(start: Start) -> None:
+    server = start()
+    with server.channel() as channel:
+        many = stream(channel, "Many", [b"200 100000"])
+        first = next(many)
+        server.terminate()
+        assert len([first, *many]) == 200
+    counts = server.end()
+    assert counts["connections"] == 0
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id)
+    return head + payload
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def _call(stream_id: int, path: bytes = b"/echo/Never", flags: int = 4) -> bytes:
+    block = _literal(b":method", b"POST") + _literal(b":scheme", b"http") + _literal(b":path", path)
+    block += _literal(b":authority", b"x") + _literal(b"content-type", b"application/grpc")
+    return _frame(_HEADERS, flags, stream_id, block)
+
+
+def _rest(connection: socket.socket) -> bytes:
+    """What the server says until it ends the connection."""
+    said = b""
+    try:
+        while piece := connection.recv(65536):
+            said += piece
+    except ConnectionResetError:
+        pass
+    return said
+
+
+def _answered(connection: socket.socket, stream_id: int) -> bool:
+    """Read frames until one has headers of that stream, with which a call ends that is refused."""
+    said = connection.makefile("rb")
+    while head := said.read(9):
+        size, kind, number = (
+            int.from_bytes(head[:3], "big"),
+            head[3],
+            int.from_bytes(head[5:], "big"),
+        )
+        said.read(size)
+        if (kind, number) == (_HEADERS, stream_id):
+            return True
+    return False
+
+
+def _hello(server: GrpcEcho) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
+    return connection
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 100,
+        _PREFACE + b"\xff" * 100,
+        _PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_HEADERS, 4, 1, b"\xff" * 50),
+        _PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_DATA, 0, 1, b"x"),
+        _PREFACE + _frame(_SETTINGS, 0, 0) + _call(2),
+        _PREFACE
+        + _frame(_SETTINGS, 0, 0)
+        + _call(1, flags=0)
+        + _frame(_CONTINUATION, 0, 1, b"") * 100,
+    ],
+    ids=["http1", "zeros", "frames", "hpack", "data", "even-stream", "continuations"],
+)
+def test_hostile_bytes_end_their_connection_only(start: Start, hostile: bytes) -> None:
+    server = start()
+    with server.channel() as channel:
+        assert once(channel, "Now", b"x") == b"x"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall(hostile)
+            _rest(connection)
+        assert once(channel, "Now", b"x") == b"x"
+    server.end()
+
+
+def test_rapid_resets_end_their_connection(start: Start) -> None:
+    server = start("resets_per_s=100")
+    with _hello(server) as connection:
+        frames = (_call(i) + _frame(_RESET, 0, i, struct.pack(">I", 8)) for i in range(1, 2001, 2))
+        with suppress(OSError):
+            connection.sendall(b"".join(frames))
+        _rest(connection)
+    counts = server.end()
+    assert counts["resets"] == 1
+    assert counts["begun"] == counts["gone"] <= 300
+
+
+def test_a_message_that_stops_in_the_middle_is_not_waited_for(start: Start) -> None:
+    server = start("body_s=0.3")
+    with _hello(server) as connection:
+        connection.sendall(_call(1) + _frame(_DATA, 0, 1, b"\0" + struct.pack(">I", 100) + b"abc"))
+        assert _rest(connection)
+    counts = server.end()
+    assert counts["body_time"] == 1
+    assert counts["begun"] == counts["gone"] == 1
+
+
+def test_who_says_much_and_sends_nothing_gets_no_memory(start: Start) -> None:
+    server = start("body_bytes=4000000000", "streams=100")
+    with _hello(server) as connection:
+        for i in range(1, 200, 2):
+            connection.sendall(
+                _call(i) + _frame(_DATA, 0, i, b"\0" + struct.pack(">I", 3_900_000_000) + b"abc")
+            )
+        with server.channel() as channel:
+            assert once(channel, "Now", b"x") == b"x"
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        resident = int(status.split("VmRSS:")[1].split()[0])
+    assert resident < 400_000  # KiB: with what sanitizers take
+    counts = server.end()
+    assert counts["begun"] == counts["gone"] == 101
+
+
+def test_messages_that_are_cut_off_are_refused(start: Start) -> None:
+    server = start()
+    with _hello(server) as connection:
+        connection.sendall(
+            _call(1, b"/echo/Now") + _frame(_DATA, 1, 1, b"\0" + struct.pack(">I", 100) + b"abc")
+        )
+        assert _answered(connection, 1)
+    server.end()
