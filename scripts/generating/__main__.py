@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generating import grpc_messages, protocol
+from generating import declarations, grpc_messages, protocol
 
 
 def main() -> int:
@@ -14,7 +14,11 @@ def main() -> int:
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
     arguments = parser.parse_args()
-    texts = {protocol.PATH: protocol.header(), **grpc_messages.files()}
+    texts = {
+        protocol.PATH: protocol.header(),
+        declarations.PATH: declarations.source(),
+        **grpc_messages.files(),
+    }
     stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
     for path in stale:
         if arguments.check:

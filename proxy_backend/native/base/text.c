@@ -61,6 +61,10 @@ size_t character_size(const char *start, size_t left)
 bool is_utf8(Text text)
 {
     for (size_t i = 0; i < text.size;) {
+        if (!(text.start[i] & 0x80)) {
+            i++;
+            continue;
+        }
         size_t size = character_size(text.start + i, text.size - i);
         if (size == 0)
             return false;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "wire/protocol.h"
+#include "wire/shapes.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -236,6 +237,10 @@ char *control_ask(Control *control, const Buffer *question, Buffer *reply, int t
         hang_up(control);
     }
     pthread_mutex_unlock(&control->lock);
+    Misfit misfit;
+    if (failure == NULL &&
+        !message_fits((Reader){reply->data, reply->data + reply->size, false}, control_messages, &misfit))
+        failure = texted("the dispatcher's answer is not understood: it sent %s", misfit.text);
     if (failure == NULL && reply_is(reply, FAILURE_NAME)) {
         failure = reply_text(reply, FAILURE_text);
         if (failure == NULL)
@@ -256,14 +261,15 @@ void control_tell(Control *control, const Buffer *message)
 bool reply_find(const Buffer *reply, const char *key, Reader *value)
 {
     Reader reader = {reply->data, reply->data + reply->size, false};
+    bool found = false;
     for (uint32_t pairs = get_map(&reader); pairs && !reader.malformed; pairs--) {
-        if (text_is(get_text(&reader), key)) {
+        if (text_is(get_text(&reader), key)) { /* the last one counts, as for msgspec */
             *value = reader;
-            return !get_nil(&reader) && !reader.malformed;
+            found = kind_of(&reader) != KIND_NIL;
         }
         skip(&reader, 0);
     }
-    return false;
+    return found && !reader.malformed;
 }
 
 bool reply_is(const Buffer *reply, const char *type)

@@ -4,6 +4,7 @@
 #include "lane/memory.h"
 #include "lane/packet.h"
 #include "wire/protocol.h"
+#include "wire/shapes.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -272,11 +273,13 @@ static Heard take_packet(Connection *connection, Reader *message)
     if (size < 0)
         return HEARD_NOTHING;
     Reader reader = *message = (Reader){connection->packet, connection->packet + size, false};
+    Misfit misfit;
+    bool fits = message_fits(reader, call_messages, &misfit);
     get_array(&reader);
     Text tag = get_text(&reader);
     bool memory = text_is(tag, MEMORY_NAME), forget = text_is(tag, FORGET_NAME);
     int64_t number = memory || forget ? get_int(&reader) : 0;
-    if (!cut && !reader.malformed && memory && count == 1)
+    if (!cut && fits && !reader.malformed && memory && count == 1)
         return take_memory(connection, number, descriptors[0]);
     for (int i = 0; i < count; i++)
         close(descriptors[i]);
@@ -286,6 +289,10 @@ static Heard take_packet(Connection *connection, Reader *message)
         return fault(connection, "no descriptors are left here for the memory of its calls");
     if (cut)
         return fault(connection, "a message about calls was longer than the protocol allows");
+    if (!fits) {
+        snprintf(connection->fault, sizeof connection->fault, "the worker sent %s", misfit.text);
+        return HEARD_FAULT;
+    }
     if (reader.malformed || memory || count)
         return fault(connection, "a malformed message about a call");
     return forget ? forget_memory(connection, number) : HEARD_MESSAGE;

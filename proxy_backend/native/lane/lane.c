@@ -5,6 +5,7 @@
 #include "lane/idle.h"
 #include "lane/packet.h"
 #include "wire/protocol.h"
+#include "wire/shapes.h"
 
 #include <errno.h>
 #include <math.h>
@@ -228,13 +229,16 @@ static LaneState receive_descriptor(Lane *lane)
 static LaneState look_into(Lane *lane, Reader *message, bool inlined)
 {
     Reader reader = *message;
-    uint32_t count = get_array(&reader);
+    Misfit misfit;
+    if (!message_fits(*message, lane_messages, &misfit)) {
+        snprintf(lane->fault, sizeof lane->fault, "the worker sent %s", misfit.text);
+        return LANE_FAULT;
+    }
+    get_array(&reader);
     Text tag = get_text(&reader);
-    if (reader.malformed)
-        return fault(lane, "the worker sent something else than a message");
     if (text_is(tag, ANNOUNCE_NAME) && inlined) {
         lane->announced_number = get_int(&reader);
-        lane->announced = count == ANNOUNCE_SIZE && !reader.malformed;
+        lane->announced = !reader.malformed;
         return lane->announced ? LANE_SILENT : fault(lane, "malformed announcement");
     }
     if (text_is(tag, SPILLED_NAME) || text_is(tag, ANNOUNCE_NAME)) {

@@ -15,19 +15,25 @@ static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
     buffer_put(buffer, out, 1 + (size_t)bytes);
 }
 
-void put_array(Buffer *buffer, uint32_t count)
+/* The count of an array or a map: a few have a form of one byte. */
+static void put_count(Buffer *buffer, uint32_t count, uint8_t few, uint8_t small, uint8_t large)
 {
     if (count < 16)
-        put_number(buffer, (uint8_t)(0x90 | count), 0, 0);
+        put_number(buffer, (uint8_t)(few | count), 0, 0);
     else if (count <= UINT16_MAX)
-        put_number(buffer, 0xdc, count, 2);
+        put_number(buffer, small, count, 2);
     else
-        put_number(buffer, 0xdd, count, 4);
+        put_number(buffer, large, count, 4);
+}
+
+void put_array(Buffer *buffer, uint32_t count)
+{
+    put_count(buffer, count, 0x90, 0xdc, 0xdd);
 }
 
 void put_map(Buffer *buffer, uint32_t pairs)
 {
-    put_number(buffer, (uint8_t)(0x80 | pairs), 0, 0); /* ours have fewer than 16 */
+    put_count(buffer, pairs, 0x80, 0xde, 0xdf);
 }
 
 void put_text(Buffer *buffer, const char *text, size_t size)
@@ -151,10 +157,29 @@ static Text take_bytes(Reader *reader, uint64_t size)
     return text;
 }
 
-bool is_text(const Reader *reader)
+/* By the first byte. */
+static const uint8_t kinds[256] = {
+    [0x00 ... 0x7f] = KIND_INT,
+    [0x80 ... 0x8f] = KIND_MAP,
+    [0x90 ... 0x9f] = KIND_ARRAY,
+    [0xa0 ... 0xbf] = KIND_TEXT,
+    [0xc0] = KIND_NIL,
+    [0xc1] = KIND_NONE,
+    [0xc2 ... 0xc3] = KIND_BOOL,
+    [0xc4 ... 0xc9] = KIND_OTHER,
+    [0xca ... 0xcb] = KIND_FLOAT,
+    [0xcc ... 0xd3] = KIND_INT,
+    [0xd4 ... 0xd8] = KIND_OTHER,
+    [0xd9 ... 0xdb] = KIND_TEXT,
+    [0xdc ... 0xdd] = KIND_ARRAY,
+    [0xde ... 0xdf] = KIND_MAP,
+    [0xe0 ... 0xff] = KIND_INT,
+};
+
+Kind kind_of(const Reader *reader)
 {
-    int kind = peek(reader);
-    return (kind >= 0xa0 && kind < 0xc0) || (kind >= 0xd9 && kind <= 0xdb);
+    int byte = peek(reader);
+    return byte < 0 ? KIND_NONE : (Kind)kinds[byte];
 }
 
 Text get_text(Reader *reader)
@@ -210,9 +235,18 @@ uint64_t get_uint(Reader *reader)
 
 double get_double(Reader *reader)
 {
-    if (peek(reader) != 0xcb)
+    int kind = peek(reader);
+    if (kind == 0xcf)
+        return (double)get_uint(reader);
+    if (kind != 0xca && kind != 0xcb)
         return (double)get_int(reader);
     take(reader);
+    if (kind == 0xca) {
+        uint32_t bits = (uint32_t)take_number(reader, 4);
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
     uint64_t bits = take_number(reader, 8);
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -235,30 +269,61 @@ bool get_nil(Reader *reader)
     return true;
 }
 
+/* Of a number: how many bytes follow the one that says what comes. */
+static int number_bytes(uint8_t kind)
+{
+    if (kind < 0x80 || kind >= 0xe0)
+        return 0;
+    return kind <= 0xcb ? 4 << (kind - 0xca) : 1 << ((kind - 0xcc) & 3);
+}
+
+/* Skip what no message of ours has: bytes, and types of somebody's own. */
+static void skip_other(Reader *reader)
+{
+    int kind = take(reader);
+    bool sized = kind >= 0xc4 && kind <= 0xc9;
+    uint64_t size =
+        !sized ? UINT64_C(1) << (kind - 0xd4) : take_number(reader, 1 << (kind - (kind < 0xc7 ? 0xc4 : 0xc7)));
+    take_bytes(reader, size + (kind >= 0xc7));
+}
+
 void skip(Reader *reader, int depth)
 {
-    int kind = peek(reader);
-    if (kind < 0 || depth > DEEPEST) {
+    Kind kind = kind_of(reader);
+    uint32_t count = 0;
+    if (depth > DEEPEST) {
         fail(reader);
-    } else if ((kind >= 0x90 && kind < 0xa0) || kind == 0xdc || kind == 0xdd) {
-        for (uint32_t count = get_array(reader); count && !reader->malformed; count--)
-            skip(reader, depth + 1);
-    } else if ((kind >= 0x80 && kind < 0x90) || kind == 0xde || kind == 0xdf) {
-        for (uint32_t count = get_map(reader); count && !reader->malformed; count--) {
-            skip(reader, depth + 1);
-            skip(reader, depth + 1);
-        }
-    } else if (is_text(reader)) {
+        return;
+    }
+    switch (kind) {
+    case KIND_NONE:
+        fail(reader);
+        return;
+    case KIND_INT:
+    case KIND_FLOAT:
+        take_number(reader, 1 + number_bytes(*reader->next));
+        return;
+    case KIND_NIL:
+    case KIND_BOOL:
+        reader->next++;
+        return;
+    case KIND_TEXT:
         get_text(reader);
-    } else if (kind == 0xc0 || kind == 0xc2 || kind == 0xc3) {
-        reader->next++;
-    } else if (kind == 0xcb) {
-        get_double(reader);
-    } else if (kind == 0xcf) { /* one that get_int refuses may be skipped */
-        reader->next++;
-        take_number(reader, 8);
-    } else {
-        get_int(reader);
+        return;
+    case KIND_OTHER:
+        skip_other(reader);
+        return;
+    case KIND_ARRAY:
+        count = get_array(reader);
+        break;
+    case KIND_MAP:
+        count = get_map(reader);
+        break;
+    }
+    for (; count && !reader->malformed; count--) {
+        if (kind == KIND_MAP)
+            skip(reader, depth + 1);
+        skip(reader, depth + 1);
     }
 }
 

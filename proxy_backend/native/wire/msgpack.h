@@ -33,8 +33,19 @@ double get_double(Reader *reader);
 bool get_bool(Reader *reader);
 /* Whether nil comes next; it is taken away then. */
 bool get_nil(Reader *reader);
-/* Whether text comes next; nothing is taken away. */
-bool is_text(const Reader *reader);
+/* What comes next; nothing is taken away. KIND_NONE: nothing, or no MessagePack. */
+typedef enum {
+    KIND_NONE,
+    KIND_NIL,
+    KIND_BOOL,
+    KIND_INT,
+    KIND_FLOAT,
+    KIND_TEXT,
+    KIND_ARRAY,
+    KIND_MAP,
+    KIND_OTHER,
+} Kind;
+Kind kind_of(const Reader *reader);
 /* The number of pairs of a map. */
 uint32_t get_map(Reader *reader);
 void skip(Reader *reader, int depth);

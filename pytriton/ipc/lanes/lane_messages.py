@@ -1,7 +1,8 @@
 """The messages on a lane and what they are made of; lane.py says when each is sent.
 
 They are MessagePack arrays (msgspec), tagged by type. Fields that were added later are at the end and
-may be missing. The compiled proxy reads and writes the same ones (proxy_backend/native/wire/msgpack.h).
+may be missing; an element that is not declared is a later version's, and not looked at. The compiled proxy has
+these declarations, too (scripts/generate).
 """
 
 from __future__ import annotations

@@ -36,6 +36,12 @@ def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def codec_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What reads and writes messages, sanitized."""
+    return _built("codec", ["wire/*.c", "base/*.c"], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is both sides of a stream, sanitized."""
     return _built("flow", ["calls/flow.c"], tmp_path_factory)

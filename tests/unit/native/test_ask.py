@@ -7,8 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+
+from pytriton.ipc import messages
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -65,8 +69,17 @@ def test_one_that_stops_to_speak(ask_program: Path, listener: socket.socket, sai
         assert "the dispatcher cannot be asked: Connection timed out" in told(asking)
 
 
-def test_one_that_answers(ask_program: Path, tmp_path: Path) -> None:
-    """The same program gets an answer where there is one."""
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (messages.StuckCalls([], ""), "answered"),
+        (messages.Failure("unavailable", "no worker is left"), "no worker is left"),
+        ({"type": "StuckCalls", "models": []}, "malformed message: StuckCalls.text is missing"),
+        ({"type": "Hello"}, "not understood: it sent something else than a message"),
+    ],
+)
+def test_one_that_answers(ask_program: Path, tmp_path: Path, answer: Any, expected: str) -> None:
+    """The same program gets an answer where there is one, and takes no other than those for proxies."""
     import zmq
 
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
@@ -76,5 +89,5 @@ def test_one_that_answers(ask_program: Path, tmp_path: Path) -> None:
             [ask_program, f"ipc://{tmp_path}/router", "60000"], stdout=subprocess.PIPE, text=True
         )
         peer, number, _ = router.recv_multipart()
-        router.send_multipart([peer, number, b"\x81\xa4type\xa5Hello"])
-        assert told(asking) == "answered\n"
+        router.send_multipart([peer, number, msgspec.msgpack.encode(answer)])
+        assert told(asking).endswith(f"{expected}\n")

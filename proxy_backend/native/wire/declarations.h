@@ -1,0 +1,46 @@
+/* Of what shape messages are: tables that declarations.c has from pytriton/ipc. */
+#ifndef PYTRITON_DECLARATIONS_H
+#define PYTRITON_DECLARATIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum {
+    SHAPE_INT,
+    SHAPE_FLOAT, /* or an integer */
+    SHAPE_BOOL,
+    SHAPE_TEXT,
+    SHAPE_INT_OR_TEXT,
+    SHAPE_TEXTS, /* a map of text to text */
+    SHAPE_LIST,
+    SHAPE_STRUCT,
+} ShapeKind;
+
+typedef struct Shape {
+    ShapeKind kind;
+    bool optional; /* nil will do */
+    const struct Shape *item; /* of a list */
+    const struct Declared *declared; /* of a struct */
+    const char *const *choices; /* of a text, NULL at their end; NULL: any will do */
+} Shape;
+
+typedef struct {
+    const char *name;
+    bool required;
+    Shape shape;
+} Field;
+
+/* A message, or what one is made of: an array, or a map that has no other fields. */
+typedef struct Declared {
+    const char *name; /* of a message; else NULL */
+    bool is_map;
+    uint32_t count;
+    const Field *fields;
+} Declared;
+
+/* The messages on lanes, about calls, and on the control socket; NULL at their end. */
+extern const Declared *const lane_messages[];
+extern const Declared *const call_messages[];
+extern const Declared *const control_messages[];
+
+#endif
