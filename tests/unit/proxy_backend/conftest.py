@@ -1,0 +1,15 @@
+"""What tests of the Python proxy share: Triton's stub as it was, before each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import fake_stub
+
+
+@pytest.fixture(autouse=True)
+def _stub_as_it_was() -> Iterator[None]:
+    fake_stub.restore()
+    yield
+    fake_stub.restore()

@@ -1,0 +1,66 @@
+"""Custom metrics: what a model counts is counted by the stub; what Triton refuses costs no other metric."""
+
+from __future__ import annotations
+
+import pytest
+from support.fake_stub import Logger, MetricFamily
+
+from pytriton.ipc.lanes.lane_messages import Metrics, MetricUpdate
+from pytriton.proxy_backend.metrics import CustomMetrics
+
+
+def update(
+    change: str, value: float = 0.0, *, kind: str = "COUNTER", **labels: str
+) -> MetricUpdate:
+    return MetricUpdate("seen", "What was seen", kind, labels, None, change, value)
+
+
+def test_a_metric_is_made_once_and_changed() -> None:
+    metrics = CustomMetrics()
+    metrics.apply(Metrics([update("", model="a"), update("increment", 2, model="a")]))
+    metrics.apply(Metrics([update("increment", 3, model="a"), update("increment", 4, model="b")]))
+    (family,) = MetricFamily.made
+    assert (family.name, family.description, family.kind) == ("seen", "What was seen", 0)
+    assert family.changes == [
+        ("made", {"model": "a"}, None),
+        ("increment", {"model": "a"}, 2),
+        ("increment", {"model": "a"}, 3),
+        ("made", {"model": "b"}, None),
+        ("increment", {"model": "b"}, 4),
+    ]
+
+
+def test_labels_are_the_same_in_any_order_and_none_are_none() -> None:
+    metrics = CustomMetrics()
+    metrics.apply(Metrics([update("set", 1, a="1", b="2"), update("set", 2, b="2", a="1")]))
+    metrics.apply(Metrics([update("set", 3)]))
+    made = [change for change in MetricFamily.made[0].changes if change[0] == "made"]
+    assert made == [("made", {"a": "1", "b": "2"}, None), ("made", None, None)]
+
+
+def test_a_histogram_has_buckets() -> None:
+    one = MetricUpdate("times", "", "HISTOGRAM", {}, [0.1, 1.0], "observe", 0.5)
+    CustomMetrics().apply(Metrics([one]))
+    assert MetricFamily.made[0].changes == [("made", None, [0.1, 1.0]), ("observe", None, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (MetricUpdate("m", "", "SUMMARY", {}), "'SUMMARY' is no kind of metric"),
+        (MetricUpdate("nv_inference_count", "", "COUNTER", {}), "nv_* are tritonserver's own"),
+        (MetricUpdate("m", "", "COUNTER", {}, None, "increment", -1), "a counter only grows"),
+    ],
+)
+def test_what_is_refused_is_logged_and_the_others_are_changed(
+    wrong: MetricUpdate, words: str
+) -> None:
+    CustomMetrics().apply(Metrics([wrong, update("increment", 1)]))
+    assert [words in line and wrong.family in line for line in Logger.errors] == [True]
+    assert MetricFamily.made[-1].changes[-1] == ("increment", None, 1)
+
+
+def test_a_change_that_nobody_knows_does_nothing() -> None:
+    CustomMetrics().apply(Metrics([update("delete", 1)]))
+    assert MetricFamily.made[0].changes == [("made", None, None)]
+    assert Logger.errors == []
