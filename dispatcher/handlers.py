@@ -18,6 +18,7 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
+    from pytriton.dispatcher.models.registration import Registration
 
 _log = structlog.get_logger(__name__)
 
@@ -37,14 +38,22 @@ async def register(
     check_devices(message.spec)
     hosted = message.spec.isolation == "thread"
     registrant = Registrant(peer, message.spec.name) if hosted else None
+    pid = peer.sender.pid if message.temporary and not hosted else None
+
+    def served(registration: Registration) -> None:
+        if pid is not None:
+            daemon.temporary.add(registration, pid)
+
     try:
-        registration = await daemon.registry.register(message, payloads, peer.reply, registrant)
+        registration = await daemon.registry.register(
+            message, payloads, peer.reply, registrant, on_served=served
+        )
     except BaseException:
-        if registrant is not None:
+        if registrant is not None and daemon.registry.hosts(registrant):
+            registrant.give_up()  # the last moment: it has taken its name, and its threads end
+        elif registrant is not None:
             await registrant.release("its registration failed")
         raise
-    if message.temporary and not hosted and peer.sender.pid is not None:
-        daemon.temporary.add(registration, peer.sender.pid)
     await daemon.until_vertex(message.spec.name)
     return messages.Registered(daemon.model_info(registration))
 

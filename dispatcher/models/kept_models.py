@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytriton.dispatcher.models.state_dir import Entry, Store, StoreError, Unfinished
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+class Keeping(enum.Enum):
+    """Whether the state directory is to hold a model that is served."""
+
+    WRITTEN = "it is written, so that the next start serves it"
+    THERE = "it is restored: it is in there already"
+    NOT = "it ends with a process; what it takes the name of does not come back"
+    ELSEWHERE = "its repository is what is kept; the state directory is not concerned"
 
 
 class KeptModels:

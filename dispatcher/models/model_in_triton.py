@@ -36,6 +36,7 @@ class ModelInTriton:
         config: returns the configuration to load it with; is given a number that changes when all proxies have to be
             started anew
         pool: its workers
+        alone: of the registration that is to be replaced, if there is one: one at a time is in Triton
 
     Attributes:
         machine: where the registration stands.
@@ -44,9 +45,15 @@ class ModelInTriton:
         server_lost: tritonserver has ended and does not have the model yet.
     """
 
-    def __init__(self, name: str, config: Callable[[int], dict[str, Any]], pool: Pool) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Callable[[int], dict[str, Any]],
+        pool: Pool,
+        alone: asyncio.Lock | None = None,
+    ) -> None:
         self.machine = StateMachine(ModelState.STARTING)
-        self.alone = asyncio.Lock()
+        self.alone = asyncio.Lock() if alone is None else alone
         self.ends = ProxyEnds(pool, self._proxy_broken)
         self.server_lost = False
         self._name = name
@@ -109,13 +116,16 @@ class ModelInTriton:
             ServerLost: tritonserver is not up, or has ended meanwhile.
             RemoteFailure: tritonserver refused it.
         """
-        config = self.config
-        if self._models is not None:
-            own_repository.write_config(self._models, self._name, config)
+        self.write_config()
         try:
-            await server.load(self._name, config)
+            await server.load(self._name, self.config)
         finally:
             self._loads += 1
+
+    def write_config(self) -> None:
+        """Have the model's folder say how it is loaded by now."""
+        if self._models is not None:
+            own_repository.write_config(self._models, self._name, self.config)
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
         """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
@@ -212,6 +222,8 @@ class ModelInTriton:
     async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:
             async with self.alone:
+                if self.machine.state is ModelState.STOPPING:  # another one has taken its place
+                    return True
                 self._loads += 1
                 await act()
         except RemoteFailure as failure:

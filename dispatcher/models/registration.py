@@ -10,6 +10,7 @@ the old proxies, which know only the old workers, until the new ones are ready.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,19 @@ class Registration:
         registrant: Registrant | None = None,
         *,
         native: bool = False,
+        kept: bool = True,
+        former: Registration | None = None,
     ) -> None:
         self.key = key
         self.spec = entry.spec
+        #: Whether the state directory holds it for the next start.
+        self.kept = kept
         #: In whose threads its workers run; None: they are processes of the dispatcher's own.
         self.registrant = registrant
         self.pool = Pool(entry.spec, start_worker, policy, registrant)
-        self._in_triton = ModelInTriton(self.spec.name, self._config, self.pool)
+        #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
+        self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
+        self._in_triton = ModelInTriton(self.spec.name, self._config, self.pool, self.alone)
         self.proxies = self._in_triton.ends.proxies
         self._machine = self._in_triton.machine
         self._endpoint = endpoint
@@ -66,6 +73,7 @@ class Registration:
         self._payloads = entry.payloads
         self._registered_at = entry.registered_at
         self.refused = False  #: tritonserver could not load it when it was registered
+        self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
 
     @property
     def triton_config(self) -> dict[str, Any]:
@@ -95,13 +103,15 @@ class Registration:
         models: Path,
         report: ReportProgress,
         patience: Patience,
+        take_over: Callable[[], Awaitable[None]],
         *,
         unready_after_s: float,
         grace_s: float,
     ) -> None:
         """Load the workers, then the model in Triton; it serves when this returns.
 
-        A tritonserver that ends meanwhile is waited for with `patience`.
+        A tritonserver that ends meanwhile is waited for with `patience`. Once the model is loaded, `take_over` is
+        awaited before anything else can load or unload it: what it replaces must not load itself once more.
 
         Raises:
             RemoteFailure: a worker or Triton failed; the caller then calls `stop`.
@@ -110,21 +120,29 @@ class Registration:
         await report(messages.Progress("serving", "tritonserver loads the model"))
         for left in reversed(range(_LOAD_ATTEMPTS)):
             await patience.until_up()
-            self._in_triton.server_lost = False
-            own_repository.make_folder(models, self.spec)
-            self._in_triton.use_folder(models)
-            try:
-                await self._in_triton.load(server)
-                break
-            except ServerLost:
-                self.forget_proxies()
-                if not left:
-                    raise
-            except RemoteFailure:
-                self.refused = True
-                raise
-        self._machine.change(ModelState.READY)
+            async with self.alone:
+                if await self._is_loaded(server, models, may_fail=left > 0):
+                    self._machine.change(ModelState.READY)
+                    await take_over()
+                    break
         self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+
+    async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
+        """Have Triton load the model; False: it did not survive that, which may fail."""
+        self._in_triton.server_lost = False
+        own_repository.make_folder(models, self.spec)
+        self._in_triton.use_folder(models)
+        try:
+            await self._in_triton.load(server)
+        except ServerLost:
+            self.forget_proxies()
+            if not may_fail:
+                raise
+            return False
+        except RemoteFailure:
+            self.refused = True
+            raise
+        return True
 
     async def scale(
         self, instances: int, server: TritonServer, report: ReportProgress, grace_s: float
@@ -136,8 +154,8 @@ class Registration:
         """
         old, new = self.spec, self._scaled(instances)
         await self.pool.grow(new, report)
-        async with self._in_triton.alone:
-            self.spec = new
+        async with self.alone:
+            self.spec, self._in_doubt = new, True
             if instances != old.instances and not _bound_to_proxies(new):
                 # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
                 # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
@@ -147,10 +165,14 @@ class Registration:
                 if self.ready:
                     await report(messages.Progress("serving", "tritonserver loads the model"))
                     await self._in_triton.load(server)
+                else:
+                    self._in_triton.write_config()
             except BaseException:
                 self.spec = old
                 await self.pool.shrink(old, grace_s)
                 raise
+            finally:
+                self._in_doubt = False
         await self.pool.shrink(new, grace_s)
 
     async def heal(self, report: ReportProgress) -> None:
@@ -169,8 +191,8 @@ class Registration:
 
     @property
     def preloadable(self) -> bool:
-        """Whether a tritonserver that is being started can load the model: a worker is there."""
-        return self.ready and self.pool.can_serve
+        """Whether a tritonserver that is being started can load the model as it is: a worker is there."""
+        return self.ready and self.pool.can_serve and not self._in_doubt
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
         """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
@@ -184,7 +206,7 @@ class Registration:
         Raises:
             RemoteFailure: tritonserver refused.
         """
-        async with self._in_triton.alone:
+        async with self.alone:
             if server.ready and self._native and self.proxies_attached:
                 text = f"model {self.spec.name}: the server is being stopped"
                 await self._in_triton.refuse_requests(server, text)
@@ -202,7 +224,7 @@ class Registration:
         Raises:
             RemoteFailure: tritonserver refused.
         """
-        async with self._in_triton.alone:
+        async with self.alone:
             if server.ready:  # else its proxies are gone already
                 await server.unload(self.spec.name)
 

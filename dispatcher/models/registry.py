@@ -14,11 +14,11 @@ import structlog
 
 from pytriton.dispatcher.models.admission import check, check_devices
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import KeptModels, finish
+from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import Serving
+from pytriton.dispatcher.models.serving import OnServed, Serving
 from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
@@ -89,10 +89,11 @@ class Registry(ServedModels):
         registrant: Registrant | None = None,
         *,
         keep: bool = True,
+        on_served: OnServed | None = None,
     ) -> Registration:
         """Serve a model; all or nothing. `keep` it for the next start, unless it is kept elsewhere.
 
-        One that runs in threads of its `registrant` goes when that does.
+        One that runs in threads of its `registrant` goes when that does. `on_served` is called as soon as it serves.
 
         Raises:
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
@@ -109,12 +110,19 @@ class Registry(ServedModels):
         own_repository.refuse_linked(self._models, spec.name)
         # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
         await self._serving.reservations.until_given_up(spec.name)
+        self._check_open(spec.name, "registered")
         self._refuse_taken(request)
-        former = self.names.get(spec.name)
-        entry = Entry(0, time.time(), spec, list(payloads))
-        # A temporary one is not kept: as with one that is kept already, there is nothing to write.
-        kept = request.temporary or not keep
-        return await self._serving.place(entry, former, report, kept=kept, registrant=registrant)
+        keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
+        if request.temporary or registrant is not None:
+            keeping = Keeping.NOT
+        return await self._serving.place(
+            Entry(0, time.time(), spec, list(payloads)),
+            self.names.get(spec.name),
+            report,
+            keeping=keeping,
+            registrant=registrant,
+            on_served=on_served,
+        )
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -124,19 +132,15 @@ class Registry(ServedModels):
         """
         await self._until_served(name, "rolled back", report)
         former = self.by_name(name)
+        _refuse_unkept(former)
         previous = await self._kept.previous(name)
+        self._check_open(name, "rolled back")
         if self.by_name(name) is not former:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"model {name} was replaced by somebody else meanwhile; look, and try again",
             )
         if previous is None:
-            if former.registrant is not None:
-                raise RemoteFailure(
-                    ErrorKind.INVALID,
-                    f"model {name} runs in threads of process {former.registrant.pid}: what it may have replaced "
-                    "is not kept",
-                )
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
@@ -149,7 +153,10 @@ class Registry(ServedModels):
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
-            await self._serving.place(entry, None, _report_to_nobody, kept=True)
+            if entry.spec.name in self:
+                text = f"another model of the name {entry.spec.name!r} is served"
+                raise RemoteFailure(ErrorKind.EXISTS, text)
+            await self._serving.place(entry, None, _report_to_nobody, keeping=Keeping.THERE)
 
         await self.restoring.run(register)
 
@@ -192,7 +199,7 @@ class Registry(ServedModels):
         registration = self.by_name(name)
         with self._serving.reservations.reserve(name):
             await registration.scale(instances, self._server, report, self._config.grace_period_s)
-            if registration.registrant is None:
+            if registration.kept:
                 unfinished = await self._kept.write(registration.entry())
                 finish(unfinished, keep_previous=False)
             _log.info("model scaled", model=name, instances=instances)
@@ -289,6 +296,19 @@ class Registry(ServedModels):
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
             )
+
+
+def _refuse_unkept(registration: Registration) -> None:
+    """Refuse to roll back what is not kept: what it may have replaced is not kept, either."""
+    if registration.kept:
+        return
+    name, registrant = registration.spec.name, registration.registrant
+    why = "is not kept in the state directory"
+    if registrant is not None:
+        why = f"runs in threads of process {registrant.pid}"
+    raise RemoteFailure(
+        ErrorKind.INVALID, f"model {name} {why}: what it may have replaced is not kept"
+    )
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

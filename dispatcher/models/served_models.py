@@ -8,6 +8,7 @@ from pathlib import Path
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.triton import own_repository
+from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -77,6 +78,10 @@ class ServedModels:
                     f"it (pytriton-daemon repository unload {name})"
                 )
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None
+
+    def hosts(self, registrant: Registrant) -> bool:
+        """Whether a model is served in threads of a registrant's."""
+        return any(one.registrant is registrant for one in self)
 
     def workers_of(self, model: str) -> list[str]:
         """Return the workers that serve a model; none if there is no such model."""

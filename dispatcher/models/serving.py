@@ -1,6 +1,6 @@
 """How a model begins to be served, takes another one's place, and ends: all or nothing, one at a time for each name.
 
-keep it (does not count yet) ──▶ workers, tritonserver ──▶ it counts ──▶ its name is its own ──▶ the former one ends
+written (does not count yet) ──▶ workers, tritonserver ──▶ it counts, its name is its own ──▶ the former one ends
                                           └─ whatever fails: undone, and the former one serves on
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -15,7 +17,7 @@ from pytriton.dispatcher.base.logs import close_model_log
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.kept_models import KeptModels, finish
+from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.registration import Registration
@@ -29,10 +31,13 @@ from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.worker_factory import StartWorker
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
+
+#: Is called at the moment from which on a registration serves.
+OnServed = Callable[[Registration], None]
 
 
 class Serving:
@@ -76,6 +81,7 @@ class Serving:
         self._hosted = hosted
         self._serial = itertools.count(1)
         self._registering: set[asyncio.Task[object]] = set()
+        self._gives_up = False
         self.use(config)
 
     def use(self, config: DaemonConfig) -> None:
@@ -90,6 +96,7 @@ class Serving:
 
     async def give_up_all(self) -> None:
         """End the registrations under way; return when nothing is being changed any more."""
+        self._gives_up = True
         for task in self._registering:
             task.cancel()
         await self.reservations.until_all_free()
@@ -100,29 +107,48 @@ class Serving:
         former: Registration | None,
         report: ReportProgress,
         *,
-        kept: bool = False,
+        keeping: Keeping = Keeping.WRITTEN,
         registrant: Registrant | None = None,
+        on_served: OnServed | None = None,
     ) -> Registration:
-        """Serve a model, instead of `former` if there is one; keep it for the next start, unless it is `kept`."""
+        """Serve a model, instead of `former` if there is one.
+
+        Args:
+            entry: the model
+            former: what serves its name now
+            report: to the client
+            keeping: whether the next start serves it, too
+            registrant: in whose threads it runs
+            on_served: see there; it is called although the client may give up in the very next moment
+
+        Raises:
+            RemoteFailure: what was wrong; nothing of the attempt is left.
+            CancelledError: its client gave it up; it may have been too late for that.
+        """
         name = entry.spec.name
-        keep = not kept and registrant is None  # without its registrant, there is nothing to serve
         with self.reservations.reserve(name) as task:
             self._registering.add(task)
             try:
                 # Before anything is started: what cannot be kept is not served.
-                unfinished = await self._kept.write(entry) if keep else None
+                written = await self._kept.write(entry) if keeping is Keeping.WRITTEN else None
                 try:
-                    registration = await self._serve(
-                        self._new(entry, registrant), former, report, unfinished
+                    registration = self._new(entry, keeping, registrant, former)
+                    take_over = partial(
+                        self._take_over, registration, former, keeping, written, on_served
                     )
+                    await self._start(registration, former, report, take_over)
                 finally:
-                    if unfinished is not None:
-                        unfinished.discard()
+                    if written is not None:
+                        written.discard()
+                if former is not None:
+                    await uninterrupted(self._retire(former, "it was replaced"))
+            except asyncio.CancelledError:
+                if not self._gives_up:
+                    raise
+                text = f"model {name} was not registered: the daemon is stopping"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
             finally:
                 self._registering.discard(task)
-        if not kept:
-            self._restoring.forget(name)
-        self.news.tell()
         replaced = former is not None
         _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
         return registration
@@ -145,13 +171,13 @@ class Serving:
                     own_repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
 
-    async def _serve(
+    async def _start(
         self,
         registration: Registration,
         former: Registration | None,
         report: ReportProgress,
-        unfinished: Unfinished | None,
-    ) -> Registration:
+        take_over: Callable[[], Awaitable[None]],
+    ) -> None:
         name = registration.spec.name
         try:
             await registration.start(
@@ -159,27 +185,48 @@ class Serving:
                 self._rundir.models,
                 report,
                 self.patience(name, "registered", report),
+                take_over,
                 unready_after_s=self._config.unready_after_s,
                 grace_s=self._config.grace_period_s,
             )
-            if unfinished is not None:
-                finish(unfinished, keep_previous=True)
-            elif registration.registrant is not None:
-                await self._kept.remove(name)  # what it replaces does not come back
         except BaseException:
             registration.begin_stop()
             with self.reservations.giving_up(name):
                 await uninterrupted(self._undo(registration, former))
             raise
+
+    async def _take_over(
+        self,
+        registration: Registration,
+        former: Registration | None,
+        keeping: Keeping,
+        written: Unfinished | None,
+        on_served: OnServed | None,
+    ) -> None:
+        """tritonserver has the model: from now on its name is its own, whatever happens to who asked for it."""
+        name = registration.spec.name
+        if written is not None:
+            finish(written, keep_previous=True)
+        elif keeping is Keeping.NOT:
+            await self._kept.remove(name)
         self._served.names[name] = registration
+        if keeping is not Keeping.ELSEWHERE:
+            self._restoring.forget(name)
         if registration.registrant is not None:
             self._hosted.expect(registration, registration.registrant)
         if former is not None:
             former.begin_stop()
-            await uninterrupted(self._retire(former, "it was replaced"))
-        return registration
+        if on_served is not None:
+            on_served(registration)
+        self.news.tell()
 
-    def _new(self, entry: Entry, registrant: Registrant | None) -> Registration:
+    def _new(
+        self,
+        entry: Entry,
+        keeping: Keeping,
+        registrant: Registrant | None,
+        former: Registration | None,
+    ) -> Registration:
         key = f"{entry.spec.name}#{next(self._serial)}"
         registration = Registration(
             key,
@@ -189,6 +236,8 @@ class Serving:
             self._rundir.control_endpoint,
             registrant,
             native=self._server.proxy_is_native,
+            kept=keeping in (Keeping.WRITTEN, Keeping.THERE),
+            former=former,
         )
         self._served.keys[key] = registration
         return registration
@@ -198,8 +247,9 @@ class Serving:
         if former is not None:
             own_repository.make_folder(self._rundir.models, former.spec)
             own_repository.write_config(self._rundir.models, name, former.triton_config)
-        if registration.pool.proxies and self._server.ready:
-            await self._take_out(name, former)  # given up after tritonserver had loaded it
+        if registration.proxies_attached and self._server.ready:
+            async with registration.alone:
+                await self._take_out(name, former)  # given up after tritonserver had loaded it
         elif registration.refused and former is None and self._server.ready:
             await self._server.forget_failure(name)
         await self._retire(registration, "its registration failed")
@@ -209,7 +259,7 @@ class Serving:
 
     async def _take_out(self, name: str, former: Registration | None) -> None:
         try:
-            if former is None:
+            if former is None or not former.ready:  # it is loaded when a worker of it is back
                 await self._server.unload(name)
             else:
                 await self._server.load(name, former.triton_config)

@@ -63,6 +63,11 @@ class Registrant:
             self._unwatch()
             self.ended.cancel()
 
+    def give_up(self) -> None:
+        """It does not want to serve any more, though the model is registered: it is as if it had ended."""
+        if not self.ended.done():
+            self._end()
+
     def _end(self) -> None:
         self._unwatch()
         self.ended.set_result(None)

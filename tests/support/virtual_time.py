@@ -1,7 +1,8 @@
 """An event loop whose clock runs only while nothing else does: a pause of an hour takes no time, and no test waits.
 
-Only what the loop itself knows of is virtual: timers, `loop.time()`, `asyncio.sleep` and time-outs. Threads, processes
-and sockets are real, so they have no place in such a test.
+Only what the loop itself knows of is virtual: timers, `loop.time()`, `asyncio.sleep` and time-outs. What is given to a
+thread (`asyncio.to_thread`) is done at once, in this one. Processes and sockets are real, so they have no place in such
+a test; a descriptor that is readable is seen.
 """
 
 from __future__ import annotations
@@ -39,6 +40,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    def run_in_executor(  # type: ignore[override]  # here no thread is waited for
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # as an executor does
+            done.set_exception(error)
+        return done
+
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Any, *args: Any
+    ) -> None:
+        """A signal is for the process that runs the tests."""
 
     def run(self, doing: Awaitable[T]) -> T:
         """Run until something is done; time goes on as far as it takes."""

@@ -1,0 +1,37 @@
+"""Processes that there are not: their ends are seen by the descriptors that real ones would be watched with."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+
+class FakeProcesses:
+    """All of them; `pidfd_open` stands for that of pytriton.ipc.linux."""
+
+    def __init__(self) -> None:
+        self._pids = itertools.count(5000)
+        #: Both ends of a pipe: when the second one is closed, the first one can be read, as a pidfd can.
+        self._pipes: dict[int, tuple[int, int]] = {}
+
+    def start(self) -> int:
+        """Return the pid of a new one."""
+        pid = next(self._pids)
+        self._pipes[pid] = os.pipe()
+        return pid
+
+    def lives(self, pid: int) -> bool:
+        return pid in self._pipes
+
+    def end(self, pid: int) -> None:
+        for descriptor in self._pipes.pop(pid):
+            os.close(descriptor)
+
+    def end_all(self) -> None:
+        for pid in list(self._pipes):
+            self.end(pid)
+
+    def pidfd_open(self, pid: int) -> int:
+        if pid not in self._pipes:
+            raise ProcessLookupError(pid)
+        return os.dup(self._pipes[pid][0])

@@ -1,0 +1,295 @@
+"""A tritonserver without a process: it loads models, refuses, hangs and ends when a test says so.
+
+What it does with proxies is what tritonserver does with those of the compiled backend: they attach while the model
+is being loaded, and the former ones detach once the new ones are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.base.states import ServerState
+from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton.dispatcher.triton.server_process import ServerStartError
+from pytriton.dispatcher.triton.tritonserver import ServerLost
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER
+
+#: The pid of every one.
+SERVER_PID = 4000
+
+
+@dataclass
+class LoadedModel:
+    """A model that it serves; `registration` is "" of one that has no proxies."""
+
+    config: Mapping[str, Any]
+    registration: str
+    proxies: list[str]
+
+
+@dataclass
+class Obstacle:
+    """What happens to the next loads: "refuse", "end" (of tritonserver), or "hang" until `gone` is set."""
+
+    what: str
+    times: int = 1
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeServer:
+    """One tritonserver.
+
+    Args:
+        models: its model repository
+        attach: has a proxy ask for a worker: registration, proxy
+        detach: has a proxy say that it ends: registration, proxy
+
+    Attributes:
+        models: what it serves, by name.
+        failures: models whose last load failed, with none to serve on: they keep it from being ready.
+        history: what it was told, in order: "load m", "unload m".
+        obstacles: what happens to the next loads of a model.
+        starts_fail: so many of its next starts.
+        gate_open: whether it says that it is ready.
+        hold_proxies: whether former proxies stay, as those do whose batches take long.
+    """
+
+    proxy_is_native = True
+    http_port, grpc_port, metrics_port = 8000, 8001, 8002
+
+    def __init__(
+        self,
+        folder: Path,
+        attach: Callable[[str, str], Awaitable[None]],
+        detach: Callable[[str, str], Awaitable[None]],
+        *,
+        grace_s: float,
+        vertex_model: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.news = News()
+        self.models: dict[str, LoadedModel] = {}
+        self.failures: set[str] = set()
+        self.history: list[str] = []
+        self.obstacles: dict[str, Obstacle] = {}
+        self.starts = 0
+        self.starts_fail = 0
+        self.gate_open = False
+        self.hold_proxies = False
+        self.vertex_model: str | None = None
+        self._vertex_wanted = vertex_model
+        self._attach, self._detach = attach, detach
+        self._grace_s = grace_s
+        self._state = ServerState.STARTING
+        self._serial = itertools.count()
+        self._end: asyncio.Future[None] | None = None
+        self._alone: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: list[tuple[str, str]] = []
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def ready(self) -> bool:
+        return self._state is ServerState.READY
+
+    @property
+    def ends(self) -> bool:
+        return self._state in (ServerState.STOPPING, ServerState.STOPPED)
+
+    @property
+    def state(self) -> ServerState:
+        return self._state
+
+    def _change(self, state: ServerState) -> None:
+        self._state = state
+        self.news.tell()
+
+    def choose_ports(self) -> None:
+        """Its ports are chosen."""
+
+    async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
+        self._change(ServerState.STARTING)
+        self._end = asyncio.get_running_loop().create_future()
+        self.starts += 1
+        await asyncio.sleep(1.0)
+        if self.starts_fail:
+            self.starts_fail -= 1
+            self._end.set_result(None)
+            raise ServerStartError("it did not start")
+        loaded = set()
+        for name, config in (preload or {}).items():
+            if (self.folder / name).is_dir():
+                try:
+                    if name in self.obstacles:
+                        raise RemoteFailure(ErrorKind.LOAD_FAILED, "not now")
+                    await self._bring_up(name, dict(config))
+                    loaded.add(name)
+                except RemoteFailure:
+                    self.failures.add(name)
+        self.vertex_model = self._vertex_wanted if self._vertex_wanted in loaded else None
+        self._change(ServerState.READY)
+        return loaded
+
+    def end(self) -> None:
+        """End by itself, as in a crash."""
+        assert self._end is not None
+        self._state = ServerState.STARTING
+        self.models.clear()
+        self.failures.clear()
+        self._leaving.clear()
+        self.gate_open = False
+        for task in list(self._tasks):
+            task.cancel()
+        if not self._end.done():
+            self._end.set_result(None)
+        self.news.tell()
+
+    async def ended(self) -> str:
+        assert self._end is not None
+        await asyncio.shield(self._end)
+        return "tritonserver ended"
+
+    async def quit(self, busy: Callable[[], bool]) -> None:
+        self.end()
+
+    async def clean_up(self) -> None:
+        """Nothing is left."""
+
+    async def stop(self) -> None:
+        self._change(ServerState.STOPPED)
+        self.end()
+        self._state = ServerState.STOPPED
+
+    def kill(self) -> None:
+        self.end()
+
+    def check_proxy(self, pid: int) -> bool:
+        assert pid == SERVER_PID
+        return True
+
+    def info(self) -> messages.ServerInfo:
+        pid = SERVER_PID if self._end is not None and not self._end.done() else None
+        return messages.ServerInfo(self._state.value, pid, http_url="http://127.0.0.1:8000")
+
+    # ── its models ───────────────────────────────────────────────────────────────────────────────
+
+    async def load(self, name: str, config: dict[str, Any] | None) -> None:
+        """As TritonServer.load: it cannot be stopped in the middle, and goes on when nobody waits any more."""
+        self.history.append(f"load {name}")
+        await uninterrupted(self._told("load", name, self._load(name, config)), self._grace_s)
+
+    async def unload(self, name: str) -> None:
+        if not self.ready:
+            raise self._lost("unload", name)
+        self.history.append(f"unload {name}")
+        self._take_out(name)
+
+    async def forget_failure(self, name: str) -> None:
+        self.failures.discard(name)
+
+    async def repository_states(self) -> dict[str, str]:
+        if not self.ready:
+            raise self._lost("list", "its models")
+        return {name: "READY" for name in self.models}
+
+    async def show_ready(self) -> None:
+        self.gate_open = True
+
+    async def show_unready(self) -> None:
+        self.gate_open = False
+
+    def let_go(self) -> None:
+        """The batches of former proxies are answered."""
+        self.hold_proxies = False
+        leaving, self._leaving = self._leaving, []
+        for registration, proxy in leaving:
+            self._run(self._detach(registration, proxy))
+
+    def _lost(self, verb: str, name: str) -> ServerLost:
+        return ServerLost(
+            ErrorKind.UNAVAILABLE, f"cannot {verb} model {name}: tritonserver is down"
+        )
+
+    async def _told(self, verb: str, name: str, doing: Any) -> None:
+        if not self.ready or self._end is None:
+            doing.close()
+            raise self._lost(verb, name)
+        task = self._run(doing)
+        await asyncio.wait({task, self._end}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() or task.cancelled():
+            raise self._lost(verb, name)
+        task.result()
+
+    def _run(self, doing: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who waits for it is told
+
+    async def _load(self, name: str, config: dict[str, Any] | None) -> None:
+        async with self._alone.setdefault(name, asyncio.Lock()):
+            try:
+                await self._meet_obstacle(name)
+                await self._bring_up(name, config or {})
+            except RemoteFailure:
+                if name not in self.models:  # else that one serves on, and it is ready
+                    self.failures.add(name)
+                raise
+            self.failures.discard(name)
+
+    async def _meet_obstacle(self, name: str) -> None:
+        obstacle = self.obstacles.get(name)
+        if obstacle is None:
+            return
+        obstacle.times -= 1
+        if obstacle.times <= 0:
+            del self.obstacles[name]
+        if obstacle.what == "refuse":
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, f"tritonserver did not load {name}: no")
+        if obstacle.what == "end":
+            self.end()
+            await asyncio.sleep(0)  # this ends with it
+        if obstacle.what == "hang":
+            await obstacle.gone.wait()
+
+    async def _bring_up(self, name: str, config: dict[str, Any]) -> None:
+        parameters = config.get("parameters", {})
+        former = self.models.get(name)
+        if former is not None and former.config == config:  # it takes the model for unchanged
+            return
+        ours = REGISTRATION_PARAMETER in parameters and STAND_IN_PARAMETER not in parameters
+        registration = parameters[REGISTRATION_PARAMETER]["string_value"] if ours else ""
+        count = config["instance_group"][0]["count"] if ours else 0
+        proxies = [f"{name}_{next(self._serial)}" for _ in range(count)]
+        attached = await asyncio.gather(
+            *(self._attach(registration, proxy) for proxy in proxies), return_exceptions=True
+        )
+        failure = next((one for one in attached if isinstance(one, BaseException)), None)
+        if failure is not None:
+            for proxy in proxies:
+                await self._detach(registration, proxy)
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, f"no proxy of {name}: {failure}")
+        self._take_out(name)
+        self.models[name] = LoadedModel(config, registration, proxies)
+
+    def _take_out(self, name: str) -> None:
+        former = self.models.pop(name, None)
+        if former is None:
+            return
+        self._leaving += [(former.registration, proxy) for proxy in former.proxies]
+        if not self.hold_proxies:
+            self.let_go()

@@ -1,0 +1,345 @@
+"""Random histories of the registry: models come, are replaced, scaled and go; workers, tritonserver and clients end.
+
+The whole daemon on a virtual clock (support/brain.py). After every step all is run until it waits, and what must always
+hold is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.brain import Brain
+from support.fake_clients import Client, Request
+from support.fake_server import Obstacle
+from support.fake_worker import FakeWorker
+
+from pytriton.ipc import messages
+
+_NAMES = st.sampled_from(["a", "b"])
+_MOST = 3
+#: So many steps are to happen to one daemon before it is started again.
+_LONG = 12
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Thousands of histories would print each change of each instance."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@dataclass
+class Asked:
+    """A request, its client, and whether that has given it up."""
+
+    request: Request
+    client: Client
+    given_up: bool = False
+
+    @property
+    def pending(self) -> bool:
+        return self.request.answer is None and not self.given_up and self.client.lives
+
+
+class RegistryHistories(RuleBasedStateMachine):
+    """One daemon after the other in one folder, and all that can happen to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="brain-")
+        self.asked: list[Asked] = []
+        self.obstacles: list[Obstacle] = []
+        self.begin()
+
+    def begin(self, plan: str = "serves") -> None:
+        self.brain = Brain(Path(self.folder.name), usual_plan=plan)
+        self.steps = 0
+        self.clients = [self.brain.client, self.brain.connect()]
+        self.brain.advance(2.0)
+
+    # ── clients ──────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, client: Client, request: Request) -> None:
+        self.asked.append(Asked(request, client))
+        self.brain.settle()
+
+    def client(self, data: Any) -> Client:
+        live = [client for client in self.clients if client.lives]
+        if not live:
+            live = [self.brain.connect()]
+            self.clients += live
+        picked: Client = data.draw(st.sampled_from(live))
+        return picked
+
+    @rule(
+        data=st.data(),
+        name=_NAMES,
+        replace=st.booleans(),
+        how=st.sampled_from(["kept", "kept", "kept", "temporary", "thread"]),
+        instances=st.integers(1, _MOST),
+    )
+    def is_registered(self, data: Any, name: str, replace: bool, how: str, instances: int) -> None:
+        client = self.client(data)
+        isolation = "thread" if how == "thread" else "process"
+        request = client.register(
+            name,
+            replace=replace,
+            temporary=how == "temporary",
+            instances=instances,
+            isolation=isolation,
+        )
+        self.ask(client, request)
+
+    @precondition(lambda self: self.known())
+    @rule(data=st.data(), instances=st.integers(1, _MOST))
+    def a_kept_one_is_replaced(self, data: Any, instances: int) -> None:
+        client = self.client(data)
+        name = data.draw(st.sampled_from(self.known()))
+        self.ask(client, client.register(name, replace=True, instances=instances))
+
+    def known(self) -> list[str]:
+        """Return the models that somebody can ask for, or all."""
+        registry = self.brain.daemon.registry
+        busy = self.brain.being_changed()
+        return [
+            name
+            for name in ("a", "b")
+            if name in registry or name in busy or registry.restoring.knows(name)
+        ]
+
+    @precondition(lambda self: self.known())
+    @rule(data=st.data(), instances=st.integers(1, _MOST))
+    def is_scaled(self, data: Any, instances: int) -> None:
+        client = self.client(data)
+        name = data.draw(st.sampled_from(self.known()))
+        self.ask(client, client.ask(messages.Scale(name, instances)))
+
+    @precondition(lambda self: self.known())
+    @rule(data=st.data())
+    def is_unregistered(self, data: Any) -> None:
+        client = self.client(data)
+        name = data.draw(st.sampled_from(self.known()))
+        self.ask(client, client.ask(messages.Unregister(name)))
+
+    @precondition(lambda self: self.known())
+    @rule(data=st.data())
+    def is_rolled_back(self, data: Any) -> None:
+        client = self.client(data)
+        name = data.draw(st.sampled_from(self.known()))
+        self.ask(client, client.ask(messages.Rollback(name)))
+
+    def waits(self) -> bool:
+        return any(asked.pending for asked in self.asked)
+
+    @precondition(waits)
+    @rule(data=st.data())
+    def is_given_up(self, data: Any) -> None:
+        asked = data.draw(st.sampled_from([one for one in self.asked if one.pending]))
+        asked.given_up = True
+        asked.client.give_up(asked.request)
+        self.brain.settle()
+
+    def has_clients(self) -> bool:
+        return any(client.lives for client in self.clients)
+
+    @precondition(has_clients)
+    @rule(data=st.data())
+    def a_client_ends(self, data: Any) -> None:
+        self.client(data).end_process()
+        self.brain.settle()
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
+
+    @rule(plan=st.sampled_from(["serves", "serves", "fails", "crashes", "hangs"]))
+    def workers_change(self, plan: str) -> None:
+        self.brain.usual_plan = plan
+
+    def hang(self) -> list[FakeWorker]:
+        return [one for one in self.brain.alive() if not one.ready.done()]
+
+    def serve(self) -> list[FakeWorker]:
+        return [one for one in self.brain.alive() if one.ready.done()]
+
+    @precondition(lambda self: self.hang())
+    @rule(data=st.data(), how=st.sampled_from(["serves", "fails", "crashes"]))
+    def a_worker_comes_back(self, data: Any, how: str) -> None:
+        worker = data.draw(st.sampled_from(self.hang()))
+        if how == "serves":
+            worker.loaded()
+        elif how == "fails":
+            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+        else:
+            worker.end()
+        self.brain.settle()
+
+    @precondition(lambda self: self.serve())
+    @rule(data=st.data(), in_batch=st.booleans())
+    def a_worker_crashes(self, data: Any, in_batch: bool) -> None:
+        data.draw(st.sampled_from(self.serve())).end(in_batch=in_batch)
+        self.brain.settle()
+
+    # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
+
+    @rule(name=_NAMES, what=st.sampled_from(["refuse", "hang", "end"]), times=st.integers(1, 3))
+    def a_load_meets(self, name: str, what: str, times: int) -> None:
+        self.obstacles.append(Obstacle(what, times))
+        self.brain.server.obstacles[name] = self.obstacles[-1]
+
+    @precondition(lambda self: any(not one.gone.is_set() for one in self.obstacles))
+    @rule()
+    def loads_go_on(self) -> None:
+        for obstacle in self.obstacles:
+            obstacle.gone.set()
+        self.brain.settle()
+
+    @precondition(lambda self: self.brain.server.ready)
+    @rule(starts_fail=st.integers(0, 2))
+    def tritonserver_ends(self, starts_fail: int) -> None:
+        self.brain.server.starts_fail = starts_fail
+        self.brain.server.end()
+        self.brain.settle()
+
+    @rule(hold=st.booleans())
+    def batches_take_long(self, hold: bool) -> None:
+        self.brain.server.hold_proxies = hold
+        if not hold:
+            self.brain.let_batches_end()
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 40.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.brain.advance(seconds)
+
+    @precondition(lambda self: self.steps > _LONG)
+    @rule(plan=st.sampled_from(["serves", "serves", "fails", "crashes", "hangs"]))
+    def the_daemon_is_started_again(self, plan: str) -> None:
+        """What is registered then is restored, if it can be; what is under way is given up."""
+        before = self.end_daemon()
+        self.begin(plan)
+        self.brain.advance(5.0)
+        registry = self.brain.daemon.registry
+        if plan == "serves":
+            assert {one.spec.name for one in registry} == set(before)
+        else:
+            assert all(registry.restoring.knows(name) for name in before)
+
+    def end_daemon(self) -> dict[str, Any]:
+        self.be_well()
+        self.brain.stop()
+        for asked in self.asked:
+            assert asked.given_up or not asked.client.lives or asked.request.answers
+        kept = self.brain.kept()
+        self.brain.close()
+        self.asked.clear()
+        self.obstacles.clear()
+        return kept
+
+    # ── what must always hold ────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def a_step_is_counted(self) -> None:
+        self.steps += 1
+
+    @invariant()
+    def there_are_never_more_workers_than_asked_for(self) -> None:
+        for registration in self.brain.daemon.registry.keys.values():
+            pool = registration.pool
+            alive = [one for one in pool._workers.values() if one.alive]
+            count = registration.spec.instances
+            if registration.spec.name not in self.brain.being_changed():
+                assert len(alive) <= count, f"{len(alive)} workers for {count} instances"
+            assert len(alive) <= _MOST
+
+    @invariant()
+    def an_unregistered_model_leaves_nothing(self) -> None:
+        registry = self.brain.daemon.registry
+        for name in ("a", "b"):
+            gone = name not in registry and not registry.restoring.knows(name)
+            if gone and name not in self.brain.being_changed():
+                assert self.brain.is_clean(name)
+
+    @invariant()
+    def what_is_kept_is_what_is_registered(self) -> None:
+        registry = self.brain.daemon.registry
+        kept = self.brain.kept()
+        for name in ("a", "b"):
+            if name in self.brain.being_changed() or registry.restoring.knows(name):
+                continue
+            registration = registry.get(name)
+            if registration is None or not registration.kept:
+                assert name not in kept
+            else:
+                assert kept[name].spec == registration.spec
+
+    @invariant()
+    def a_model_that_is_ready_is_served(self) -> None:
+        """By the registration that counts: the old one or the new one, never none."""
+        if not self.brain.server.ready:
+            return
+        for registration in self.brain.daemon.registry:
+            if registration.state == "ready" and registration.triton_mark() is not None:
+                assert self.brain.is_served(registration.spec.name)
+                proxies = self.brain.server.models[registration.spec.name].proxies
+                assert len(proxies) == registration.spec.instances
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def be_well(self) -> None:
+        """From now on everything goes well; what waits goes on."""
+        brain = self.brain
+        brain.usual_plan = "serves"
+        brain.server.starts_fail = 0
+        brain.server.obstacles.clear()
+        for obstacle in self.obstacles:
+            obstacle.gone.set()
+        for worker in self.hang():
+            worker.loaded()
+        brain.let_batches_end()
+
+    def teardown(self) -> None:
+        """Given time, all is answered, all that is registered is served, and all of it can be ended."""
+        try:
+            self.look_at_the_end()
+        finally:
+            self.brain.close()
+            self.folder.cleanup()
+
+    def look_at_the_end(self) -> None:
+        brain = self.brain
+        self.be_well()
+        brain.advance(700.0)
+        assert [one for one in self.asked if one.pending] == []
+        if brain.server.ready:  # what could not be restored is tried again in the next tritonserver
+            brain.server.end()
+        brain.advance(100.0)
+        registry = brain.daemon.registry
+        assert brain.server.gate_open
+        for registration in registry:
+            assert (registration.state, brain.is_served(registration.spec.name)) == ("ready", True)
+            alive = [one for one in registration.pool._workers.values() if one.alive]
+            assert len(alive) == registration.spec.instances
+        client = brain.connect()
+        for name in [one.spec.name for one in registry]:
+            assert brain.answered(client.ask(messages.Unregister(name))) == messages.Done()
+        assert brain.is_clean("a")
+        assert brain.is_clean("b")
+        assert list((brain.state / "models").iterdir()) == []
+
+
+TestRegistryHistories = RegistryHistories.TestCase
+#: Without shrinking: a history is short, and takes minutes to be made shorter.
+TestRegistryHistories.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, phases=[Phase.reuse, Phase.generate]
+)

@@ -1,0 +1,232 @@
+"""What the state directory holds, and what becomes of it at the next start: histories of restores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.brain import Brain
+from support.fake_server import Obstacle
+
+from pytriton.ipc import messages
+
+Start = Callable[..., Brain]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts one daemon after the other in the same folder."""
+    running: list[Brain] = []
+
+    def start(**options: Any) -> Brain:
+        if running:
+            running.pop().close()
+        running.append(Brain(tmp_path, **options))
+        running[0].advance(2.0)
+        return running[0]
+
+    yield start
+    for brain in running:
+        brain.close()
+
+
+def test_what_was_registered_is_served_again(start: Start) -> None:
+    """As it was then: scaled, replaced, and without what was unregistered."""
+    brain = start()
+    for name in ("a", "b", "c", "d"):
+        brain.served(brain.client.register(name, name.encode()))
+    brain.served(brain.client.ask(messages.Scale("b", 3)))
+    brain.served(brain.client.register("c", b"new", replace=True))
+    brain.answered(brain.client.ask(messages.Unregister("d")))
+    brain = start()
+    assert [one.spec.name for one in brain.daemon.registry] == ["a", "b", "c"]
+    assert [len(brain.alive(name)) for name in ("a", "b", "c")] == [1, 3, 1]
+    assert brain.loop.ask(lambda: brain.daemon.registry.by_name("c")).payloads(0) == [b"new"]
+    brain.served(brain.client.ask(messages.Rollback("c")))
+    assert brain.kept()["c"].payloads == [b"c"]
+
+
+@pytest.mark.parametrize("how", ["temporary", "thread"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_what_goes_with_a_process_is_not_kept(start: Start, how: str, replaces: bool) -> None:
+    """Nor is what it has replaced, nor does scaling change that; nor can it be rolled back."""
+    brain = start()
+    client = brain.connect()
+    if replaces:
+        brain.served(brain.client.register("m", b"old"))
+    isolation = "thread" if how == "thread" else "process"
+    request = client.register(
+        "m", replace=replaces, temporary=how == "temporary", isolation=isolation
+    )
+    brain.served(request)
+    assert brain.kept() == {}
+    brain.served(brain.client.ask(messages.Scale("m", 2)))
+    assert brain.kept() == {}
+    rollback = brain.client.ask(messages.Rollback("m"))
+    brain.settle()
+    assert "what it may have replaced is not kept" in rollback.failure
+    client.end_process()
+    brain.advance(10.0)
+    assert brain.is_clean("m")
+
+
+def test_a_temporary_model_that_somebody_replaces_is_kept(start: Start) -> None:
+    """And does not go with the process that registered the former one."""
+    brain = start()
+    client = brain.connect()
+    brain.served(client.register("m", temporary=True))
+    brain.served(brain.client.register("m", b"new", replace=True))
+    client.end_process()
+    brain.advance(10.0)
+    assert brain.is_served("m")
+    assert brain.kept()["m"].payloads == [b"new"]
+
+
+def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
+    brain = start()
+    for name in ("a", "b", "c"):
+        brain.served(brain.client.register(name))
+    brain = start(usual_plan="hangs")
+    assert [brain.state_of(name) for name in ("a", "b", "c")] == ["restoring"] * 3
+    assert [worker._spec.name for worker in brain.alive()] == ["a"]
+    taken = brain.client.register("b")
+    scaled = brain.client.ask(messages.Scale("b", 2))
+    gone = brain.client.ask(messages.Unregister("c"))
+    brain.settle()
+    assert "is about to be served again" in taken.failure
+    assert gone.answer == messages.Done()
+    assert scaled.answer is None
+    brain.usual_plan = "serves"
+    brain.alive("a")[0].loaded()
+    brain.served(scaled)
+    assert {one.text for one in scaled.progress} >= {"waiting: model b is being restored"}
+    assert [one.spec.name for one in brain.daemon.registry] == ["a", "b"]
+    assert len(brain.alive("b")) == 2
+    assert sorted(brain.kept()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["forgotten", "registered anew"])
+def test_a_model_is_unregistered_while_it_is_restored(start: Start, again: bool) -> None:
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain = start(usual_plan="hangs")
+    gone = brain.client.ask(messages.Unregister("m"))
+    brain.settle()
+    assert gone.answer == messages.Done()
+    assert brain.is_clean("m")
+    brain.usual_plan = "serves"
+    if again:
+        brain.served(brain.client.register("m", b"new"))
+        brain.server.end()
+        brain.advance(10.0)
+        assert brain.kept()["m"].payloads == [b"new"]
+        assert len(brain.alive("m")) == 1
+
+
+def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
+    """It waits until that is over."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain = start(usual_plan="hangs")
+    request = brain.client.register("m", b"new", replace=True)
+    brain.advance(10.0)
+    assert request.answer is None
+    brain.usual_plan = "serves"
+    brain.alive("m")[0].loaded()
+    brain.served(request)
+    assert brain.kept()["m"].payloads == [b"new"]
+    brain.served(brain.client.ask(messages.Rollback("m")))
+    assert brain.kept()["m"].payloads == [b"old"]
+
+
+def test_a_model_that_cannot_be_restored_is_kept_and_tried_again(start: Start) -> None:
+    """In the next tritonserver, and at the next start of the daemon; whoever asks is told why it is not there."""
+    brain = start()
+    for name in ("a", "b"):
+        brain.served(brain.client.register(name))
+    brain = start(usual_plan="fails")
+    assert [brain.state_of(name) for name in ("a", "b")] == ["failed", "failed"]
+    assert not brain.server.gate_open
+    scaled = brain.client.ask(messages.Scale("a", 2))
+    brain.settle()
+    assert "could not be restored (model a could not be loaded: no file)" in scaled.failure
+    brain.server.obstacles["b"] = Obstacle("refuse")
+    brain.usual_plan = "serves"
+    brain.server.end()
+    brain.advance(5.0)
+    assert [brain.state_of(name) for name in ("a", "b")] == ["ready", "failed"]
+    brain = start()
+    assert [brain.state_of(name) for name in ("a", "b")] == ["ready", "ready"]
+    assert brain.server.gate_open
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_name_that_could_not_be_restored_can_be_registered(start: Start, temporary: bool) -> None:
+    """It is not restored into the place of what has the name now, when tritonserver is started again."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain = start(usual_plan="fails")
+    brain.usual_plan = "serves"
+    client = brain.connect()
+    brain.served(client.register("m", b"new", temporary=temporary))
+    brain.server.end()
+    brain.advance(10.0)
+    assert len(brain.alive("m")) == 1
+    assert brain.is_served("m")
+    assert {name: one.payloads for name, one in brain.kept().items()} == (
+        {} if temporary else {"m": [b"new"]}
+    )
+    client.end_process()
+    brain.advance(10.0)
+    assert bool(brain.alive("m")) is not temporary
+
+
+def test_what_a_repository_serves_is_not_the_state_directorys_business(start: Start) -> None:
+    """A kept one of the same name that could not be restored stays kept, and is not served over it."""
+    brain = start()
+    brain.served(brain.client.register("m", b"old"))
+    brain = start(usual_plan="fails")
+    brain.usual_plan = "serves"
+
+    async def report(progress: messages.Progress) -> None:
+        """Nobody listens."""
+
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    registering = brain.daemon.registry.register(
+        messages.Register(spec), [b"repository's"], report, keep=False
+    )
+    served = brain.loop.run(registering)
+    brain.server.end()
+    brain.advance(10.0)
+    brain.served(brain.client.ask(messages.Scale("m", 2)))
+    assert brain.daemon.registry.get("m") is served
+    assert len(brain.alive("m")) == 2
+    assert brain.kept()["m"].payloads == [b"old"]
+    assert brain.kept()["m"].spec.instances == 1
+
+
+def test_tritonserver_ends_while_models_are_restored(start: Start) -> None:
+    brain = start()
+    for name in ("a", "b"):
+        brain.served(brain.client.register(name))
+    brain = start(usual_plan="hangs")
+    brain.server.end()
+    brain.alive("a")[0].loaded()
+    brain.advance(10.0)
+    assert brain.is_served("a")
+    brain.alive("b")[0].loaded()
+    brain.advance(10.0)
+    assert brain.is_served("b")
+    assert sorted(brain.kept()) == ["a", "b"]
+
+
+def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
+    """They are kept as they were."""
+    brain = start()
+    for name in ("a", "b"):
+        brain.served(brain.client.register(name))
+    brain = start(usual_plan="hangs")
+    brain = start()
+    assert [brain.state_of(name) for name in ("a", "b")] == ["ready", "ready"]
