@@ -1,5 +1,6 @@
 #include "calls/answers.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "calls/classification.h"
@@ -219,6 +220,8 @@ static void complete(CallParts *parts, TRITONSERVER_InferenceResponse *response,
     answer->id = parts->id ? parts->id : "";
     answer->version = -1;
     answer->empty = given->response == NULL;
+    if (parts->trace)
+        trace_event(parts->trace, "INFER_RESPONSE_COMPLETE", clock_ns());
     bool read = given->response == NULL || read_response(given, &answer->problem);
     if (final && parts->lost && read)
         read = problem_no_memory(&answer->problem);

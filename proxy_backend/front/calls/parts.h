@@ -31,6 +31,7 @@ typedef struct CallParts {
     bool raw, open; /* there is a raw input; an input has been begun and not ended */
     Arena memory;
     char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1];
+    TraceRecord *trace; /* NULL: it is not traced */
     CallAnswered answered;
     unsigned in_core; /* what the core still has of it: its request, its answers */
     pthread_mutex_t lock; /* guards all that follows */

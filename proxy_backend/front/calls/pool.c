@@ -162,6 +162,8 @@ static void empty(CallParts *parts)
 {
     Call *call = &parts->call;
     size_t kept = parts->calls->settings.kept_bytes;
+    if (parts->trace)
+        trace_end(parts->trace);
     if (parts->request)
         api_ignore(triton.InferenceRequestDelete(parts->request), "deleting a request");
     let_go_of_regions(call->inputs, call->input_count);
@@ -179,6 +181,7 @@ static void empty(CallParts *parts)
     parts->sequence_flags = parts->in_core = 0;
     parts->trace_parent[0] = parts->trace_state[0] = '\0';
     parts->answered = NULL;
+    parts->trace = NULL;
     parts->request = NULL;
 }
 

@@ -58,9 +58,10 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     __atomic_add_fetch(&parts->refs, PARTS_IN_CORE + 1, __ATOMIC_RELAXED);
     calls_count(true);
     const CallsSettings *settings = calls_settings_of(parts->calls);
-    TRITONSERVER_InferenceTrace *trace = settings->tracing
-        ? tracing_begin(settings->tracing, parts->model, parts->trace_parent, parts->trace_state)
-        : NULL;
+    TRITONSERVER_InferenceTrace *trace = NULL;
+    if (settings->tracing)
+        parts->trace = tracing_begin(
+            settings->tracing, parts->model, (TraceHeaders){parts->trace_parent, parts->trace_state}, &trace);
     TRITONSERVER_InferenceRequest *request = parts->request;
     bool taken = api_succeeded(triton.ServerInferAsync(settings->server->server, request, trace), problem);
     if (taken) {

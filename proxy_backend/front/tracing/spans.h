@@ -1,0 +1,10 @@
+/* Traces as spans of OpenTelemetry, in OTLP's JSON. */
+#ifndef PYTRITON_FRONT_SPANS_H
+#define PYTRITON_FRONT_SPANS_H
+
+#include "tracing/trace_record.h"
+
+/* {"resourceSpans": [...]} of records in a list. `resource`: "name=value,...". */
+void spans_write(const TraceRecord *records, Slice resource, Text *json);
+
+#endif

@@ -1,0 +1,59 @@
+#include "tracing/trace_file.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static void fail(TraceFile *file)
+{
+    if (!file->failed)
+        log_error("traces cannot be written to %s: %s", file->path, strerror(errno));
+    file->failed = true;
+}
+
+void trace_file_close(TraceFile *file)
+{
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+/* A new file for each start, and for each so many traces. */
+static bool open_file(TraceFile *file, int64_t frequency)
+{
+    if (file->fd >= 0 && file->frequency == frequency && (frequency == 0 || file->in_file < frequency))
+        return true;
+    bool again = file->fd >= 0 && frequency == 0 && file->frequency == 0;
+    trace_file_close(file);
+    Text path = {0};
+    text_put_string(&path, file->path);
+    if (frequency)
+        text_format(&path, ".%" PRIu64, file->index++);
+    const char *name = text_string(&path);
+    file->fd = name ? open(name, O_WRONLY | O_CREAT | O_CLOEXEC | (again ? 0 : O_TRUNC), 0666) : -1;
+    text_free(&path);
+    file->in_file = 0;
+    file->frequency = frequency;
+    if (file->fd < 0)
+        fail(file);
+    return file->fd >= 0;
+}
+
+void trace_file_put(TraceFile *file, Slice entries, int64_t frequency)
+{
+    if (entries.size == 0 || !open_file(file, frequency))
+        return;
+    bool first = file->in_file++ == 0;
+    /* The bracket that ends the array is written over. */
+    off_t end = lseek(file->fd, 0, SEEK_END);
+    if (!first && end > 0)
+        lseek(file->fd, end - 1, SEEK_SET);
+    struct iovec parts[] = {{(void *)(uintptr_t)(first ? "[" : ","), 1},
+        {(void *)(uintptr_t)entries.start, entries.size}, {(void *)(uintptr_t)"]", 1}};
+    if (writev(file->fd, parts, sizeof parts / sizeof *parts) < 0)
+        fail(file);
+}
