@@ -52,7 +52,7 @@ static const struct {
     {"header_bytes", offsetof(Limits, header_bytes), false, 1024, 1 << 24, 1 << 16},
     {"headers", offsetof(Limits, headers), false, 8, 1 << 16, 128},
     {"body_bytes", offsetof(Limits, body_bytes), false, 1024, 1e15, 2147483647},
-    {"json_depth", offsetof(Limits, json_depth), false, 8, 512, 64},
+    {"json_depth", offsetof(Limits, json_depth), false, 8, 256, 64},
     {"json_values", offsetof(Limits, json_values), false, 1024, 1e12, 1 << 26},
     {"inputs", offsetof(Limits, inputs), false, 1, 1 << 20, 1024},
     {"connections", offsetof(Limits, connections), false, 1, 1 << 24, 1 << 15},

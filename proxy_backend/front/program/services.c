@@ -1,0 +1,252 @@
+#define _GNU_SOURCE
+#include "program/services.h"
+
+#include "admin/jobs.h"
+#include "base/compression.h"
+#include "base/log.h"
+#include "calls/call.h"
+#include "http/service.h"
+#include "http2/nghttp2.h"
+#include "program/grpc_endpoint.h"
+#include "tracing/tracing.h"
+
+#include <stdlib.h>
+
+enum {
+    JOB_THREADS = 16, /* a model's load takes one for as long as it lasts */
+    JOBS_WAITING = 1024,
+};
+
+/* Which protocol and which of its paths a listener's name stands for. */
+typedef struct {
+    const char *name;
+    bool is_grpc;
+    HttpPaths paths;
+} Kind;
+
+static const Kind kinds[] = {
+    {"http", false, HTTP_API},
+    {"grpc", true, HTTP_API},
+    {"metrics", false, HTTP_METRICS},
+    {"admin", false, HTTP_ADMIN},
+    {"sagemaker", false, HTTP_SAGEMAKER},
+    {"vertex_ai", false, HTTP_VERTEX_AI},
+};
+
+struct Services {
+    const Settings *settings;
+    Server *server;
+    SharedMemory *shared_memory;
+    Tracing *tracing;
+    Jobs *jobs;
+    HttpRestriction *restrictions;
+    Endpoint *endpoints;
+};
+
+static const Kind *kind_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(name, kinds[i].name) == 0)
+            return &kinds[i];
+    }
+    return NULL;
+}
+
+static const char *or_else(const char *path, const char *usual)
+{
+    return path ? path : usual;
+}
+
+bool services_load(const Settings *settings, Problem *problem)
+{
+    Problem missing = {0};
+    if (!compression_load(settings->z, &missing))
+        log_warning("compressed requests will be refused: %s", problem_text(&missing));
+    problem_clear(&missing);
+    for (size_t i = 0; i < settings->listen_count; i++) {
+        const ListenSetting *listen = &settings->listen[i];
+        const Kind *kind = kind_named(listen->protocol);
+        if (kind == NULL)
+            return problem_set(problem, PROBLEM_INVALID, "there is no protocol '%s'", listen->protocol);
+        if (kind->is_grpc && !nghttp2_load(or_else(settings->nghttp2, "libnghttp2.so.14"), problem))
+            return false;
+        if (listen->has_tls &&
+            !tls_load(or_else(settings->crypto, "libcrypto.so.3"), or_else(settings->ssl, "libssl.so.3"), problem))
+            return false;
+    }
+    return api_load(settings->core, problem);
+}
+
+static CallsSettings settings_of_calls(const Services *services)
+{
+    CallsSettings calls = calls_settings(services->server, services->shared_memory);
+    calls.tracing = services->tracing;
+    calls.inputs = services->settings->limits.inputs;
+    return calls;
+}
+
+/* All endpoints of HTTP have the same settings. */
+static HttpSettings http_settings(const Services *services, void (*drain)(void *user))
+{
+    const Settings *settings = services->settings;
+    return (HttpSettings){
+        .server = services->server,
+        .shared_memory = services->shared_memory,
+        .tracing = services->tracing,
+        .jobs = services->jobs,
+        .calls = settings_of_calls(services),
+        .restrictions = services->restrictions,
+        .restriction_count = settings->http_restricted.count,
+        .header_forward_pattern = settings->http_forward,
+        .put_metrics = services_put_metrics,
+        .drain = drain,
+        .vertex_health = settings->vertex_health,
+        .vertex_predict = settings->vertex_predict,
+        .default_model = settings->vertex_model,
+    };
+}
+
+static void *make_http(const Services *services, HttpPaths paths, void (*drain)(void *user), Problem *problem)
+{
+    HttpSettings http = http_settings(services, drain);
+    return http_service_new(&http, paths, problem);
+}
+
+static void *make_grpc(const Services *services, Problem *problem)
+{
+    GrpcService service = {
+        .server = services->server,
+        .shared_memory = services->shared_memory,
+        .tracing = services->tracing,
+        .jobs = services->jobs,
+    };
+    CallsSettings calls = settings_of_calls(services);
+    return grpc_endpoint_new(&service, &calls, services->settings, problem);
+}
+
+static bool make_endpoint(
+    Services *services, const ListenSetting *listen, Endpoint *endpoint, void (*drain)(void *user), Problem *problem)
+{
+    const Kind *kind = kind_named(listen->protocol);
+    endpoint->fd = listen->fd;
+    endpoint->limits = &services->settings->limits;
+    endpoint->is_admin = kind->paths == HTTP_ADMIN;
+    endpoint->protocol = kind->is_grpc ? &GRPC_PROTOCOL : &http_protocol;
+    endpoint->service = kind->is_grpc ? make_grpc(services, problem) : make_http(services, kind->paths, drain, problem);
+    if (endpoint->service == NULL)
+        return false;
+    if (listen->has_tls)
+        endpoint->tls = tls_new(&listen->tls, endpoint->protocol->alpn, problem);
+    return !listen->has_tls || endpoint->tls;
+}
+
+static void free_endpoint(Endpoint *endpoint)
+{
+    if (endpoint->service && endpoint->protocol == &GRPC_PROTOCOL)
+        grpc_endpoint_free(endpoint->service);
+    else if (endpoint->service)
+        http_service_free(endpoint->service);
+    tls_free((Tls *)endpoint->tls);
+}
+
+static bool copy_restrictions(Services *services, Problem *problem)
+{
+    const RestrictionSettings *all = &services->settings->http_restricted;
+    services->restrictions = calloc(all->count + 1, sizeof *services->restrictions);
+    if (services->restrictions == NULL)
+        return problem_no_memory(problem);
+    for (size_t i = 0; i < all->count; i++)
+        services->restrictions[i] = (HttpRestriction){all->all[i].api, all->all[i].header, all->all[i].value};
+    return true;
+}
+
+static bool start(Services *services, void (*drain)(void *user), Problem *problem)
+{
+    const Settings *settings = services->settings;
+    services->endpoints = calloc(settings->listen_count + 1, sizeof *services->endpoints);
+    if (services->endpoints == NULL)
+        return problem_no_memory(problem);
+    services->server = server_start(settings->core, settings->options, settings->option_count, problem);
+    if (services->server == NULL)
+        return false;
+    server_hold(services->server, settings->held);
+    services->shared_memory = shared_memory_new(problem);
+    services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
+    services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
+    if (services->jobs == NULL || !copy_restrictions(services, problem))
+        return false;
+    for (size_t i = 0; i < settings->listen_count; i++) {
+        if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], drain, problem))
+            return false;
+    }
+    return true;
+}
+
+Services *services_start(const Settings *settings, void (*drain)(void *user), Problem *problem)
+{
+    Services *services = calloc(1, sizeof *services);
+    if (services == NULL) {
+        problem_no_memory(problem);
+        return NULL;
+    }
+    services->settings = settings;
+    if (start(services, drain, problem))
+        return services;
+    if (services->server)
+        services_stop(services);
+    services_free(services);
+    return NULL;
+}
+
+const Endpoint *services_endpoints(const Services *services)
+{
+    return services->endpoints;
+}
+
+Server *services_server(const Services *services)
+{
+    return services->server;
+}
+
+void services_stop(Services *services)
+{
+    Problem problem = {0};
+    if (!server_stop(services->server, &problem))
+        log_warning("Triton's core did not stop in order: %s", problem_text(&problem));
+    problem_clear(&problem);
+}
+
+void services_free(Services *services)
+{
+    if (services->jobs)
+        jobs_free(services->jobs);
+    for (size_t i = 0; services->endpoints && i < services->settings->listen_count; i++)
+        free_endpoint(&services->endpoints[i]);
+    if (services->tracing)
+        tracing_free(services->tracing);
+    if (services->shared_memory)
+        shared_memory_free(services->shared_memory);
+    if (services->server)
+        server_free(services->server);
+    free(services->endpoints);
+    free(services->restrictions);
+    free(services);
+}
+
+void services_put_metrics(void *unused, Text *text)
+{
+    (void)unused;
+    text_format(text,
+        "# HELP pytriton_front_connections Connections of clients that are open\n"
+        "# TYPE pytriton_front_connections gauge\n"
+        "pytriton_front_connections %llu\n"
+        "# HELP pytriton_front_connections_accepted_total Connections of clients that were accepted\n"
+        "# TYPE pytriton_front_connections_accepted_total counter\n"
+        "pytriton_front_connections_accepted_total %llu\n"
+        "# HELP pytriton_front_refusals_total What clients were refused, by the limit that they met\n"
+        "# TYPE pytriton_front_refusals_total counter\n",
+        (unsigned long long)connections_count(), (unsigned long long)connections_accepted());
+    for (int i = 0; i < REFUSALS; i++)
+        text_format(text, "pytriton_front_refusals_total{limit=\"%s\"} %llu\n", refusal_name((Refusal)i),
+            (unsigned long long)refusals_read((Refusal)i));
+}

@@ -1,0 +1,27 @@
+/* Triton's core, and the protocols around it, as the settings want them. */
+#ifndef PYTRITON_FRONT_SERVICES_H
+#define PYTRITON_FRONT_SERVICES_H
+
+#include "core/server.h"
+#include "net/connection.h"
+#include "program/settings.h"
+
+typedef struct Services Services;
+
+/* Load what the settings need: the core's functions, and libraries of others. Nothing runs yet. */
+bool services_load(const Settings *settings, Problem *problem);
+/* Start the core, which takes until the models of its start are loaded, and make the services. `drain` is called when the dispatcher asks the server to
+ * end, in any thread. */
+Services *services_start(const Settings *settings, void (*drain)(void *user), Problem *problem);
+/* What listens: as many as the settings have, in their order. They stay until services_free. */
+const Endpoint *services_endpoints(const Services *services);
+Server *services_server(const Services *services);
+/* End the core: requests under way are waited for, at most for the exit timeout. Loops must still run. */
+void services_stop(Services *services);
+/* After the loops' end. */
+void services_free(Services *services);
+
+/* The front's own metrics, in Prometheus' text. */
+void services_put_metrics(void *unused, Text *text);
+
+#endif

@@ -1,0 +1,63 @@
+/* What the dispatcher tells the front: one JSON document, on a descriptor, since secrets are in it.
+ *
+ *     {"core": "/path/libtritonserver.so",
+ *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
+ *      "options": [["model-repository", "/path"], ...],             of the core, as tritonserver's command line names them
+ *      "loops": 1,
+ *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}}, ...],
+ *      "limits": {"header_bytes": 65536, "idle_s": 75, ...},        see limits.h
+ *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
+ *      "forward": {"http": "pattern", "grpc": "pattern"},
+ *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
+ *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
+ *      "ready_fd": 7}                                               it gets a byte when connections are accepted
+ *
+ * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai. All but "core" may be missing or null.
+ */
+#ifndef PYTRITON_FRONT_SETTINGS_H
+#define PYTRITON_FRONT_SETTINGS_H
+
+#include "core/options.h"
+#include "net/limits.h"
+#include "net/tls.h"
+
+typedef struct {
+    int fd;
+    const char *protocol;
+    bool has_tls;
+    TlsFiles tls;
+} ListenSetting;
+
+/* An API that asks for a header with a value. */
+typedef struct {
+    const char *api, *header, *value;
+} RestrictionSetting;
+
+typedef struct {
+    RestrictionSetting *all;
+    size_t count;
+} RestrictionSettings;
+
+/* Strings are NULL where the document says nothing. All of it stays until the process ends. */
+typedef struct {
+    const char *core;
+    const char *nghttp2, *ssl, *crypto, *z;
+    Option *options;
+    size_t option_count;
+    uint64_t loops;
+    ListenSetting *listen;
+    size_t listen_count;
+    Limits limits;
+    RestrictionSettings http_restricted, grpc_restricted;
+    const char *http_forward, *grpc_forward;
+    const char *vertex_health, *vertex_predict, *vertex_model;
+    bool held;
+    int ready_fd; /* -1: nobody wants to know */
+} Settings;
+
+/* Read a descriptor to its end, and close it. */
+bool settings_read(int fd, Settings *settings, Problem *problem);
+/* The same of a text. */
+bool settings_parse(Slice text, Settings *settings, Problem *problem);
+
+#endif
