@@ -1,6 +1,6 @@
-"""What pyproject.toml cannot say: a wheel brings the compiled proxy along, if there is a C compiler where it is built.
+"""What pyproject.toml cannot say: a wheel brings the compiled proxy and the native front, if there is a C compiler.
 
-The library is for tritonserver, not for Python: the wheel is of one platform, but for every Python.
+They are for tritonserver, not for Python: the wheel is of one platform, but for every Python.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ proxy_compiler = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(proxy_compiler)
 
 
-class BuildWithNativeProxy(build_py):
-    """Build the packages, and the library beside its sources."""
+class BuildWithPrograms(build_py):
+    """Build the packages, and what is compiled beside its sources."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:  # the daemon builds it for itself
             return
-        folder = Path(self.build_lib, "pytriton", "proxy_backend", "native")
+        backend = Path(self.build_lib, "pytriton", "proxy_backend")
+        native, front = backend / "native", backend / "front"
         try:
-            proxy_compiler.compile_library(folder, folder / proxy_compiler.LIBRARY)
+            proxy_compiler.compile_library(native, native / proxy_compiler.LIBRARY)
+            proxy_compiler.compile_front(front, front / proxy_compiler.FRONT)
         except proxy_compiler.BuildError as error:
-            self.warn(f"the wheel goes without the compiled proxy: {error}")
+            self.warn(f"the wheel goes without the compiled proxy, or the native front: {error}")
 
 
 class PlatformWheel(bdist_wheel):
@@ -53,5 +55,5 @@ class PlatformDistribution(Distribution):
 
 setup(
     distclass=PlatformDistribution,
-    cmdclass={"build_py": BuildWithNativeProxy, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_py": BuildWithPrograms, "bdist_wheel": PlatformWheel},
 )

@@ -46,7 +46,8 @@ from pytriton.dispatcher.settings import advisories, trace_settings
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.reload import reread
 from pytriton.dispatcher.triton.first_start import start_server
-from pytriton.dispatcher.triton.front import SHM, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.triton.native_front import NativeFront
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.server_process import ServerStartError, log_line
 from pytriton.dispatcher.triton.triton_front import TritonFront
@@ -83,7 +84,7 @@ class Daemon:
         place = ServerPlace(
             runtime, rundir.models, self._backends, shm_prefix, self._kill_on_death, log_line
         )
-        self._server = TritonServer(config, place, TritonFront(config, place))
+        self._server = TritonServer(config, place, _front(config, place))
         #: Whether tritonserver traces requests with OpenTelemetry.
         self.tracing = trace_settings.uses_opentelemetry(config)
         self._library = lay_out_library(rundir)
@@ -361,3 +362,9 @@ class Daemon:
         end = await self._server.ended()
         _log.error("tritonserver ended before its models were unloaded", how=end)
         self.registry.forget_proxies()
+
+
+def _front(config: DaemonConfig, place: ServerPlace) -> Front:
+    """Return the program that answers clients."""
+    native = place.runtime.front
+    return TritonFront(config, place) if native is None else NativeFront(config, place, native)

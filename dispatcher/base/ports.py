@@ -1,12 +1,14 @@
-"""TCP ports: is one free, who holds it, give me free ones."""
+"""TCP ports and unix sockets to listen on: is one free, who holds it, give me free ones, listen there."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -73,19 +75,74 @@ def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
     Raises:
         PortError: this user cannot listen there now. For the arguments see `check_port_free`.
     """
+    with listening(host, port, what, backlog=1) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.socket:
+    """Return a socket that listens on host:port, or with port 0 on a free one.
+
+    Raises:
+        PortError: this user cannot listen there now. For the arguments see `check_port_free`.
+    """
     setting = f" ({what})" if what else ""
     family, address = _resolve(host, port, setting)
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
-        # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    # As servers do: connections of a former server that linger (TIME_WAIT) do not count. But no
+    # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        # bind() alone lets two sockets with SO_REUSEADDR have one port
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise PortError(_explain(error, host, port, setting)) from error
+    return listener
+
+
+def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
+    """Return a unix socket that listens at a path, for this user alone. What a killed daemon left there is replaced.
+
+    Raises:
+        PortError: it cannot be.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            listener.bind(address)
-            # bind() alone lets two sockets with SO_REUSEADDR have one port
-            listener.listen(1)
+            _bind_at(listener, reachable_path(folder, path.name), path)
+        finally:
+            os.close(folder)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        setting = f" ({what})" if what else ""
+        raise PortError(
+            f"cannot listen on the unix socket {path}{setting}: {error.strerror}"
+        ) from error
+    return listener
+
+
+def reachable_path(folder: int, name: str) -> str:
+    """Return a path of a unix socket in an open folder: however long the folder's path, this one is short enough."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(short)
+        except ConnectionRefusedError:
+            if path.is_socket():  # of a daemon that was killed
+                path.unlink()
         except OSError as error:
-            raise PortError(_explain(error, host, port, setting)) from error
-        yield int(listener.getsockname()[1])
+            if error.errno != errno.ENOENT:
+                raise
+        else:
+            raise OSError(errno.EADDRINUSE, "somebody else listens on it")
+    listener.bind(short)
+    path.chmod(0o600)  # before it listens, nobody can connect
 
 
 def port_holder(host: str, port: int) -> str | None:

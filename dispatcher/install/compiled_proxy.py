@@ -11,30 +11,34 @@ PosixPath('.../native-proxy/3f2a…')
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytriton.dispatcher.install.cache import Progress, ServerRuntimeError, publish
-from pytriton.dispatcher.install.proxy_compiler import FLAGS, LIBRARY, BuildError, compile_library
+from pytriton.dispatcher.install.proxy_compiler import (
+    FLAGS,
+    LIBRARY,
+    BuildError,
+    compile_library,
+    source_key,
+)
 
 #: Loading tritonserver's library takes less than a second.
 _LOAD_S = 60.0
 
 
-def sources() -> Path:
-    """Return the folder of the C sources in this installation."""
+def sources(program: str = "native") -> Path:
+    """Return the folder of the C sources in this installation: of the proxy, or of the "front"."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(
             "this installation of pytriton-daemon lacks pytriton.proxy_backend"
         )
-    return Path(next(iter(package.submodule_search_locations))) / "native"
+    return Path(next(iter(package.submodule_search_locations))) / program
 
 
 def build(cache: Path, progress: Progress) -> Path:
@@ -46,7 +50,7 @@ def build(cache: Path, progress: Progress) -> Path:
     folder = sources()
     if _loads(folder / LIBRARY):
         return folder
-    target = cache / "native-proxy" / _key(folder)
+    target = cache / "native-proxy" / source_key(folder, FLAGS)
 
     def make(draft: Path) -> None:
         progress("building the compiled proxy")
@@ -66,7 +70,8 @@ def is_built(cache: Path) -> bool:
     """Whether `build` would find the library."""
     folder = sources()
     return any(
-        (place / LIBRARY).is_file() for place in (folder, cache / "native-proxy" / _key(folder))
+        (place / LIBRARY).is_file()
+        for place in (folder, cache / "native-proxy" / source_key(folder, FLAGS))
     )
 
 
@@ -107,12 +112,3 @@ def _flaw(library: Path) -> str | None:
     ) as error:  # for another machine or libc, or on a disk of which nothing may be executed
         return str(error)
     return None
-
-
-def _key(folder: Path) -> str:
-    """Name what the library depends on: its sources, the flags, and the kind of machine."""
-    digest = hashlib.sha256(repr((FLAGS, platform.machine(), platform.libc_ver())).encode())
-    for path in sorted(folder.rglob("*.[ch]")):
-        name = str(path.relative_to(folder))
-        digest.update(name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]

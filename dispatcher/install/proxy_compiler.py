@@ -1,13 +1,16 @@
-"""How the compiled proxy is compiled: by the daemon at its first start, and by setup.py into a wheel.
+"""How the compiled proxy and the native front are made: by the daemon at its first start, by setup.py into a wheel.
 
 Standard library only, and nothing of ours: setup.py has nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 #: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
@@ -21,6 +24,13 @@ FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,noexecstack",
+)  # fmt: skip
+#: The native front, which is a program that loads Triton's core.
+FRONT = "pytriton-front"
+FRONT_FLAGS = (
+    "-std=gnu11", "-O2", "-fPIE", "-pie", "-pthread", "-fvisibility=hidden",
+    "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
+    "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack",
 )  # fmt: skip
 _LIBRARIES = ("-lm", "-ldl")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -39,16 +49,38 @@ def compiler() -> str | None:
 
 
 def compile_library(folder: Path, library: Path) -> None:
-    """Compile the C sources in `folder` and its rooms, whose includes are written from `folder`.
+    """Compile the proxy: the C sources in `folder` and its rooms, whose includes are written from `folder`.
 
     Raises:
         BuildError: there is no compiler, or it failed.
     """
+    _compile(folder, library, FLAGS)
+
+
+def compile_front(folder: Path, program: Path) -> None:
+    """Compile the front in the same way.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    _compile(folder, program, FRONT_FLAGS)
+
+
+def source_key(folder: Path, flags: Sequence[str]) -> str:
+    """Name what the result depends on: the sources, the flags, and the kind of machine."""
+    digest = hashlib.sha256(repr((flags, platform.machine(), platform.libc_ver())).encode())
+    for path in sorted(folder.rglob("*.[ch]")):
+        name = str(path.relative_to(folder))
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
     command = compiler()
     if command is None:
         raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
     files = sorted(str(path) for path in folder.rglob("*.c"))
-    argv = [command, *FLAGS, f"-I{folder}", "-o", str(library), *files, *_LIBRARIES]
+    argv = [command, *flags, f"-I{folder}", "-o", str(result), *files, *_LIBRARIES]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"

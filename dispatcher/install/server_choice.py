@@ -19,6 +19,7 @@ class ServerChoice:
     proxy: str = (
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
+    front: str = "triton"  #: the program around Triton's core: "triton" or "native"
     python_backend: bool = False  #: whether Triton's own python backend has to work from the start
 
 
@@ -32,6 +33,7 @@ def choice_of(
         wheel=wheel,
         cache_dir=_path(config.cache_dir),
         proxy=config.proxy,
+        front=config.front,
         python_backend=python_backend,
     )
 

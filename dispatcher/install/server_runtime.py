@@ -20,12 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
+
 from pytriton.dispatcher.install.cache import (
     Progress,
     ServerRuntimeError,
     cache_dir,
     explain_os_error,
 )
+from pytriton.dispatcher.install.compiled_front import NativeProgram, make_front
 from pytriton.dispatcher.install.compiled_proxy import build, misfit
 from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
@@ -38,6 +41,8 @@ from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton.dispatcher.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
 from pytriton.ipc.variables import with_direct_loopback
+
+_log = structlog.get_logger(__name__)
 
 __all__ = [
     "PythonBackend",
@@ -87,6 +92,7 @@ class ServerRuntime:
     native: Path | None  #: folder of the compiled proxy; None: the Python proxy serves all models
     #: None: made by make_python_backend(), should a model need it
     python: PythonBackend | None
+    front: NativeProgram | None = None  #: None: NVIDIA's executable
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
@@ -117,7 +123,8 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
             raise
         why_not = str(error)
         progress(f"the Python proxy serves all models, which is slower: {why_not}")
-    runtime = ServerRuntime(tree, source, choice, native, python=None)
+    front = _native_front(choice, tree, progress) if choice.front == "native" else None
+    runtime = ServerRuntime(tree, source, choice, native, python=None, front=front)
     if native is not None and not choice.python_backend:
         return runtime
     try:
@@ -154,6 +161,18 @@ def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress:
     if flaw:
         raise ServerRuntimeError(f"{tree.binary} does not take the compiled proxy: {flaw}")
     return native
+
+
+def _native_front(
+    choice: ServerChoice, tree: ServerTree, progress: Progress
+) -> NativeProgram | None:
+    """Return the native front; None if it cannot be had, which is told."""
+    try:
+        return make_front(tree, cache_dir(choice.cache_dir), progress)
+    except ServerRuntimeError as error:
+        _log.warning("NVIDIA's tritonserver answers clients instead", reason=str(error))
+        progress(f"NVIDIA's tritonserver answers clients: {error}")
+        return None
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:

@@ -28,6 +28,7 @@ def contradictions(config: DaemonConfig) -> list[str]:
     if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
     problems += grpc_tls.problems(config)
+    problems += _of_front(config)
     if config.load_model and config.model_control_mode != "explicit":
         problems.append("load_model needs model_control_mode explicit: else all models are loaded")
     if config.model_control_mode != "none" and not config.model_repository:
@@ -41,4 +42,24 @@ def contradictions(config: DaemonConfig) -> list[str]:
             same = f"{taken[port]} and {endpoint}_port are both {port}"
             problems.append(f"{same}: each needs a port of its own")
         taken.setdefault(port, f"{endpoint}_port")
+    return problems
+
+
+def _of_front(config: DaemonConfig) -> list[str]:
+    problems = []
+    if (config.http_certificate is None) != (config.http_key is None):
+        problems.append("http_certificate and http_key go together: set both or none")
+    if config.http_client_authorities is not None and config.http_certificate is None:
+        problems.append("http_client_authorities needs http_certificate: else HTTP has no TLS")
+    native = ("front_loops", "front_limit", "http_unix", "grpc_unix", "http_certificate")
+    unused = [name for name in native if getattr(config, name)]
+    if unused and config.front != "native":
+        problems.append(
+            f"{', '.join(unused)}: NVIDIA's executable has no such; set front to native"
+        )
+    problems += [
+        f"{name}_unix is set, but allow_{name} is false"
+        for name in ("http", "grpc")
+        if getattr(config, f"{name}_unix") and not getattr(config, f"allow_{name}")
+    ]
     return problems

@@ -1,4 +1,4 @@
-"""Every setting of the daemon, declared once: here, in server_settings.py and in place_settings.py.
+"""Every setting of the daemon, declared once: here, in server_settings.py, front_settings.py and place_settings.py.
 
 Flags, environment variables, keys of `pytriton-daemon.toml` and docs/configuration.md are all made
 of `DaemonConfig`; sources.py reads what people set. The daemon process gets the result as one

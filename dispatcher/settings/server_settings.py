@@ -7,9 +7,9 @@ from typing import Annotated, Optional
 import msgspec
 
 from pytriton.dispatcher.settings import parsing as values
+from pytriton.dispatcher.settings.front_settings import FrontSettings
 from pytriton.dispatcher.settings.option import SECONDS, Option
 from pytriton.dispatcher.settings.parsing import Kind
-from pytriton.dispatcher.settings.place_settings import PlaceSettings
 from pytriton.dispatcher.settings.triton_options import Options, read_options
 
 #: What Triton can ask a token for; the first five change the server or tell about its users.
@@ -18,8 +18,8 @@ _ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config"
 _OPTIONS = Kind("options of tritonserver", read_options)
 
 
-class ServerSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The second part of `DaemonConfig`."""
+class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The third part of `DaemonConfig`."""
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
     tritonserver: Annotated[

@@ -54,17 +54,25 @@ def arguments(
     no_vertex = vertex_stand_in.wanted(config.tritonserver_options) is not None and not vertex
     if no_vertex:
         options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
-    for name, value in config.tritonserver_options.items():
-        if name == "exit-on-error" or (no_vertex and "vertex-ai" in name):
-            continue
-        former = options.get(name)
-        given = value if isinstance(value, list) else [value]
-        options[name] = [*former, *given] if isinstance(former, list) else value
+    users = {
+        name: value
+        for name, value in config.tritonserver_options.items()
+        if name != "exit-on-error" and not (no_vertex and "vertex-ai" in name)
+    }
+    merge(options, users)
     return [
         f"--{name}={value}" if value else f"--{name}"
         for name, values in options.items()
         for value in (values if isinstance(values, list) else [values])
     ]
+
+
+def merge(options: Options, users: Options) -> None:
+    """Put the user's own options into ours: they win, or come on top where an option may be given several times."""
+    for name, value in users.items():
+        former = options.get(name)
+        given = value if isinstance(value, list) else [value]
+        options[name] = [*former, *given] if isinstance(former, list) else value
 
 
 def core_options(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from typing import NamedTuple
 
-from pytriton.dispatcher.base.ports import settle_ports
+from pytriton.dispatcher.base.ports import PortError, listening, settle_ports
 from pytriton.dispatcher.settings import grpc_tls
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
@@ -54,10 +55,34 @@ class Endpoints:
             name = setting.partition("_")[0]
             self._all[name] = self._all[name]._replace(port=port)
 
+    def listen(self, backlog: int) -> dict[str, socket.socket]:
+        """Listen on all of them, by name; the ports are settled with it.
+
+        Raises:
+            PortError: a port is in use; names who holds it.
+        """
+        found: dict[str, socket.socket] = {}
+        try:
+            wanted = {name: getattr(self._config, f"{name}_port") for name in self._all}
+            # A port that the settings name is not to be taken as a free one of another endpoint.
+            for one in sorted(self.served, key=lambda one: wanted[one.name] == 0):
+                setting = f"{one.name}_port"
+                listener = listening(one.address, wanted[one.name], setting, backlog=backlog)
+                found[one.name] = listener
+                self._all[one.name] = one._replace(port=int(listener.getsockname()[1]))
+        except PortError:
+            for listener in found.values():
+                listener.close()
+            raise
+        return found
+
     def urls(self) -> dict[str, str]:
         """Return `http_url`, `grpc_url` and `metrics_url` for clients on this machine; "" for what is not served."""
         urls = dict.fromkeys(("http_url", "grpc_url", "metrics_url"), "")
-        schemes = {"grpc": "grpcs" if grpc_tls.uses_tls(self._config) else "grpc"}
+        schemes = {
+            "grpc": "grpcs" if grpc_tls.uses_tls(self._config) else "grpc",
+            "http": "https" if self._config.http_certificate else "http",
+        }
         for one in self.served:
             path = "/metrics" if one.name == "metrics" else ""
             scheme = schemes.get(one.name, "http")

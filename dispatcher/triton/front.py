@@ -7,8 +7,8 @@
     Front, Admin        how a kind of program is started, and how it is asked
       ▼
     triton_front.py     NVIDIA's executable (command_line.py), asked over its public ports (admin_client.py)
+    native_front.py     our own program (native_settings.py), asked over a private socket (native_admin.py)
 
-Another kind, started with other arguments and asked over a private socket, is another `Front` beside triton_front.py;
 daemon.py chooses. What lies above the seam need not know.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,11 @@ from pytriton.dispatcher.base.child import Child, OnLine
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.triton.endpoints import Endpoints
+from pytriton.dispatcher.triton.gate import Models
 
 SHM = Path("/dev/shm")
+#: Starts a program whose shared memory is for this user alone.
+PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,23 @@ class Admin(Protocol):
         """Close the connection; questions under way raise Unreached."""
 
 
+class ReadinessGate(Protocol):
+    """It keeps a server from being ready until the daemon says that it may be.
+
+    Attributes:
+        in_repository: it is a model that lies in the repository
+    """
+
+    @property
+    def in_repository(self) -> bool: ...
+
+    async def open(self, server: Models) -> None:
+        """Have the server say that it is ready, if all its models are; raises RemoteFailure."""
+
+    async def close(self, server: Models) -> None:
+        """Have it say that it is not ready; nothing happens when it is not up."""
+
+
 class Front(Protocol):
     """A kind of program around Triton's core. It is made once, and started whenever there is to be a process."""
 
@@ -102,6 +123,9 @@ class Front(Protocol):
         Raises:
             PortError: it cannot listen where the settings say.
         """
+
+    def make_gate(self, backend: str) -> ReadinessGate:
+        """Have the readiness of all processes be the daemon's to tell; `backend` loads what is harmless."""
 
     async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
         """Start a process; it need not be ready when this returns.
@@ -127,6 +151,9 @@ class Front(Protocol):
 
     def conceal(self, pid: int) -> None:
         """Hide from other users what a process was told in secret; it has read its arguments by now."""
+
+    def close(self) -> None:
+        """Listen no more, for good; processes that were started may still run."""
 
 
 def new_shm_prefix() -> str:

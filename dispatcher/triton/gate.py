@@ -32,6 +32,8 @@ class Gate:
         backend: one that loads what is harmless
     """
 
+    in_repository = True
+
     def __init__(self, folder: Path, backend: str) -> None:
         self._folder = folder
         self._backend = backend

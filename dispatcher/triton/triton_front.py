@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
@@ -15,12 +13,11 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token, command_line
 from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.dispatcher.triton.front import PRIVATELY, ServerPlace
+from pytriton.dispatcher.triton.gate import Gate
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE
 
-#: Starts a program whose shared memory is for this user alone.
-_PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_shm.py")))
 #: Its HTTP part takes memory for each answer anew. glibc gives large pieces of freed memory back to the kernel at once,
 #: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
 #: answers of 6 MB touch no fresh pages (500 each before), for a sixth less CPU time. A user's own values come first.
@@ -40,6 +37,10 @@ class TritonFront:
         """Choose the ports; raises PortError."""
         self.endpoints.settle()
 
+    def make_gate(self, backend: str) -> Gate:
+        """A model in the repository, which cannot be loaded as long as the gate is closed."""
+        return Gate(self._place.models, backend)
+
     async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
         """Start a process that listens on the settled ports."""
         place = self._place
@@ -58,7 +59,7 @@ class TritonFront:
         env = {**_MEMORY, **server_environment(place.runtime, os.environ, python)}
         env[KEY_VARIABLE] = secrets.token_hex(16)
         return await Child.start(
-            bound_to_us([*_PRIVATELY, str(self.program), *arguments]),
+            bound_to_us([*PRIVATELY, str(self.program), *arguments]),
             env=env,
             # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
             cwd=str(place.backends / BACKEND),
@@ -82,6 +83,9 @@ class TritonFront:
     def conceal(self, pid: int) -> None:
         """Blank the access token out of its arguments."""
         admin_token.blank_out(pid, self._config.access_token)
+
+    def close(self) -> None:
+        """It listens itself."""
 
     def _say(self, pid: int, line: bytes) -> None:
         token = self._config.access_token

@@ -18,7 +18,6 @@ from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import gate, preloading, vertex_stand_in
 from pytriton.dispatcher.triton.front import Admin, Front, Refused, ServerPlace, Unreached
-from pytriton.dispatcher.triton.gate import Gate
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import ServerProcess
 from pytriton.ipc import messages
@@ -48,7 +47,7 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self.news = News()
         self._process: ServerProcess | None = None
-        self._gate = Gate(place.models, self._backend) if _is_gated(config) else None
+        self._gate = front.make_gate(self._backend) if _is_gated(config) else None
         self.vertex_model: str | None = None
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +78,8 @@ class TritonServer:
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
         models = self._place.models
-        names = preloading.lay_out(models, preload, gate=self._gate is not None)
+        gated = self._gate is not None and self._gate.in_repository
+        names = preloading.lay_out(models, preload, gate=gated)
         self._process = await ServerProcess.start(
             self._config, self._front, names, vertex=self.vertex_model is not None
         )
@@ -118,6 +118,7 @@ class TritonServer:
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
+        self._front.close()
         if self._process is not None:
             await self._process.stop()
         self._place.sweep_shared_memory()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.ports import lasting_port
@@ -15,6 +16,7 @@ from pytriton.dispatcher.base.ports import (
     check_port_free,
     free_port,
     free_ports,
+    listening_at,
     port_holder,
     settle_ports,
 )
@@ -108,3 +110,30 @@ def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
 def test_what_cannot_be_listened_on_is_said(host: str, port: int, text: str) -> None:
     with pytest.raises(PortError, match=text):
         check_port_free(host, port)
+
+
+def test_a_unix_socket_is_for_this_user_alone_however_long_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    path = folder / "http.sock"
+    for _ in range(2):  # the first one leaves its file behind, as a killed daemon does
+        with listening_at(path, "http_unix", backlog=5):
+            assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_unix_socket_that_somebody_listens_on_is_left_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with listening_at(path, "http_unix", backlog=5) as listener:
+        with pytest.raises(PortError, match=r"http.sock \(http_unix\): somebody else listens"):
+            listening_at(path, "http_unix", backlog=5)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            listener.accept()[0].close()
+
+
+@pytest.mark.parametrize("name", ["nowhere/http.sock", "file"])
+def test_where_no_unix_socket_can_be_that_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(PortError, match="cannot listen on the unix socket"):
+        listening_at(tmp_path / name, backlog=5)
+    assert (tmp_path / "file").read_text() == "mine"

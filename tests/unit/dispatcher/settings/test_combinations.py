@@ -26,6 +26,14 @@ def test_the_defaults_contradict_nothing() -> None:
         ({"model_control_mode": "explicit"}, "needs a model_repository"),
         ({"http_port": 9000, "grpc_port": 9000}, "http_port and grpc_port are both 9000"),
         ({"http_port": 9000, "metrics_port": 9000}, "http_port and metrics_port are both 9000"),
+        (
+            {"front": "native", "http_certificate": "/c"},
+            "http_certificate and http_key go together",
+        ),
+        ({"front": "native", "http_client_authorities": "/c"}, "needs http_certificate"),
+        ({"http_unix": "/s"}, "http_unix: NVIDIA's executable has no such; set front to native"),
+        ({"front_limit": ("streams=2",)}, "front_limit: NVIDIA's executable has no such"),
+        ({"front": "native", "grpc_unix": "/s", "allow_grpc": False}, "allow_grpc is false"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -12,6 +12,7 @@ from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.endpoints import Endpoint, Endpoints, reachable
 
+_BACKLOG = 5
 _TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
 
 
@@ -83,3 +84,26 @@ def test_addresses_for_clients(settings: dict[str, Any], urls: tuple[str, ...]) 
 )
 def test_where_one_that_listens_is_reached(address: str, reached: str) -> None:
     assert reachable(address) == reached
+
+
+def test_all_of_them_are_listened_on_and_again_with_the_same_wishes() -> None:
+    named = lasting_port()
+    endpoints = Endpoints(DaemonConfig(http_port=0, grpc_port=named, allow_metrics=False))
+    for _ in range(2):
+        found = endpoints.listen(_BACKLOG)
+        assert endpoints.port("grpc") == named
+        assert sorted(found) == ["grpc", "http"]
+        for name, listener in found.items():
+            assert listener.getsockname() == ("127.0.0.1", endpoints.port(name))
+            socket.create_connection(listener.getsockname()).close()
+            listener.close()
+
+
+def test_of_several_that_are_listened_on_none_stays_when_one_cannot_be() -> None:
+    free = lasting_port()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        endpoints = Endpoints(DaemonConfig(http_port=free, grpc_port=port, metrics_port=0))
+        with pytest.raises(PortError, match=rf"port {port} \(grpc_port\).* is in use"):
+            endpoints.listen(_BACKLOG)
+    socket.create_server(("127.0.0.1", free)).close()

@@ -1,0 +1,76 @@
+"""Settings: the program around Triton's core that clients talk to, and what only the native one has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+from pytriton.dispatcher.settings import parsing as values
+from pytriton.dispatcher.settings.front_limits import LIMITS, limits
+from pytriton.dispatcher.settings.option import Option
+from pytriton.dispatcher.settings.place_settings import PlaceSettings
+
+_LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
+
+
+class FrontSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The second part of `DaemonConfig`."""
+
+    # ── the front ────────────────────────────────────────────────────────────────────────────────
+    front: Annotated[
+        str,
+        Option(
+            "The program around Triton's core that answers clients: `triton` is NVIDIA's executable; `native` is "
+            "pytriton-daemon's own, which is compiled once with a C compiler. Where that cannot be, NVIDIA's takes "
+            "its place, and the log says why.",
+            values.choice("triton", "native"),
+        ),
+    ] = "triton"
+    front_loops: Annotated[
+        Optional[int],
+        Option(
+            "Threads of the native front that read requests. Default: one, and two from four processors on.",
+            values.optional(values.integer(1, 64)),
+        ),
+    ] = None
+    front_limit: Annotated[
+        tuple[str, ...],
+        Option(
+            "A limit of the native front, NAME=VALUE; may be given several times. There are, with their defaults: "
+            f"{_LIMITS}. `_s`: seconds; docs/security.md says what each is about.",
+            limits(),
+        ),
+    ] = ()
+    http_unix: Annotated[
+        Optional[str],
+        Option(
+            "Path of a unix socket that the native front serves HTTP on as well, for this user alone. Default: none.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    grpc_unix: Annotated[
+        Optional[str],
+        Option(
+            "Path of a unix socket that the native front serves gRPC on as well, for this user alone. Default: none.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    http_certificate: Annotated[
+        Optional[str],
+        Option(
+            "Certificate (PEM, with those that lead to an authority's) that the native front serves HTTP with: from "
+            "then on it is HTTPS. Default: none. For gRPC, see grpc-use-ssl in tritonserver_options.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    http_key: Annotated[
+        Optional[str],
+        Option("The key (PEM) of http_certificate.", values.optional(values.path())),
+    ] = None
+    http_client_authorities: Annotated[
+        Optional[str],
+        Option(
+            "Certificates (PEM) of authorities: clients of HTTPS have to show a certificate of theirs. Default: "
+            "they need none.",
+            values.optional(values.path()),
+        ),
+    ] = None

@@ -1,0 +1,123 @@
+"""The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pytriton.dispatcher.base.ports import reachable_path
+from pytriton.dispatcher.triton.front import Refused, Unreached
+
+#: A process that has not accepted connections by then is asked again.
+_ACCEPTING_S = 1.0
+
+
+class NativeAdmin:
+    """A connection to one process; see `Admin` for what the methods do.
+
+    Args:
+        path: of the socket, which the daemon itself listens on: a process that has ended leaves questions unanswered
+        exited: is done when the process has ended
+        accepting: is done when it accepts connections
+    """
+
+    def __init__(
+        self, path: Path, exited: asyncio.Future[int], accepting: asyncio.Future[None]
+    ) -> None:
+        self._path = path
+        self._exited = exited
+        self._accepting = accepting
+        self._session: Any = None
+        self._folder = -1
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def is_live(self) -> bool:
+        """Ask whether it lives. Before it accepts connections, this tells so after a while."""
+        if not self._accepting.done():
+            signs: set[asyncio.Future[Any]] = {self._accepting, self._exited}
+            await asyncio.wait(signs, timeout=_ACCEPTING_S, return_when=asyncio.FIRST_COMPLETED)
+            if not self._accepting.done():
+                raise Unreached("it does not accept connections yet")
+        await self._ask("GET", "/v2/health/live")
+        return True
+
+    async def load(self, name: str, config: str | None) -> None:
+        """Load a model with a configuration (JSON; None: its own)."""
+        body = {} if config is None else {"parameters": {"config": config}}
+        await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
+
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model."""
+        await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
+
+    async def repository_states(self) -> dict[str, str]:
+        """Return the models in all repositories with their states."""
+        states: dict[str, str] = {}
+        for model in await self._ask("POST", "/v2/repository/index", {}):
+            if states.get(model["name"], "") in ("", "UNAVAILABLE"):
+                states[model["name"]] = model.get("state", "")
+        return states
+
+    async def show_ready(self, ready: bool) -> None:
+        """Have it say that it is ready, if its models are; or that it is not."""
+        await self._ask("POST", "/admin/ready", {"ready": ready})
+
+    async def close(self) -> None:
+        """Close the connection; questions under way raise Unreached."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        asking = asyncio.ensure_future(self._answer(method, path, body))
+        ends: set[asyncio.Future[Any]] = {self._exited, self._closed}
+        try:
+            await asyncio.wait({asking, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise Unreached("the process has ended, or the connection was closed")
+            return asking.result()
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
+
+    async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        aiohttp = importlib.import_module("aiohttp")  # which comes with tritonclient
+        try:
+            session = self._connected(aiohttp)
+            async with session.request(method, f"http://front{path}", json=body) as response:
+                text = await response.text()
+                if response.status >= 400:
+                    raise Refused(_said(text))
+                return json.loads(text) if text else None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Unreached(f"{type(error).__name__}: {error}") from error
+
+    def _connected(self, aiohttp: Any) -> Any:
+        if self._session is None:
+            self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            connector = aiohttp.UnixConnector(
+                path=reachable_path(self._folder, self._path.name), limit=0
+            )
+            # A load takes as long as it takes.
+            timeout = aiohttp.ClientTimeout(total=None)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        return self._session
+
+
+def _said(text: str) -> str:
+    """Return the words of an error."""
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, TypeError, KeyError):
+        return text

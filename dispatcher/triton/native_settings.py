@@ -1,0 +1,167 @@
+"""What the native front is told when it is started: one document, whose form stands in its program/settings.h."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import structlog
+
+from pytriton.dispatcher.install.compiled_front import NativeProgram
+from pytriton.dispatcher.settings import grpc_tls
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.front_limits import limits_of
+from pytriton.dispatcher.settings.triton_options import Options
+from pytriton.dispatcher.triton import command_line
+from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.ipc.access import ACCESS_HEADER
+
+_log = structlog.get_logger(__name__)
+
+#: Options of NVIDIA's frontends: what begins so is none of the core's.
+_FRONTENDS = (
+    "http-",
+    "grpc-",
+    "reuse-",
+    "sagemaker-",
+    "vertex-ai-",
+    "allow-sagemaker",
+    "allow-vertex-ai",
+)
+#: Those that the native front knows; others are named in the log.
+_TAKEN = frozenset(
+    {
+        "http-header-forward-pattern",
+        "grpc-header-forward-pattern",
+        "grpc-use-ssl",
+        "grpc-use-ssl-mutual",
+        "grpc-server-cert",
+        "grpc-server-key",
+        "grpc-root-cert",
+    }
+)
+#: From that many processors on, a second thread gains something.
+_SEVERAL_PROCESSORS = 4
+
+Tls = Optional[dict[str, Any]]
+
+
+class Listening(NamedTuple):
+    """A socket that the front accepts from.
+
+    Attributes:
+        protocol: "http", "grpc", "metrics" or "admin"
+        listener: the socket
+        tls: the files of its certificates
+        path: of a unix socket
+    """
+
+    protocol: str
+    listener: socket.socket
+    tls: Tls
+    path: Path | None = None
+
+
+def tls(config: DaemonConfig) -> dict[str, Tls]:
+    """Return the files of certificates by endpoint."""
+    found: dict[str, Tls] = {}
+    if config.http_certificate is not None:
+        authorities = config.http_client_authorities
+        found["http"] = _files(
+            config.http_certificate, config.http_key, authorities, mutual=authorities is not None
+        )
+    if grpc_tls.uses_tls(config):
+        names = ("grpc-server-cert", "grpc-server-key", "grpc-root-cert")
+        certificate, key, root = (config.tritonserver_options.get(name) for name in names)
+        found["grpc"] = _files(certificate, key, root, mutual=grpc_tls.is_mutual(config))
+    return found
+
+
+def document(
+    config: DaemonConfig,
+    place: ServerPlace,
+    program: NativeProgram,
+    listening: Sequence[Listening],
+    preload: Sequence[str],
+    *,
+    vertex: bool,
+    held: bool,
+    ready_fd: int,
+) -> dict[str, Any]:
+    """Return the front's settings.
+
+    Args:
+        config: the daemon's settings
+        place: what every front gets
+        program: the front
+        listening: the sockets
+        preload: names of models to load before it accepts connections
+        vertex: Vertex AI's frontend may start
+        held: it says that it is not ready until the daemon says otherwise
+        ready_fd: a descriptor to write to when it accepts connections
+    """
+    return {
+        "core": str(program.core),
+        "libraries": program.libraries,
+        "options": _core_options(config, place, preload),
+        "loops": config.front_loops or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
+        "listen": [
+            {"fd": one.listener.fileno(), "protocol": one.protocol, "tls": one.tls}
+            for one in listening
+        ],
+        "limits": limits_of(config.front_limit),
+        "restricted": _restricted(config),
+        "forward": {
+            name: config.tritonserver_options.get(f"{name}-header-forward-pattern")
+            for name in ("http", "grpc")
+        },
+        "held": held,
+        "ready_fd": ready_fd,
+    }
+
+
+def _core_options(
+    config: DaemonConfig, place: ServerPlace, preload: Sequence[str]
+) -> list[list[str]]:
+    options: Options = command_line.core_options(
+        config,
+        preload,
+        models=place.models,
+        backends=place.backends,
+        backend_names=os.listdir(place.backends),
+        caches=place.runtime.tree.caches,
+        shm_prefix=place.shm_prefix,
+    )
+    options["allow-metrics"] = "true" if config.allow_metrics else "false"
+    users = {
+        name: value
+        for name, value in config.tritonserver_options.items()
+        if not name.startswith(_FRONTENDS) and name != "exit-on-error"
+    }
+    ignored = [
+        name
+        for name in config.tritonserver_options
+        if name.startswith(_FRONTENDS) and name not in _TAKEN
+    ]
+    if ignored:
+        _log.warning("the native front has no such options", ignored=ignored)
+    command_line.merge(options, users)
+    return [
+        [name, value]
+        for name, values in options.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+
+
+def _restricted(config: DaemonConfig) -> dict[str, list[Any]]:
+    if not config.restricted_endpoints or config.access_token is None:
+        return {}
+    one = [list(config.restricted_endpoints), ACCESS_HEADER, config.access_token]
+    return {"http": [one], "grpc": [one]}
+
+
+def _files(certificate: Any, key: Any, root: Any, *, mutual: bool) -> Tls:
+    return {"certificate": certificate, "key": key, "root": root, "mutual": mutual}

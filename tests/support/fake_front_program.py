@@ -1,0 +1,102 @@
+"""A program in the native front's place: it reads its settings, listens where they say, and answers what a daemon asks.
+
+    python fake_front_program.py --settings=FD
+
+What it does wrong stands in the file "behaviour" beside it: `ends`, `slow` (until a file "go" is there), `deaf` (it
+never answers a load).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(sys.argv[0]).parent
+
+
+def install(folder: Path, behaviour: str = "") -> Path:
+    """Put it into a folder as a program that behaves so; return the program."""
+    program = folder / "front"
+    program.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}")
+    program.chmod(0o755)
+    (folder / "behaviour").write_text(behaviour)
+    return program
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, held: bool, behaviour: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.held = held
+        self.behaviour = behaviour
+        self.models: dict[str, str] = {}
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, _ = self.socket.accept()
+        return connection, ("unix", 0)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_GET(self) -> None:
+        ready = self.path != "/v2/health/ready" or not self.server.held
+        self._answer(200 if ready else 400, None)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        name, _, verb = self.path.removeprefix("/v2/repository/models/").partition("/")
+        if self.path == "/admin/ready":
+            self.server.held = not body["ready"]
+        elif self.path == "/v2/repository/index":
+            index = [{"name": name, "state": state} for name, state in self.server.models.items()]
+            self._answer(200, index)
+            return
+        elif verb == "load" and self.server.behaviour == "deaf":
+            signal.pause()
+        elif verb == "load" and name == "bad":
+            self._answer(400, {"error": "failed to load 'bad'"})
+            return
+        elif verb in ("load", "unload"):
+            self.server.models[name] = "READY" if verb == "load" else "UNAVAILABLE"
+        self._answer(200, None)
+
+    def _answer(self, status: int, value: Any) -> None:
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        print(self.path, flush=True)
+
+
+def _main() -> None:
+    with os.fdopen(int(sys.argv[1].partition("=")[2])) as file:
+        settings = json.load(file)
+    behaviour = (_HERE / "behaviour").read_text()
+    (_HERE / "settings.json").write_text(json.dumps(settings))
+    if behaviour == "ends":
+        sys.exit("no core is here")
+    while behaviour == "slow" and not (_HERE / "go").exists():
+        time.sleep(0.01)
+    fds = {one["protocol"]: one["fd"] for one in settings["listen"]}
+    server = _Server(socket.socket(fileno=fds["admin"]), settings["held"], behaviour)
+    os.write(settings["ready_fd"], b"1")
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _main()

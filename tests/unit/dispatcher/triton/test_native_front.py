@@ -1,0 +1,258 @@
+"""The native front: how its program is started and asked, with a program in its place that behaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fake_front_program
+
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.install.compiled_front import NativeProgram
+from pytriton.dispatcher.install.server_choice import ServerChoice
+from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton.front import SHM, ServerPlace, Unreached, new_shm_prefix
+from pytriton.dispatcher.triton.native_front import NativeFront
+from pytriton.dispatcher.triton.server_process import ServerStartError
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+_TOKEN = "a-token-that-nobody-may-see"
+
+
+class Scene:
+    """A tritonserver of the daemon's with the native front, and all that it gets of the daemon."""
+
+    def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
+        self.folder = folder
+        program = fake_front_program.install(folder, behaviour)
+        models, backends = folder / "models", folder / "backends"
+        models.mkdir()
+        (backends / "pytriton").mkdir(parents=True)
+        self.lines: list[str] = []
+        tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
+        prefix = new_shm_prefix()
+        self._kill_on_death = KillOnDeath(SHM / prefix)
+        native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
+        runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
+        place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
+        given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_interval_s": 0.0}
+        self.config = DaemonConfig(**{**given, "front": "native", **settings})
+        self.front = NativeFront(self.config, place, native)
+        self.server = TritonServer(self.config, place, self.front)
+
+    def _on_line(self, pid: int, line: bytes) -> None:
+        self.lines.append(line.decode())
+
+    async def start(self) -> None:
+        self.server.choose_ports()
+        await self.server.start()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the program was told."""
+        found: dict[str, Any] = json.loads((self.folder / "settings.json").read_text())
+        return found
+
+    async def says_ready(self) -> bool:
+        reader, writer = await asyncio.open_unix_connection(str(self.folder / "front.sock"))
+        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        status = await reader.readline()
+        writer.close()
+        return b" 200 " in status
+
+    async def close(self) -> None:
+        await self.server.stop()
+        self._kill_on_death.close()
+
+
+def play(
+    folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
+) -> None:
+    """Play a scene, and see that nothing is left of it."""
+
+    async def played() -> None:
+        one = Scene(folder, behaviour, **settings)
+        try:
+            await scene(one)
+        finally:
+            await one.close()
+        assert not (folder / "front.sock").exists()
+
+    asyncio.run(asyncio.wait_for(played(), 200))
+
+
+def test_it_starts_and_is_asked(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("m", {"name": "m"})
+        await one.server.load("a b/c", None)
+        await one.server.unload("m")
+        assert await one.server.repository_states() == {"m": "UNAVAILABLE", "a%20b%2Fc": "READY"}
+        with pytest.raises(RemoteFailure, match="did not load model bad: failed to load 'bad'"):
+            await one.server.load("bad", None)
+
+    play(tmp_path, scene)
+
+
+def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
+    """No model in the repository is needed for that."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert not await one.says_ready()
+        await one.server.show_ready()
+        assert await one.says_ready()
+        await one.server.show_unready()
+        assert not await one.says_ready()
+        assert list((tmp_path / "models").iterdir()) == []
+
+    play(tmp_path, scene)
+
+
+def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert await one.says_ready()
+        await one.server.show_ready()
+
+    play(tmp_path, scene, ready_when="up")
+
+
+def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        pid = one.server.info().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert "SIGKILL" in await one.server.ended()
+        port = one.front.endpoints.port("http")
+        with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
+            waiting = asyncio.create_task(one.says_ready())
+            await one.server.clean_up()
+            await one.server.start()
+            await waiting
+        assert one.front.endpoints.port("http") == port
+        await one.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+    play(tmp_path, scene)
+
+
+def test_a_start_that_fails_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(ServerStartError, match=r"code 1 while starting.*\n.*no core is here"):
+            await one.start()
+
+    play(tmp_path, scene, "ends")
+
+
+def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        starting = asyncio.create_task(one.start())
+        done, _ = await asyncio.wait([starting], timeout=2.0)
+        assert not done
+        (tmp_path / "go").touch()
+        await starting
+
+    play(tmp_path, scene, "slow")
+
+
+def test_a_start_that_takes_too_long_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(ServerStartError, match="it does not accept connections yet"):
+            await one.start()
+
+    play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
+
+
+def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
+    """The daemon itself listens, so the connection does not tell."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        admin = one.front.connect()
+        loads = [asyncio.create_task(admin.load(name, None)) for name in ("a", "b")]
+        await asyncio.wait(loads, timeout=0.2)
+        pid = one.server.info().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for load in loads:
+            with pytest.raises(Unreached):
+                await load
+        with pytest.raises(Unreached):
+            await admin.is_live()
+        await admin.close()
+
+    play(tmp_path, scene, "deaf")
+
+
+def test_who_waits_for_an_answer_hears_of_the_connection_s_end(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        admin = one.front.connect()
+        load = asyncio.create_task(admin.load("a", None))
+        await asyncio.wait([load], timeout=0.2)
+        await admin.close()
+        with pytest.raises(Unreached):
+            await load
+
+    play(tmp_path, scene, "deaf")
+
+
+def test_what_it_is_told(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        told = one.told
+        assert told["core"] == "/core.so"
+        assert ["model-repository", str(tmp_path / "models")] in told["options"]
+        assert ["log-verbose", "1"] in told["options"]
+        assert ["allow-metrics", "true"] in told["options"]
+        assert not [name for name, _ in told["options"] if name.startswith(("http", "grpc"))]
+        assert told["limits"] == {"streams": 5}
+        restricted = [["model-repository"], "triton-access-token", _TOKEN]
+        assert told["restricted"] == {"http": [restricted], "grpc": [restricted]}
+        assert told["forward"] == {"http": "x-.*", "grpc": None}
+        listen = [
+            (listen["protocol"], listen["tls"] and listen["tls"]["certificate"])
+            for listen in told["listen"]
+        ]
+        assert listen == [
+            ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
+        ]  # fmt: skip
+        assert (tmp_path / "http.sock").is_socket()
+        assert one.front.endpoints.urls()["http_url"].startswith("https://")
+
+    options = {
+        "log-verbose": "1",
+        "http-header-forward-pattern": "x-.*",
+        "http-thread-count": "4",
+        "grpc-use-ssl": "true",
+        "grpc-server-cert": "/gc",
+        "grpc-server-key": "/gk",
+    }
+    settings = {
+        "http_certificate": "/c",
+        "http_key": "/k",
+        "http_unix": str(tmp_path / "http.sock"),
+    }
+    play(
+        tmp_path,
+        scene,
+        tritonserver_options=options,
+        front_limit=("streams=5",),
+        access_token=_TOKEN,
+        restricted_endpoints=("model-repository",),
+        **settings,
+    )
+    assert not (tmp_path / "http.sock").exists()
