@@ -4,6 +4,7 @@
 
 #include "admin/jobs.h"
 #include "calls/call.h"
+#include "tracing/tracing.h"
 #include "net/connection.h"
 
 /* Which paths there are on an endpoint. */

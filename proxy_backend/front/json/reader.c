@@ -125,7 +125,10 @@ static bool next_part(Json *json, char close, const char *missing)
         return json->fault ? false : wrong(json, "Something else is read than is there");
     pass_space(json);
     if (json->at == json->end)
-        return wrong(json, "The text ends in the middle");
+        return wrong(json,
+            !json->fresh       ? missing
+                : close == '}' ? "Missing a name for object member"
+                               : "Invalid value");
     if (*json->at == close) {
         json->at++;
         json->depth--;

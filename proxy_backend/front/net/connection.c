@@ -210,6 +210,11 @@ ssize_t connection_read(Connection *connection, void *to, size_t size)
     return count;
 }
 
+bool connection_has_unread(const Connection *connection)
+{
+    return connection->unread;
+}
+
 /* ---- events ---- */
 
 static void open_now(Connection *connection)

@@ -76,6 +76,8 @@ void connection_unref(Connection *connection);
  * After some megabytes it returns 0 as well, to let other connections have their turn. No system call is made where it is known that
  * nothing has come. */
 ssize_t connection_read(Connection *connection, void *to, size_t size);
+/* Whether something may have come that has not been read. */
+bool connection_has_unread(const Connection *connection);
 /* Have `readable` called in the loop's next turn, though nothing may have come since: it was left unread. Any thread. */
 void connection_read_later(Connection *connection);
 

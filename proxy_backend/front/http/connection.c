@@ -1,0 +1,259 @@
+/* The life of a connection, and who has its call: the loop while it reads, then whoever answers. */
+#include "http/connection.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+enum { GOODBYE_MS = 500 }; /* how long an idle client may still send a request when the server is about to end */
+
+static HttpConnection *state_of(Connection *connection)
+{
+    return connection_state(connection);
+}
+
+static void free_loop(void *kept)
+{
+    HttpLoop *loop = kept;
+    calls_free(loop->calls);
+    free(loop);
+}
+
+HttpLoop *http_loop(Connection *connection, Problem *problem)
+{
+    Loop *loop = connection_loop(connection);
+    HttpLoop *kept = loop_kept(loop, LOOP_HTTP);
+    if (kept)
+        return kept;
+    const HttpService *service = connection_endpoint(connection)->service;
+    kept = calloc(1, sizeof *kept);
+    if (kept)
+        kept->calls = calls_new(&service->settings.calls, sizeof(HttpCall), problem);
+    if (kept == NULL || kept->calls == NULL) {
+        free(kept);
+        problem_no_memory(problem);
+        return NULL;
+    }
+    loop_keep(loop, LOOP_HTTP, kept, free_loop);
+    return kept;
+}
+
+/* ── while a request is answered ──────────────────────────────────────────────────────────────────── */
+
+bool connection_is_last(Call *call)
+{
+    HttpCall *state = http_call(call);
+    HttpConnection *http = state_of(state->connection);
+    pthread_mutex_lock(&http->lock);
+    state->keep_alive &= !http->draining;
+    pthread_mutex_unlock(&http->lock);
+    return !state->keep_alive;
+}
+
+void connection_await(Call *call)
+{
+    HttpCall *state = http_call(call);
+    HttpConnection *http = state_of(state->connection);
+    pthread_mutex_lock(&http->lock);
+    bool closed = http->closed;
+    http->writing = !closed;
+    pthread_mutex_unlock(&http->lock);
+    if (closed)
+        connection_answered(call);
+    else
+        connection_await_writable(state->connection);
+}
+
+void connection_answered(Call *call)
+{
+    HttpCall *state = http_call(call);
+    Connection *connection = state->connection;
+    HttpConnection *http = state_of(connection);
+    bool last = !state->keep_alive;
+    if (state->answer)
+        answer_release(state->answer);
+    text_free(&state->compressed);
+    pthread_mutex_lock(&http->lock);
+    http->call = NULL;
+    http->busy = false;
+    http->idle_since = clock_ms();
+    bool missed = http->missed;
+    http->missed = false;
+    pthread_mutex_unlock(&http->lock);
+    if (last)
+        connection_finish(connection);
+    else if (missed)
+        connection_read_later(connection);
+    call_unref(call);
+    connection_unref(connection);
+}
+
+/* ── what the loop says ───────────────────────────────────────────────────────────────────────────── */
+
+static void opened(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    pthread_mutex_init(&http->lock, NULL);
+    http->idle_since = clock_ms();
+    http->awaited = AWAITS_HEAD;
+    connection_set_deadline(connection, connection_endpoint(connection)->limits->header_ms);
+}
+
+/* Whether the loop may read: else it is told later. */
+static bool may_read(HttpConnection *http)
+{
+    pthread_mutex_lock(&http->lock);
+    http->missed |= http->busy;
+    bool busy = http->busy;
+    pthread_mutex_unlock(&http->lock);
+    return !busy;
+}
+
+static void readable(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    while (may_read(http) && !connection_is_over(connection)) {
+        /* A request that is answered at once is followed by the next one. */
+        if (!reading_go_on(connection))
+            break;
+    }
+}
+
+static void writable(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    pthread_mutex_lock(&http->lock);
+    Call *call = http->writing ? http->call : NULL;
+    http->writing = false;
+    pthread_mutex_unlock(&http->lock);
+    if (call)
+        answer_continue(call);
+}
+
+/* A request does not come: say so, if it has begun. */
+static void refuse_slow(Connection *connection, const HttpConnection *http)
+{
+    Problem problem = {0};
+    bool begun = http->call && http->call->body.size;
+    refusals_count(http->awaited == AWAITS_HEAD ? REFUSED_HEADER_TIME : REFUSED_BODY_TIME);
+    if (!begun) {
+        connection_finish(connection);
+        return;
+    }
+    problem_set(&problem, PROBLEM_SLOW, "the request's %s did not come in time",
+        http->awaited == AWAITS_HEAD ? "head" : "body");
+    answer_refusal(connection, &problem);
+}
+
+static void timed_out(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    pthread_mutex_lock(&http->lock);
+    bool busy = http->busy;
+    uint64_t idle_ms = clock_ms() - http->idle_since;
+    pthread_mutex_unlock(&http->lock);
+    if (busy) {
+        connection_set_deadline(connection, limits->idle_ms);
+        return;
+    }
+    if (http->goodbye) {
+        connection_finish(connection);
+        return;
+    }
+    if (http->awaited != AWAITS_NOTHING) {
+        if (http->awaited == AWAITS_BODY && http->call && http->call->body.size >= http->seen + LIMITS_PROGRESS) {
+            http->seen = http->call->body.size;
+            connection_set_deadline(connection, limits->body_ms);
+            return;
+        }
+        refuse_slow(connection, http);
+        return;
+    }
+    if (limits->idle_ms && idle_ms < limits->idle_ms) {
+        connection_set_deadline(connection, limits->idle_ms - idle_ms);
+        return;
+    }
+    refusals_count(REFUSED_IDLE_TIME);
+    connection_finish(connection);
+}
+
+/* Its client waits for the answer no longer. */
+static void cancel(HttpConnection *http)
+{
+    pthread_mutex_lock(&http->lock);
+    Call *call = http->busy ? call_ref(http->call) : NULL;
+    pthread_mutex_unlock(&http->lock);
+    if (call) {
+        call_cancel(call);
+        call_unref(call);
+    }
+}
+
+static void hung_up(Connection *connection, bool gone)
+{
+    (void)gone;
+    cancel(state_of(connection));
+}
+
+static void drain(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    pthread_mutex_lock(&http->lock);
+    http->draining = true;
+    bool idle = !http->busy && http->call == NULL && http->pending.size == 0;
+    pthread_mutex_unlock(&http->lock);
+    if (idle) {
+        http->goodbye = true;
+        connection_set_deadline(connection, GOODBYE_MS);
+    }
+}
+
+static void closed(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    pthread_mutex_lock(&http->lock);
+    http->closed = true;
+    Call *unread = http->busy ? NULL : http->call;
+    Call *unwritten = http->writing ? http->call : NULL;
+    if (unread)
+        http->call = NULL;
+    http->writing = false;
+    pthread_mutex_unlock(&http->lock);
+    if (unread)
+        call_unref(unread);
+    else if (unwritten)
+        connection_answered(unwritten);
+    else
+        cancel(http);
+}
+
+static void freed(Connection *connection)
+{
+    HttpConnection *http = state_of(connection);
+    pthread_mutex_destroy(&http->lock);
+    text_free(&http->pending);
+    free(http->chunks);
+}
+
+static Slice refusal(Refusal reason)
+{
+    (void)reason;
+    return SLICE("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 44\r\n"
+                 "Connection: close\r\n\r\n{\"error\":\"there are too many connections\"}");
+}
+
+const Protocol http_protocol = {
+    .name = "http",
+    .alpn = "http/1.1",
+    .size = sizeof(HttpConnection),
+    .refusal = refusal,
+    .opened = opened,
+    .readable = readable,
+    .writable = writable,
+    .timed_out = timed_out,
+    .hung_up = hung_up,
+    .drain = drain,
+    .closed = closed,
+    .freed = freed,
+};

@@ -1,0 +1,328 @@
+/* generate and generate_stream: a JSON object whose members are inputs, if the model has inputs of these names, and parameters else; the answer, or each
+ * one of a stream (Server-Sent Events), is an object of the outputs.
+ */
+#include "admin/information.h"
+
+#include "http/request.h"
+#include "http/tensor_data.h"
+#include "json/writer.h"
+
+enum { MOST_INPUTS = 256, MOST_DIMS = 32 };
+
+static const char parsing[] = "failed to parse the request JSON buffer";
+
+/* An input of the model, as its metadata says. */
+typedef struct {
+    Text name, datatype;
+    int64_t shape[MOST_DIMS];
+    size_t dims;
+} ModelInput;
+
+typedef struct {
+    ModelInput *list; /* in call_memory */
+    size_t count;
+} ModelInputs;
+
+/* ── the model's inputs ───────────────────────────────────────────────────────────────────────────── */
+
+static void read_shape(Json *json, ModelInput *input)
+{
+    int64_t dim;
+    json_array(json);
+    while (json_element(json))
+        if (json_signed(json, &dim) && input->dims < MOST_DIMS)
+            input->shape[input->dims++] = dim;
+}
+
+static void read_input(Json *json, ModelInput *input)
+{
+    Text scratch = {0};
+    Slice key;
+    json_object(json);
+    while (json_member(json, &scratch, &key))
+        if (slice_is(key, "name"))
+            json_string_to(json, &input->name);
+        else if (slice_is(key, "datatype"))
+            json_string_to(json, &input->datatype);
+        else if (slice_is(key, "shape"))
+            read_shape(json, input);
+        else
+            json_skip(json);
+    text_free(&scratch);
+}
+
+/* Read the core's own JSON. */
+static bool read_inputs(Call *call, Slice metadata, ModelInputs *inputs, Problem *problem)
+{
+    JsonLimits limits = {64, 1 << 20, 1 << 20};
+    Json json = json_read(metadata, &limits);
+    Text scratch = {0};
+    Slice key;
+    inputs->list = call_memory(call, MOST_INPUTS * sizeof *inputs->list);
+    if (inputs->list == NULL)
+        return problem_no_memory(problem);
+    json_object(&json);
+    while (json_member(&json, &scratch, &key)) {
+        if (!slice_is(key, "inputs") || !json_array(&json)) {
+            json_skip(&json);
+            continue;
+        }
+        while (json_element(&json) && inputs->count < MOST_INPUTS) {
+            ModelInput *input = &inputs->list[inputs->count++];
+            *input = (ModelInput){0};
+            read_input(&json, input);
+        }
+    }
+    text_free(&scratch);
+    return json_end(&json) || json_problem(&json, "the model's metadata", problem);
+}
+
+static void free_inputs(ModelInputs *inputs)
+{
+    for (size_t i = 0; i < inputs->count; i++) {
+        text_free(&inputs->list[i].name);
+        text_free(&inputs->list[i].datatype);
+    }
+}
+
+static ModelInput *input_named(const ModelInputs *inputs, Slice name)
+{
+    for (size_t i = 0; i < inputs->count; i++)
+        if (slice_equals(text_slice(&inputs->list[i].name), name))
+            return &inputs->list[i];
+    return NULL;
+}
+
+/* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
+
+/* Choose the dimensions that the model leaves open: the last one holds what is there, the others are 1. */
+static bool fit_shape(const ModelInput *input, uint64_t elements, int64_t *shape)
+{
+    uint64_t left = elements;
+    ssize_t open = -1;
+    for (size_t i = 0; i < input->dims; i++) {
+        shape[i] = input->shape[i];
+        if (shape[i] < 0) {
+            shape[i] = 1;
+            open = (ssize_t)i;
+        } else if (shape[i] == 0 || left % (uint64_t)shape[i]) {
+            return elements == 0 && shape[i] == 0;
+        } else {
+            left /= (uint64_t)shape[i];
+        }
+    }
+    if (open >= 0)
+        shape[open] = (int64_t)left;
+    return open >= 0 || left == 1;
+}
+
+static bool take_input(Call *call, const ModelInput *input, Json *json, Problem *problem)
+{
+    int64_t shape[MOST_DIMS];
+    if (!fit_shape(input, tensor_count(*json), shape))
+        return problem_set(problem, PROBLEM_INVALID,
+            "The schema can not convert input '%.*s' to tensor with proper shape",
+            SLICE_ARGS(text_slice(&input->name)));
+    const CallTensor *tensor =
+        call_input(call, text_slice(&input->name), text_slice(&input->datatype), shape, input->dims, problem);
+    return tensor && tensor_read(call, tensor, json, true, problem);
+}
+
+static bool take_parameters(Call *call, Json *json, Problem *problem)
+{
+    Text scratch = {0};
+    Slice key;
+    if (!json_object(json))
+        return json_failed(json)
+            ? false
+            : problem_set(problem, PROBLEM_INVALID,
+                  "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object "
+                  "as object");
+    while (problem->kind == PROBLEM_NONE && json_member(json, &scratch, &key))
+        parameter_read(call, key, json, problem);
+    text_free(&scratch);
+    return problem->kind == PROBLEM_NONE;
+}
+
+static bool take_member(Call *call, const ModelInputs *inputs, Slice key, Json *json, Problem *problem)
+{
+    const ModelInput *input = input_named(inputs, key);
+    if (input)
+        return take_input(call, input, json, problem);
+    if (slice_is(key, "parameters"))
+        return take_parameters(call, json, problem);
+    if (!slice_is(key, "id"))
+        return parameter_read(call, key, json, problem);
+    Text scratch = {0};
+    Slice id;
+    bool taken = json_string(json, &scratch, &id) ? call_id(call, id, problem)
+        : json_failed(json)
+        ? false
+        : problem_set(problem, PROBLEM_INVALID, "Unable to parse 'id': attempt to access JSON non-string as string");
+    text_free(&scratch);
+    return taken;
+}
+
+static bool take_body(Call *call, const ModelInputs *inputs, Slice body, Problem *problem)
+{
+    const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
+    JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
+    Json json = json_read(body, &most);
+    Text scratch = {0};
+    Slice key;
+    if (!json_object(&json) && !json_failed(&json))
+        return problem_set(problem, PROBLEM_INVALID, "attempt to get members for non-object");
+    while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key))
+        take_member(call, inputs, key, &json, problem);
+    text_free(&scratch);
+    if (problem->kind == PROBLEM_NONE && !json_end(&json)) {
+        json_count_refusal(&json);
+        json_problem(&json, parsing, problem);
+    }
+    return problem->kind == PROBLEM_NONE;
+}
+
+/* ── answers ──────────────────────────────────────────────────────────────────────────────────────── */
+
+static bool put_answer(Text *text, const Answer *answer, Problem *problem)
+{
+    text_put_char(text, '{');
+    if (answer->id && *answer->id) {
+        text_put_string(text, "\"id\":");
+        json_put_mended(text, slice_of(answer->id));
+        text_put_char(text, ',');
+    }
+    text_put_string(text, "\"model_name\":");
+    json_put_mended(text, slice_of(answer->model));
+    text_put_string(text, ",\"model_version\":\"");
+    text_put_signed(text, answer->version);
+    text_put_char(text, '"');
+    if (answer->parameter_count) {
+        text_put_char(text, ',');
+        parameters_write(text, answer);
+    }
+    for (size_t i = 0; i < answer->output_count; i++) {
+        const AnswerOutput *output = &answer->outputs[i];
+        text_put_char(text, ',');
+        json_put_mended(text, slice_of(output->name));
+        text_put_char(text, ':');
+        if (output->elements != 1)
+            text_put_char(text, '[');
+        if (!tensor_write(output, text, problem))
+            return false;
+        if (output->elements != 1)
+            text_put_char(text, ']');
+    }
+    text_put_char(text, '}');
+    return true;
+}
+
+/* The only answer, or several, of which there should be one. Any thread. */
+static void answered(Call *call, Answer *answer)
+{
+    HttpCall *state = http_call(call);
+    Problem problem = {0};
+    bool final = answer->final;
+    if (!answer->empty || answer->problem.kind != PROBLEM_NONE)
+        state->answers++;
+    if (state->answer == NULL && (!answer->empty || answer->problem.kind != PROBLEM_NONE))
+        state->answer = answer;
+    else
+        answer_release(answer);
+    if (!final)
+        return;
+    answer = state->answer;
+    if (state->answers != 1)
+        problem_set(&problem, PROBLEM_INVALID,
+            "generate expects model to produce exactly 1 response, use generate stream for model that generates "
+            "various number "
+            "of responses");
+    else if (answer->problem.kind != PROBLEM_NONE)
+        problem_set(&problem, answer->problem.kind, "%s", problem_text(&answer->problem));
+    else if (answer_begin(call, &problem) && put_answer(&call->reply, answer, &problem)) {
+        answer_send(call, 200, TYPE_JSON, NULL, 0, 0);
+        return;
+    }
+    answer_problem(call, &problem);
+}
+
+/* One event. False: nobody reads it. */
+static bool send_event(Call *call, const Answer *answer)
+{
+    HttpCall *state = http_call(call);
+    Problem problem = {0};
+    Text *text = &call->reply;
+    text_clear(text);
+    text_put_string(text, "data: ");
+    size_t begin = text->size;
+    bool good = answer->problem.kind == PROBLEM_NONE && put_answer(text, answer, &problem);
+    if (!good) {
+        const Problem *wrong = answer->problem.kind == PROBLEM_NONE ? &problem : &answer->problem;
+        problem.kind = wrong->kind;
+        text->size = begin;
+        text_put_string(text, "{\"error\":");
+        json_put_mended(text, slice_of(problem_text(wrong)));
+        text_put_char(text, '}');
+    }
+    text_put_string(text, "\n\n");
+    int status = good ? 200 : problem_status(problem.kind);
+    problem_clear(&problem);
+    if (text->failed)
+        return false;
+    return (state->begun || answer_open(call, status, TYPE_EVENTS)) && answer_piece(call, text_slice(text));
+}
+
+/* One answer of a stream. Any thread. */
+static void streamed(Call *call, Answer *answer)
+{
+    HttpCall *state = http_call(call);
+    bool final = answer->final;
+    if (!state->is_broken && (!answer->empty || answer->problem.kind != PROBLEM_NONE) && !send_event(call, answer)) {
+        state->is_broken = true;
+        call_cancel(call);
+    }
+    answer_release(answer);
+    if (!final)
+        return;
+    if (!state->begun)
+        answer_open(call, 200, TYPE_EVENTS);
+    answer_close(call);
+}
+
+/* ── how it is run ────────────────────────────────────────────────────────────────────────────────── */
+
+/* Metadata may take a while, when models are being loaded. */
+static bool run_generate(Call *call, Problem *problem)
+{
+    HttpCall *state = http_call(call);
+    ModelInputs inputs = {0};
+    Text metadata = {0};
+    bool good =
+        model_information(state->service->settings.server, state->job.name, state->job.version, &metadata, problem) &&
+        read_inputs(call, text_slice(&metadata), &inputs, problem) &&
+        take_body(call, &inputs, state->job.body, problem);
+    free_inputs(&inputs);
+    text_free(&metadata);
+    return good && call_start(call, state->job.flag ? streamed : answered, problem);
+}
+
+static bool start(HttpRequest *request, bool streams, Problem *problem)
+{
+    if (!call_model(request->call, request->name, request->version, problem))
+        return false;
+    call_take_headers(request);
+    HttpJob *job = &http_call(request->call)->job;
+    job->flag = streams;
+    job->answers_itself = true;
+    return http_job(request, run_generate, TYPE_JSON, problem);
+}
+
+bool handle_generate(HttpRequest *request, Problem *problem)
+{
+    return start(request, false, problem);
+}
+
+bool handle_generate_stream(HttpRequest *request, Problem *problem)
+{
+    return start(request, true, problem);
+}

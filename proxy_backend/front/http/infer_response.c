@@ -1,0 +1,187 @@
+/* Inferences: from the request's headers to the answer's bytes. */
+#include "http/request.h"
+
+#include "http/infer_request.h"
+#include "http/tensor_data.h"
+#include "json/writer.h"
+
+/* ── the answer ───────────────────────────────────────────────────────────────────────────────────── */
+
+static void put_shape(Text *text, const AnswerOutput *output)
+{
+    text_put_string(text, ",\"shape\":[");
+    for (uint64_t i = 0; i < output->dims; i++) {
+        if (i)
+            text_put_char(text, ',');
+        text_put_signed(text, output->shape[i]);
+    }
+    text_put_char(text, ']');
+}
+
+/* Where an output lies that the client wants in shared memory. */
+static void put_region(Text *text, const AnswerOutput *output)
+{
+    text_put_string(text, ",\"parameters\":{\"shared_memory_region\":");
+    json_put_mended(text, slice_of(output->asked->user));
+    if (output->asked->offset) {
+        text_put_string(text, ",\"shared_memory_offset\":");
+        text_put_unsigned(text, output->asked->offset);
+    }
+    text_put_string(text, ",\"shared_memory_byte_size\":");
+    text_put_unsigned(text, output->size);
+    text_put_char(text, '}');
+}
+
+static bool is_binary(const AnswerOutput *output, bool binary_output)
+{
+    unsigned flags = output->asked ? output->asked->flags : 0;
+    return flags & OUTPUT_BINARY || (binary_output && !(flags & OUTPUT_JSON));
+}
+
+/* One output; what it has of bytes beside the JSON is in `part`. */
+static bool put_output(Text *text, const AnswerOutput *output, bool binary_output, struct iovec *part, Problem *problem)
+{
+    *part = (struct iovec){0};
+    text_put_string(text, "{\"name\":");
+    json_put_mended(text, slice_of(output->name));
+    text_put_string(text, ",\"datatype\":\"");
+    text_put_string(text, datatype_name(output->datatype));
+    text_put_char(text, '"');
+    put_shape(text, output);
+    if (output->in_region) {
+        put_region(text, output);
+    } else if (is_binary(output, binary_output)) {
+        text_put_string(text, ",\"parameters\":{\"binary_data_size\":");
+        text_put_unsigned(text, output->size);
+        text_put_char(text, '}');
+        *part = (struct iovec){(void *)(uintptr_t)output->bytes, output->size};
+    } else {
+        text_put_string(text, ",\"data\":[");
+        if (!tensor_write(output, text, problem))
+            return false;
+        text_put_char(text, ']');
+    }
+    text_put_char(text, '}');
+    return true;
+}
+
+/* Write the answer's JSON; `bytes`: how much follows it. */
+static bool put_answer(
+    Text *text, const Answer *answer, bool binary_output, struct iovec *parts, size_t *bytes, Problem *problem)
+{
+    text_put_char(text, '{');
+    if (answer->id && *answer->id) {
+        text_put_string(text, "\"id\":");
+        json_put_mended(text, slice_of(answer->id));
+        text_put_char(text, ',');
+    }
+    text_put_string(text, "\"model_name\":");
+    json_put_mended(text, slice_of(answer->model));
+    text_put_string(text, ",\"model_version\":\"");
+    text_put_signed(text, answer->version);
+    text_put_char(text, '"');
+    if (answer->parameter_count) {
+        text_put_string(text, ",\"parameters\":{");
+        parameters_write(text, answer);
+        text_put_char(text, '}');
+    }
+    text_put_string(text, ",\"outputs\":[");
+    for (size_t i = 0; i < answer->output_count; i++) {
+        if (i)
+            text_put_char(text, ',');
+        if (!put_output(text, &answer->outputs[i], binary_output, &parts[i], problem))
+            return false;
+        *bytes += parts[i].iov_len;
+    }
+    text_put_string(text, "]}");
+    return true;
+}
+
+/* An answer has come: the only one, which may be followed by the word that no other comes. Any thread. */
+static void answered(Call *call, Answer *answer)
+{
+    HttpCall *state = http_call(call);
+    Problem problem = {0};
+    bool final = answer->final;
+    if (state->answer == NULL && (final || !answer->empty))
+        state->answer = answer;
+    else
+        answer_release(answer);
+    if (!final)
+        return;
+    answer = state->answer;
+    size_t bytes = 0;
+    struct iovec *parts = call_memory(call, (answer->output_count + 1) * sizeof *parts);
+    if (answer->problem.kind != PROBLEM_NONE) {
+        problem_set(&problem, answer->problem.kind, "%s", problem_text(&answer->problem));
+    } else if (answer->empty) {
+        problem_set(&problem, PROBLEM_INTERNAL, "the model '%s' gave no answer", answer->model ? answer->model : "");
+    } else if (parts == NULL) {
+        problem_no_memory(&problem);
+    } else if (answer_begin(call, &problem) &&
+        put_answer(&call->reply, answer, state->binary_output, parts, &bytes, &problem)) {
+        size_t json_bytes = bytes ? answer_body(call).size : 0;
+        answer_send(call, 200, bytes ? TYPE_BINARY : TYPE_JSON, parts, (int)answer->output_count, json_bytes);
+        return;
+    }
+    answer_problem(call, &problem);
+}
+
+/* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
+
+void call_take_headers(HttpRequest *request)
+{
+    const HttpHead *head = request->head;
+    Problem ignored = {0};
+    for (uint32_t i = 0; i < head->count; i++) {
+        const HttpHeader *header = &head->headers[i];
+        if (slice_starts_nocase(header->name, "trace"))
+            call_trace_header(request->call, header->name, header->value);
+        if (request->service->forward && http_is_forwarded(request->service, header->name) &&
+            !call_header(request->call, header->name, header->value, &ignored))
+            problem_clear(&ignored);
+    }
+}
+
+/* How much of the body is JSON. */
+static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, Problem *problem)
+{
+    Slice header = http_header(request->head, "inference-header-content-length");
+    *size = request->body.size;
+    *is_raw = request->body.size == 0;
+    if (header.start == NULL)
+        return true;
+    if (http_header_repeats(request->head, "inference-header-content-length") || !slice_unsigned(header, size))
+        return problem_set(
+            problem, PROBLEM_INVALID, "Inference-Header-Content-Length is no number, or there more than once");
+    *is_raw = *size == 0;
+    if (*size > request->body.size)
+        return problem_set(problem, PROBLEM_INVALID, "inference header size should be in range (0, %zu), got: %.*s",
+            request->body.size, SLICE_ARGS(header));
+    return true;
+}
+
+bool handle_infer(HttpRequest *request, Problem *problem)
+{
+    Call *call = request->call;
+    HttpCall *state = http_call(call);
+    uint64_t size;
+    bool is_raw;
+    if (!call_model(call, request->name, request->version, problem))
+        return false;
+    if (call->decoupled)
+        return problem_set(
+            problem, PROBLEM_UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy");
+    if (!json_size(request, &size, &is_raw, problem))
+        return false;
+    Slice json = {request->body.start, (size_t)size}, binary = slice_after(request->body, (size_t)size);
+    if (is_raw) {
+        state->binary_output = true;
+        if (!call_input_raw(call, binary.start, binary.size, problem))
+            return false;
+    } else if (!infer_read(call, json, binary, request->limits, &state->binary_output, problem)) {
+        return false;
+    }
+    call_take_headers(request);
+    return call_start(call, answered, problem);
+}

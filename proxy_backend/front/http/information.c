@@ -1,0 +1,155 @@
+/* What can be asked about the server and its models, and how what takes long is run. */
+#include "admin/information.h"
+
+#include "http/connection.h"
+
+/* ── jobs ─────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void run_job(Job *job)
+{
+    HttpJob *self = (HttpJob *)job;
+    self->done = answer_begin(self->call, &self->problem) && self->work(self->call, &self->problem);
+}
+
+static void end_job(Job *job)
+{
+    const HttpJob *self = (HttpJob *)job;
+    Call *call = self->call;
+    Problem problem = self->problem;
+    if (!self->done)
+        answer_problem(call, &problem);
+    else if (!self->answers_itself)
+        answer_send(call, 200, self->type, NULL, 0, 0);
+    call_unref(call);
+}
+
+bool http_keep(Call *call, Slice text, Slice *copy, Problem *problem)
+{
+    char *memory = call_memory(call, text.size + 1);
+    if (memory == NULL)
+        return problem_no_memory(problem);
+    if (text.size)
+        memcpy(memory, text.start, text.size);
+    *copy = (Slice){memory, text.size};
+    return true;
+}
+
+bool http_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), const char *type, Problem *problem)
+{
+    Call *call = request->call;
+    HttpJob *job = &http_call(call)->job;
+    job->job.run = run_job;
+    job->job.done = end_job;
+    job->call = call;
+    job->work = work;
+    job->type = type;
+    job->body = request->body;
+    if (!http_keep(call, request->name, &job->name, problem) ||
+        !http_keep(call, request->version, &job->version, problem) ||
+        !http_keep(call, request->repository, &job->repository, problem))
+        return false;
+    /* The job lies in the call, which may be answered before the job has come to its end. */
+    call_ref(call);
+    if (jobs_give(request->service->settings.jobs, &job->job, problem))
+        return true;
+    call_unref(call);
+    return false;
+}
+
+static Server *server_of(Call *call)
+{
+    return http_call(call)->service->settings.server;
+}
+
+/* ── health ───────────────────────────────────────────────────────────────────────────────────────── */
+
+static bool answer_health(Call *call, bool good)
+{
+    answer_text(call, good ? 200 : 400, TYPE_TEXT, SLICE(""));
+    return true;
+}
+
+bool handle_live(HttpRequest *request, Problem *problem)
+{
+    (void)problem;
+    return answer_health(request->call, server_is_live(request->service->settings.server));
+}
+
+bool handle_ready(HttpRequest *request, Problem *problem)
+{
+    (void)problem;
+    return answer_health(request->call, server_is_ready(request->service->settings.server));
+}
+
+bool handle_model_ready(HttpRequest *request, Problem *problem)
+{
+    bool ready = false;
+    if (!server_model_is_ready(request->service->settings.server, request->name, request->version, &ready, problem) ||
+        !ready)
+        return problem_set(problem, PROBLEM_INVALID, "Model version not ready");
+    return answer_health(request->call, true);
+}
+
+/* ── metadata ─────────────────────────────────────────────────────────────────────────────────────── */
+
+bool handle_server(HttpRequest *request, Problem *problem)
+{
+    Call *call = request->call;
+    if (!answer_begin(call, problem) || !server_information(server_of(call), &call->reply, problem))
+        return false;
+    answer_send(call, 200, TYPE_JSON, NULL, 0, 0);
+    return true;
+}
+
+static bool put_model(Call *call, Problem *problem)
+{
+    const HttpJob *job = &http_call(call)->job;
+    return model_information(server_of(call), job->name, job->version, &call->reply, problem);
+}
+
+bool handle_model(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, put_model, TYPE_JSON, problem);
+}
+
+static bool put_config(Call *call, Problem *problem)
+{
+    const HttpJob *job = &http_call(call)->job;
+    return model_configuration(server_of(call), job->name, job->version, &call->reply, problem);
+}
+
+bool handle_config(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, put_config, TYPE_JSON, problem);
+}
+
+static bool put_statistics(Call *call, Problem *problem)
+{
+    const HttpJob *job = &http_call(call)->job;
+    return model_statistics(server_of(call), job->name, job->version, &call->reply, problem);
+}
+
+bool handle_model_statistics(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, put_statistics, TYPE_JSON, problem);
+}
+
+bool handle_statistics(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, put_statistics, TYPE_JSON, problem);
+}
+
+static bool put_metrics(Call *call, Problem *problem)
+{
+    const HttpSettings *settings = &http_call(call)->service->settings;
+    if (!metrics_text(settings->server, &call->reply, problem))
+        return false;
+    if (settings->put_metrics)
+        settings->put_metrics(settings->user, &call->reply);
+    return true;
+}
+
+bool handle_metrics(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, put_metrics, "text/plain; charset=utf-8", problem);
+}

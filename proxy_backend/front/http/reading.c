@@ -1,0 +1,326 @@
+/* Reads requests: each into the memory of the call in which it stays. */
+#include "http/connection.h"
+
+#include "http1/encoding.h"
+
+#include <stdlib.h>
+
+enum {
+    FIRST_BYTES = 8 << 10, /* room for a head, and a small body with it */
+    STEP_BYTES = 256 << 10, /* at least, of a large body: memory comes as the body does, twice as much each time */
+    TARGET_BYTES_MOST = TARGET_BYTES + 4096,
+    BEYOND = 16,
+    OVERHEAD_BYTES = 16 << 10, /* extensions and trailers of chunks */
+};
+
+static const Limits *limits_of(Connection *connection)
+{
+    return connection_endpoint(connection)->limits;
+}
+
+static HttpLimits head_limits(const Limits *limits)
+{
+    return (HttpLimits){.target_bytes = TARGET_BYTES_MOST,
+        .header_bytes = limits->header_bytes,
+        .headers = (uint32_t)(limits->headers < HTTP_MOST_HEADERS ? limits->headers : HTTP_MOST_HEADERS)};
+}
+
+/* The request is refused, and the connection ends: where the next request begins is not known. */
+static void refuse(Connection *connection, Problem *problem, Refusal reason)
+{
+    refusals_count(reason);
+    answer_refusal(connection, problem);
+}
+
+/* A call to read into, with what came with the last request. */
+static bool begin(Connection *connection, HttpConnection *http)
+{
+    Problem problem = {0};
+    HttpLoop *loop = http_loop(connection, &problem);
+    Call *call = loop ? calls_take(loop->calls) : NULL;
+    if (call)
+        text_put_slice(&call->body, text_slice(&http->pending));
+    if (call == NULL || !text_reserve(&call->body, FIRST_BYTES)) {
+        if (call)
+            call_unref(call);
+        problem_no_memory(&problem);
+        answer_refusal(connection, &problem);
+        return false;
+    }
+    text_reset(&http->pending, 0);
+    http->phase = READS_HEAD;
+    http->scan = (HttpScan){0};
+    pthread_mutex_lock(&http->lock);
+    http->call = call;
+    pthread_mutex_unlock(&http->lock);
+    return true;
+}
+
+/* The call is not needed while nothing comes. */
+static void end(HttpConnection *http)
+{
+    pthread_mutex_lock(&http->lock);
+    Call *call = http->call;
+    http->call = NULL;
+    pthread_mutex_unlock(&http->lock);
+    call_unref(call);
+}
+
+/* Let the client send no longer than that; bytes that come one by one do not make it longer. */
+static void wait_for(Connection *connection, HttpConnection *http, HttpAwaited awaited)
+{
+    const Limits *limits = limits_of(connection);
+    if (http->awaited == awaited)
+        return;
+    http->awaited = awaited;
+    http->seen = http->call->body.size;
+    connection_set_deadline(connection, awaited == AWAITS_HEAD ? limits->header_ms : limits->body_ms);
+}
+
+/* Take what belongs to the next request off the end of this one. */
+static void cut_pending(HttpConnection *http)
+{
+    Text *body = &http->call->body;
+    text_put(&http->pending, body->data + http->needed, body->size - http->needed);
+    body->size = http->needed;
+}
+
+/* ── the body ─────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Take chunks apart. True: the body is complete. */
+static bool take_chunks(Connection *connection, HttpConnection *http, Slice input)
+{
+    ChunkLimits limits = {limits_of(connection)->body_bytes, OVERHEAD_BYTES};
+    Text *body = &http->call->body;
+    Problem problem = {0};
+    while (input.size) {
+        Slice data;
+        HttpResult result = http_chunks(http->chunks, &input, &data, &limits, &problem);
+        if (result == HTTP_WRONG) {
+            refuse(connection, &problem, problem.kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
+            return false;
+        }
+        if (data.size && body->data + body->size == data.start) {
+            body->size += data.size;
+        } else if (data.size && data.start > body->data && data.start < body->data + body->room) {
+            memmove(body->data + body->size, data.start, data.size);
+            body->size += data.size;
+        } else {
+            text_put_slice(body, data);
+        }
+        if (body->failed) {
+            problem_no_memory(&problem);
+            answer_refusal(connection, &problem);
+            return false;
+        }
+        if (result == HTTP_DONE) {
+            text_put_slice(&http->pending, input);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What follows the head has been read already, at least some of it. True: the request is complete. */
+static bool begin_body(Connection *connection, HttpConnection *http, const HttpHead *head)
+{
+    Text *body = &http->call->body;
+    Problem problem = {0};
+    const Limits *limits = limits_of(connection);
+    if (head->length > limits->body_bytes) {
+        problem_set(&problem, PROBLEM_TOO_LARGE, "the request's body has %llu bytes, more than the limit of %llu",
+            (unsigned long long)head->length, (unsigned long long)limits->body_bytes);
+        refuse(connection, &problem, REFUSED_BODY_BYTES);
+        return false;
+    }
+    Slice rest = slice_after(text_slice(body), http->head_size);
+    http->needed = http->head_size + (size_t)head->length;
+    if (head->expects_continue && rest.size == 0 && (head->chunked || head->length)) {
+        struct iovec part = {(char *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25};
+        connection_write_all(connection, &part, 1);
+    }
+    if (!head->chunked) {
+        http->phase = READS_BODY;
+        if (body->size < http->needed)
+            return false;
+        cut_pending(http);
+        return true;
+    }
+    http->phase = READS_CHUNKS;
+    if (http->chunks == NULL)
+        http->chunks = malloc(sizeof *http->chunks);
+    if (http->chunks == NULL) {
+        problem_no_memory(&problem);
+        answer_refusal(connection, &problem);
+        return false;
+    }
+    memset(http->chunks, 0, offsetof(HttpChunks, text));
+    body->size = http->head_size;
+    return take_chunks(connection, http, rest);
+}
+
+/* ── the head ─────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Look for the end of the head. True: the request is complete. */
+static bool look_at_head(Connection *connection, HttpConnection *http, HttpLoop *loop)
+{
+    HttpLimits limits = head_limits(limits_of(connection));
+    Problem problem = {0};
+    Slice bytes = text_slice(&http->call->body);
+    HttpResult result = http_find_head(&http->scan, bytes, &limits, &http->head_size, &problem);
+    if (result == HTTP_MORE)
+        return false;
+    if (result == HTTP_WRONG) {
+        refuse(connection, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADER_BYTES : REFUSED_MALFORMED);
+        return false;
+    }
+    if (!http_read_head(&loop->head, (Slice){bytes.start, http->head_size}, &limits, &problem)) {
+        refuse(connection, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADERS : REFUSED_MALFORMED);
+        return false;
+    }
+    return begin_body(connection, http, &loop->head);
+}
+
+/* Read what has come. True: something has. */
+static bool read_some(Connection *connection, HttpConnection *http, Slice *chunks)
+{
+    Text *body = &http->call->body;
+    size_t room = body->room - body->size;
+    char *to = body->data + body->size;
+    if (http->phase == READS_CHUNKS) {
+        to = loop_scratch(connection_loop(connection));
+        room = LOOP_SCRATCH;
+    } else {
+        /* A little more than is needed shows that nothing else has come. */
+        size_t more = http->phase == READS_BODY ? http->needed - body->size + BEYOND : FIRST_BYTES;
+        size_t step = body->size > STEP_BYTES ? body->size : STEP_BYTES;
+        Problem problem = {0};
+        if (room < more && !text_reserve(body, more < step ? more : step)) {
+            problem_no_memory(&problem);
+            answer_refusal(connection, &problem);
+            return false;
+        }
+        to = body->data + body->size;
+        room = body->room - body->size;
+        if (http->phase == READS_BODY && room > more)
+            room = more;
+    }
+    ssize_t size = connection_read(connection, to, room);
+    if (size > 0) {
+        *chunks = (Slice){to, (size_t)size};
+        if (http->phase != READS_CHUNKS)
+            body->size += (size_t)size;
+        return true;
+    }
+    if (size == STREAM_END && http->phase == READS_HEAD && body->size == 0)
+        connection_finish(connection);
+    else if (size < 0)
+        connection_abort(connection);
+    return false;
+}
+
+/* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
+
+/* Put the expanded body where the other one was, after the head. */
+static bool expand(Connection *connection, Call *call, size_t head_size, Compression compression, Problem *problem)
+{
+    Text expanded = {0};
+    text_put(&expanded, call->body.data, head_size);
+    Slice body = slice_after(text_slice(&call->body), head_size);
+    if (!compression_expand(compression, body, &expanded, limits_of(connection)->body_bytes, problem)) {
+        text_free(&expanded);
+        refusals_count(problem->kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
+        return false;
+    }
+    text_free(&call->body);
+    call->body = expanded;
+    return true;
+}
+
+/* The call is being answered from now on. */
+static void begin_answer(Connection *connection, HttpConnection *http, const HttpHead *head)
+{
+    HttpCall *state = http_call(http->call);
+    state->connection = connection_ref(connection);
+    state->service = connection_endpoint(connection)->service;
+    state->keep_alive = head->keep_alive;
+    state->is_head = head->method == HTTP_HEAD;
+    state->is_old = head->minor == 0;
+    state->compression = encoding_of_answer(head);
+    pthread_mutex_lock(&http->lock);
+    http->busy = true;
+    http->missed = http->pending.size > 0 || connection_has_unread(connection);
+    pthread_mutex_unlock(&http->lock);
+}
+
+/* `moved`: the head's bytes may lie elsewhere than when it was read, or another head has been read since. */
+static void run(Connection *connection, HttpConnection *http, HttpLoop *loop, bool moved)
+{
+    Call *call = http->call;
+    Problem problem = {0};
+    HttpLimits limits = head_limits(limits_of(connection));
+    if (moved)
+        http_read_head(&loop->head, (Slice){call->body.data, http->head_size}, &limits, &problem);
+    if (http->awaited != AWAITS_NOTHING) {
+        http->awaited = AWAITS_NOTHING;
+        connection_set_deadline(connection, limits_of(connection)->idle_ms);
+    }
+    Compression compression;
+    bool known = encoding_of_request(&loop->head, &compression, &problem);
+    begin_answer(connection, http, &loop->head);
+    if (known && compression != COMPRESSION_NONE) {
+        known = expand(connection, call, http->head_size, compression, &problem);
+        if (known)
+            http_read_head(&loop->head, (Slice){call->body.data, http->head_size}, &limits, &problem);
+    }
+    if (!known) {
+        answer_problem(call, &problem);
+        return;
+    }
+    HttpRequest request = {.call = call,
+        .service = connection_endpoint(connection)->service,
+        .head = &loop->head,
+        .target = &loop->target,
+        .body = slice_after(text_slice(&call->body), http->head_size),
+        .limits = limits_of(connection),
+        .is_admin = connection_endpoint(connection)->is_admin};
+    if (target_read(&loop->target, loop->head.path, &problem))
+        request_run(&request);
+    else
+        answer_problem(call, &problem);
+}
+
+bool reading_go_on(Connection *connection)
+{
+    HttpConnection *http = connection_state(connection);
+    Problem problem = {0};
+    if (http->call == NULL && !begin(connection, http))
+        return false;
+    HttpLoop *loop = http_loop(connection, &problem);
+    bool moved = http->phase != READS_HEAD;
+    /* What came with the last request may be all of this one. */
+    bool complete = !moved && http->call->body.size && look_at_head(connection, http, loop);
+    Slice came;
+    while (!complete && !connection_is_over(connection) && read_some(connection, http, &came)) {
+        moved |= http->phase != READS_HEAD;
+        if (http->phase == READS_HEAD)
+            complete = look_at_head(connection, http, loop);
+        else if (http->phase == READS_BODY)
+            complete = http->call->body.size >= http->needed;
+        else
+            complete = take_chunks(connection, http, came);
+    }
+    if (complete && http->phase == READS_BODY)
+        cut_pending(http);
+    if (complete)
+        run(connection, http, loop, moved);
+    else if (!connection_is_over(connection)) {
+        if (http->phase != READS_HEAD)
+            wait_for(connection, http, AWAITS_BODY);
+        else if (http->call->body.size)
+            wait_for(connection, http, AWAITS_HEAD);
+        else
+            end(http);
+    }
+    return complete;
+}

@@ -1,0 +1,251 @@
+/* The models of repositories, and what only the dispatcher may ask. */
+#include "admin/repository.h"
+
+#include "http/request.h"
+#include "json/reader.h"
+
+#include <stdlib.h>
+
+enum { MOST_PARAMETERS = 1024 };
+
+static Server *server_of(Call *call)
+{
+    return http_call(call)->service->settings.server;
+}
+
+static const char parsing[] = "failed to parse the request JSON buffer";
+
+/* The body as JSON, which is an object; false: it is empty, which is allowed, or a problem. */
+static bool read_object(Slice body, const Limits *limits, Json *json, Problem *problem)
+{
+    if (body.size == 0)
+        return false;
+    JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
+    *json = json_read(body, &most);
+    if (json_object(json))
+        return true;
+    if (!json_failed(json))
+        problem_set(problem, PROBLEM_INVALID, "the request's body is no JSON object");
+    else
+        json_problem(json, parsing, problem);
+    return false;
+}
+
+/* ── index ────────────────────────────────────────────────────────────────────────────────────────── */
+
+static bool put_index(Call *call, Problem *problem)
+{
+    const HttpJob *job = &http_call(call)->job;
+    return repository_index(server_of(call), job->repository, job->flag, &call->reply, problem);
+}
+
+bool handle_index(HttpRequest *request, Problem *problem)
+{
+    Json json;
+    Text scratch = {0};
+    Slice key;
+    bool ready = false;
+    if (read_object(request->body, request->limits, &json, problem)) {
+        while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key)) {
+            if (!slice_is(key, "ready"))
+                json_skip(&json);
+            else if (!json_bool(&json, &ready) && !json_failed(&json))
+                problem_set(
+                    problem, PROBLEM_INVALID, "Unable to parse 'ready': attempt to access JSON non-boolean as boolean");
+        }
+        if (problem->kind == PROBLEM_NONE && !json_end(&json))
+            json_problem(&json, parsing, problem);
+    }
+    text_free(&scratch);
+    http_call(request->call)->job.flag = ready;
+    return problem->kind == PROBLEM_NONE && http_job(request, put_index, TYPE_JSON, problem);
+}
+
+/* ── load and unload ──────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct {
+    LoadParameter list[MOST_PARAMETERS];
+    size_t count;
+    bool dependents;
+    Text scratch;
+} Parameters;
+
+static unsigned digit_of(char byte)
+{
+    return byte >= 'A' && byte <= 'Z' ? (unsigned)(byte - 'A')
+        : byte >= 'a' && byte <= 'z'  ? (unsigned)(byte - 'a') + 26
+        : byte >= '0' && byte <= '9'  ? (unsigned)(byte - '0') + 52
+        : byte == '+'                 ? 62
+        : byte == '/'                 ? 63
+                                      : 64;
+}
+
+bool base64_decode(char *text, size_t size, size_t *decoded)
+{
+    uint32_t bits = 0, count = 0;
+    *decoded = 0;
+    while (size && text[size - 1] == '=')
+        size--;
+    for (size_t i = 0; i < size; i++) {
+        unsigned digit = digit_of(text[i]);
+        if (digit > 63)
+            return false;
+        bits = bits << 6 | digit;
+        count += 6;
+        if (count >= 8) {
+            count -= 8;
+            text[(*decoded)++] = (char)(bits >> count);
+        }
+    }
+    return size % 4 != 1;
+}
+
+/* A copy of a string's value in the call's memory. */
+static bool copy_string(Call *call, Json *json, const char *key, Slice *copy, Problem *problem)
+{
+    Text text = {0};
+    if (!json_string_to(json, &text)) {
+        text_free(&text);
+        return json_failed(json) ? false
+                                 : problem_set(problem, PROBLEM_INVALID,
+                                       "Unable to parse '%s': attempt to access JSON non-string as string", key);
+    }
+    bool kept = !text.failed && http_keep(call, text_slice(&text), copy, problem);
+    text_free(&text);
+    return kept || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
+}
+
+/* One of "parameters". */
+static bool take_parameter(Call *call, Json *json, Slice key, Parameters *parameters, Problem *problem)
+{
+    if (slice_is(key, "unload_dependents"))
+        return json_bool(json, &parameters->dependents) || json_failed(json) ||
+            problem_set(problem, PROBLEM_INVALID,
+                "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean");
+    bool is_file = slice_starts(key, "file:");
+    if (!is_file && !slice_is(key, "config"))
+        return problem_set(problem, PROBLEM_INVALID,
+            "there is no parameter '%.*s' of a load: there are 'config' and 'file:PATH'",
+            key.size < 200 ? (int)key.size : 200, key.start);
+    if (parameters->count == MOST_PARAMETERS)
+        return problem_set(problem, PROBLEM_TOO_LARGE, "a load has at most %d parameters", MOST_PARAMETERS);
+    LoadParameter *parameter = &parameters->list[parameters->count];
+    parameter->type = is_file ? PARAMETER_BYTES : PARAMETER_STRING;
+    if (!http_keep(call, key, &parameter->name, problem) ||
+        !copy_string(call, json, is_file ? "file:" : "config", &parameter->value, problem))
+        return false;
+    if (is_file &&
+        !base64_decode((char *)(uintptr_t)parameter->value.start, parameter->value.size, &parameter->value.size))
+        return problem_set(problem, PROBLEM_INVALID, "the content of '%.*s' is no base64",
+            key.size < 200 ? (int)key.size : 200, key.start);
+    parameters->count++;
+    return true;
+}
+
+static bool take_parameters(Call *call, Json *json, Parameters *parameters, Problem *problem)
+{
+    Slice key;
+    if (!json_object(json))
+        return json_failed(json) ||
+            problem_set(problem, PROBLEM_INVALID, "Unable to parse 'parameters': it is no JSON object");
+    while (json_member(json, &parameters->scratch, &key))
+        if (!take_parameter(call, json, key, parameters, problem))
+            return false;
+    return true;
+}
+
+/* Read the body of a load or unload. */
+static bool read_parameters(Call *call, Parameters *parameters, Problem *problem)
+{
+    const HttpCall *state = http_call(call);
+    Json json;
+    Slice key;
+    if (!read_object(state->job.body, connection_endpoint(state->connection)->limits, &json, problem))
+        return problem->kind == PROBLEM_NONE;
+    while (problem->kind == PROBLEM_NONE && json_member(&json, &parameters->scratch, &key)) {
+        if (slice_is(key, "parameters"))
+            take_parameters(call, &json, parameters, problem);
+        else
+            json_skip(&json);
+    }
+    if (problem->kind == PROBLEM_NONE && !json_end(&json))
+        json_problem(&json, parsing, problem);
+    return problem->kind == PROBLEM_NONE;
+}
+
+static bool run_change(Call *call, bool load, Problem *problem)
+{
+    const HttpJob *job = &http_call(call)->job;
+    Parameters *parameters = calloc(1, sizeof *parameters);
+    if (parameters == NULL)
+        return problem_no_memory(problem);
+    bool done = read_parameters(call, parameters, problem);
+    if (done && load)
+        done =
+            repository_load(server_of(call), job->repository, job->name, parameters->list, parameters->count, problem);
+    else if (done)
+        done = repository_unload(server_of(call), job->repository, job->name, parameters->dependents, problem);
+    text_free(&parameters->scratch);
+    free(parameters);
+    return done;
+}
+
+static bool run_load(Call *call, Problem *problem)
+{
+    return run_change(call, true, problem);
+}
+
+static bool run_unload(Call *call, Problem *problem)
+{
+    return run_change(call, false, problem);
+}
+
+bool handle_load(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, run_load, TYPE_JSON, problem);
+}
+
+bool handle_unload(HttpRequest *request, Problem *problem)
+{
+    return http_job(request, run_unload, TYPE_JSON, problem);
+}
+
+/* ── the dispatcher's ─────────────────────────────────────────────────────────────────────────────── */
+
+/* POST /admin/drain: end, as SIGTERM has it end. */
+bool handle_drain(HttpRequest *request, Problem *problem)
+{
+    const HttpSettings *settings = &request->service->settings;
+    if (settings->drain == NULL)
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server cannot be asked to end");
+    answer_text(request->call, 200, TYPE_JSON, SLICE(""));
+    settings->drain(settings->user);
+    return true;
+}
+
+/* POST /admin/ready {"ready": false}: whether it may say that it is ready. */
+bool handle_hold(HttpRequest *request, Problem *problem)
+{
+    Json json;
+    Text scratch = {0};
+    Slice key;
+    bool ready = true, said = false;
+    if (read_object(request->body, request->limits, &json, problem)) {
+        while (json_member(&json, &scratch, &key))
+            if (slice_is(key, "ready") && json_bool(&json, &ready))
+                said = true;
+            else if (!json_skip(&json))
+                break;
+        if (!json_end(&json))
+            json_problem(&json, parsing, problem);
+    }
+    text_free(&scratch);
+    if (problem->kind != PROBLEM_NONE)
+        return false;
+    if (!said)
+        return problem_set(
+            problem, PROBLEM_INVALID, "the request's body is not {\"ready\": true} or {\"ready\": false}");
+    server_hold(request->service->settings.server, !ready);
+    answer_text(request->call, 200, TYPE_JSON, SLICE(""));
+    return true;
+}

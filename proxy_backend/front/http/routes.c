@@ -1,0 +1,273 @@
+/* Which path is what: each with its method, the API that it belongs to, and who answers it. */
+#include "http/routes.h"
+
+#include "base/log.h"
+#include "http/connection.h"
+
+#include <regex.h>
+#include <stdlib.h>
+
+/* A path: segments that are said, or "*" for a name, "#" for a number. */
+typedef struct {
+    const char *const segments[8];
+    HttpApi api;
+    HttpHandler *get, *post;
+} Pattern;
+
+static const Pattern patterns[] = {
+    {{"v2", "models", "*", "infer"}, API_INFERENCE, NULL, handle_infer},
+    {{"v2", "models", "*", "versions", "#", "infer"}, API_INFERENCE, NULL, handle_infer},
+    {{"v2", "models", "*", "generate"}, API_INFERENCE, NULL, handle_generate},
+    {{"v2", "models", "*", "versions", "#", "generate"}, API_INFERENCE, NULL, handle_generate},
+    {{"v2", "models", "*", "generate_stream"}, API_INFERENCE, NULL, handle_generate_stream},
+    {{"v2", "models", "*", "versions", "#", "generate_stream"}, API_INFERENCE, NULL, handle_generate_stream},
+    {{"v2", "health", "live"}, API_HEALTH, handle_live, NULL},
+    {{"v2", "health", "ready"}, API_HEALTH, handle_ready, NULL},
+    {{"v2", "models", "stats"}, API_STATISTICS, handle_statistics, NULL},
+    {{"v2", "models", "*", "ready"}, API_HEALTH, handle_model_ready, NULL},
+    {{"v2", "models", "*", "versions", "#", "ready"}, API_HEALTH, handle_model_ready, NULL},
+    {{"v2", "models", "*"}, API_METADATA, handle_model, NULL},
+    {{"v2", "models", "*", "versions", "#"}, API_METADATA, handle_model, NULL},
+    {{"v2", "models", "*", "config"}, API_MODEL_CONFIG, handle_config, NULL},
+    {{"v2", "models", "*", "versions", "#", "config"}, API_MODEL_CONFIG, handle_config, NULL},
+    {{"v2", "models", "*", "stats"}, API_STATISTICS, handle_model_statistics, NULL},
+    {{"v2", "models", "*", "versions", "#", "stats"}, API_STATISTICS, handle_model_statistics, NULL},
+    {{"v2", "models", "*", "trace", "setting"}, API_TRACE, handle_trace_read, handle_trace_change},
+    {{"v2", "trace", "setting"}, API_TRACE, handle_trace_read, handle_trace_change},
+    {{"v2", "logging"}, API_LOGGING, handle_log_read, handle_log_change},
+    {{"v2"}, API_METADATA, handle_server, NULL},
+    {{"v2", "repository", "index"}, API_MODEL_REPOSITORY, NULL, handle_index},
+    {{"v2", "repository", "+", "index"}, API_MODEL_REPOSITORY, NULL, handle_index},
+    {{"v2", "repository", "models", "*", "load"}, API_MODEL_REPOSITORY, NULL, handle_load},
+    {{"v2", "repository", "+", "models", "*", "load"}, API_MODEL_REPOSITORY, NULL, handle_load},
+    {{"v2", "repository", "models", "*", "unload"}, API_MODEL_REPOSITORY, NULL, handle_unload},
+    {{"v2", "repository", "+", "models", "*", "unload"}, API_MODEL_REPOSITORY, NULL, handle_unload},
+    {{"v2", "systemsharedmemory", "status"}, API_SHARED_MEMORY, handle_region_status, NULL},
+    {{"v2", "systemsharedmemory", "region", "*", "status"}, API_SHARED_MEMORY, handle_region_status, NULL},
+    {{"v2", "systemsharedmemory", "region", "*", "register"}, API_SHARED_MEMORY, NULL, handle_region_register},
+    {{"v2", "systemsharedmemory", "unregister"}, API_SHARED_MEMORY, NULL, handle_region_unregister},
+    {{"v2", "systemsharedmemory", "region", "*", "unregister"}, API_SHARED_MEMORY, NULL, handle_region_unregister},
+    {{"v2", "cudasharedmemory", "status"}, API_SHARED_MEMORY, handle_gpu_status, NULL},
+    {{"v2", "cudasharedmemory", "region", "*", "status"}, API_SHARED_MEMORY, handle_gpu_status, NULL},
+    {{"v2", "cudasharedmemory", "region", "*", "register"}, API_SHARED_MEMORY, NULL, handle_gpu_register},
+    {{"v2", "cudasharedmemory", "unregister"}, API_SHARED_MEMORY, NULL, handle_gpu_unregister},
+    {{"v2", "cudasharedmemory", "region", "*", "unregister"}, API_SHARED_MEMORY, NULL, handle_gpu_unregister},
+};
+
+static const Pattern metrics_patterns[] = {
+    {{"metrics"}, API_OTHER, handle_metrics, NULL},
+};
+
+static const Pattern admin_patterns[] = {
+    {{"admin", "drain"}, API_OTHER, NULL, handle_drain},
+    {{"admin", "ready"}, API_OTHER, NULL, handle_hold},
+};
+
+static const char *const api_names[] = {"health", "metadata", "inference", "shared-memory", "model-config",
+    "model-repository", "statistics", "trace", "logging"};
+
+static bool is_number(Slice text)
+{
+    for (size_t i = 0; i < text.size; i++)
+        if (text.start[i] < '0' || text.start[i] > '9')
+            return false;
+    return text.size > 0;
+}
+
+/* Whether a path is of that pattern; then its names are in `route`. */
+static bool matches(const Pattern *pattern, const Target *target, HttpRoute *route)
+{
+    HttpRoute found = {.name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
+    for (uint32_t i = 0; i < 8 && (i < target->count || pattern->segments[i]); i++) {
+        const char *said = pattern->segments[i];
+        if (said == NULL || i >= target->count || target->segments[i].size == 0)
+            return false;
+        Slice segment = target->segments[i];
+        if (said[0] == '*')
+            found.name = segment;
+        else if (said[0] == '+')
+            found.repository = segment;
+        else if (said[0] == '#' && is_number(segment))
+            found.version = segment;
+        else if (!slice_is(segment, said))
+            return false;
+    }
+    found.api = pattern->api;
+    found.get = pattern->get;
+    found.post = pattern->post;
+    *route = found;
+    return true;
+}
+
+static bool find_in(const Pattern *list, size_t count, const Target *target, HttpRoute *route)
+{
+    for (size_t i = 0; i < count; i++)
+        if (matches(&list[i], target, route))
+            return true;
+    return false;
+}
+
+#define FIND(list) find_in(list, sizeof(list) / sizeof *(list), target, route)
+
+bool route_find(const HttpService *service, const Target *target, HttpRoute *route)
+{
+    switch (service->paths) {
+    case HTTP_METRICS:
+        return FIND(metrics_patterns);
+    case HTTP_ADMIN:
+        return FIND(patterns) || FIND(metrics_patterns) || FIND(admin_patterns);
+    case HTTP_SAGEMAKER:
+    case HTTP_VERTEX_AI:
+        return cloud_route(service, target, route);
+    default:
+        return FIND(patterns);
+    }
+}
+
+/* ── a request ────────────────────────────────────────────────────────────────────────────────────── */
+
+/* In a time that does not tell how much of it is right. */
+static bool is_secret(Slice given, const char *secret)
+{
+    size_t size = strlen(secret);
+    unsigned char differs = given.size != size;
+    for (size_t i = 0; i < given.size; i++)
+        differs |= (unsigned char)(given.start[i] ^ secret[size ? i % size : 0]);
+    return !differs;
+}
+
+static bool is_allowed(const HttpRequest *request, HttpApi api, Problem *problem)
+{
+    const HttpRestriction *restriction =
+        api == API_OTHER || request->is_admin ? NULL : request->service->restrictions[api];
+    if (restriction == NULL)
+        return true;
+    Slice given = http_header(request->head, restriction->header);
+    if (given.start && !http_header_repeats(request->head, restriction->header) && is_secret(given, restriction->value))
+        return true;
+    refusals_count(REFUSED_RESTRICTED);
+    return problem_set(
+        problem, PROBLEM_FORBIDDEN, "This API is restricted, expecting header '%s'", restriction->header);
+}
+
+/* Who answers requests of that method; NULL: nobody. */
+static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *route)
+{
+    HttpMethod method = request->head->method;
+    if (method == HTTP_GET || method == HTTP_HEAD)
+        return route->get;
+    return method == HTTP_POST ? route->post : method == HTTP_DELETE ? route->delete : NULL;
+}
+
+void request_run(HttpRequest *request)
+{
+    Problem problem = {0};
+    HttpRoute route;
+    if (!route_find(request->service, request->target, &route)) {
+        problem_set(&problem, PROBLEM_NOT_FOUND, "Not Found");
+        answer_problem(request->call, &problem);
+        return;
+    }
+    HttpHandler *handler = handler_of(request, &route);
+    if (handler == NULL) {
+        http_call(request->call)->allow = route.get && route.post ? "GET, HEAD, POST"
+            : route.get                                           ? "GET, HEAD"
+            : route.delete                                        ? "POST, DELETE"
+                                                                  : "POST";
+        problem_set(&problem, PROBLEM_METHOD, "Method Not Allowed");
+        answer_problem(request->call, &problem);
+        return;
+    }
+    request->name = route.name;
+    request->version = route.version;
+    request->repository = route.repository;
+    if (!is_allowed(request, route.api, &problem) || !handler(request, &problem))
+        answer_problem(request->call, &problem);
+}
+
+/* ── services ─────────────────────────────────────────────────────────────────────────────────────── */
+
+static bool api_named(Slice name, HttpApi *api)
+{
+    for (size_t i = 0; i < sizeof api_names / sizeof *api_names; i++)
+        if (slice_is(name, api_names[i])) {
+            *api = (HttpApi)i;
+            return true;
+        }
+    return false;
+}
+
+bool http_api_is_known(Slice name)
+{
+    HttpApi api;
+    return api_named(name, &api);
+}
+
+static bool take_restrictions(HttpService *service, Problem *problem)
+{
+    for (size_t i = 0; i < service->settings.restriction_count; i++) {
+        const HttpRestriction *restriction = &service->settings.restrictions[i];
+        HttpApi api;
+        if (!api_named(slice_of(restriction->api), &api))
+            return problem_set(problem, PROBLEM_INVALID, "there is no API '%s' to be restricted", restriction->api);
+        if (service->restrictions[api])
+            return problem_set(problem, PROBLEM_INVALID, "the API '%s' is restricted twice", restriction->api);
+        service->restrictions[api] = restriction;
+    }
+    return true;
+}
+
+/* "(?i)" at the beginning, which extended regular expressions do not have, is understood. */
+static bool take_pattern(HttpService *service, Problem *problem)
+{
+    const char *pattern = service->settings.header_forward_pattern;
+    if (pattern == NULL || *pattern == '\0')
+        return true;
+    bool nocase = strncmp(pattern, "(?i)", 4) == 0;
+    regex_t *forward = calloc(1, sizeof *forward);
+    if (forward == NULL)
+        return problem_no_memory(problem);
+    int wrong = regcomp(forward, nocase ? pattern + 4 : pattern, REG_EXTENDED | REG_NOSUB | (nocase ? REG_ICASE : 0));
+    if (wrong) {
+        char text[200];
+        regerror(wrong, forward, text, sizeof text);
+        free(forward);
+        return problem_set(problem, PROBLEM_INVALID, "the header-forward pattern '%s' is none: %s", pattern, text);
+    }
+    service->forward = forward;
+    return true;
+}
+
+bool http_is_forwarded(const HttpService *service, Slice header)
+{
+    char name[128];
+    if (service->forward == NULL || header.size >= sizeof name)
+        return false;
+    memcpy(name, header.start, header.size);
+    name[header.size] = '\0';
+    return regexec(service->forward, name, 0, NULL, 0) == 0;
+}
+
+HttpService *http_service_new(const HttpSettings *settings, HttpPaths paths, Problem *problem)
+{
+    HttpService *service = calloc(1, sizeof *service);
+    if (service == NULL) {
+        problem_no_memory(problem);
+        return NULL;
+    }
+    service->settings = *settings;
+    service->paths = paths;
+    if (!take_restrictions(service, problem) || !take_pattern(service, problem)) {
+        http_service_free(service);
+        return NULL;
+    }
+    return service;
+}
+
+void http_service_free(HttpService *service)
+{
+    if (service->forward)
+        regfree(service->forward);
+    free(service->forward);
+    free(service);
+}

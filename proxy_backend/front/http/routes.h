@@ -1,0 +1,18 @@
+/* Which path is what. */
+#ifndef PYTRITON_FRONT_HTTP_ROUTES_H
+#define PYTRITON_FRONT_HTTP_ROUTES_H
+
+#include "http/request.h"
+
+typedef struct {
+    HttpApi api;
+    HttpHandler *get, *post, *delete;
+    Slice name, version, repository; /* of the path; "": not there */
+} HttpRoute;
+
+/* False: there is no such path. */
+bool route_find(const HttpService *service, const Target *target, HttpRoute *route);
+/* The same for SageMaker and Vertex AI (cloud.c). */
+bool cloud_route(const HttpService *service, const Target *target, HttpRoute *route);
+
+#endif

@@ -1,0 +1,24 @@
+/* The values of tensors and parameters in JSON, both ways. */
+#ifndef PYTRITON_FRONT_HTTP_TENSOR_DATA_H
+#define PYTRITON_FRONT_HTTP_TENSOR_DATA_H
+
+#include "calls/call.h"
+#include "json/reader.h"
+
+/* Read "data", which comes next: an array of the tensor's elements, in arrays in it as they please. Or one value alone, where `alone` allows it. The bytes are
+ * given to the call as the data of the input that was begun last. */
+bool tensor_read(Call *call, const CallTensor *input, Json *json, bool alone, Problem *problem);
+/* How many values are in what comes next, which is not read by that. */
+uint64_t tensor_count(Json json);
+
+/* Count a fault of the text itself. */
+void json_count_refusal(const Json *json);
+/* Read the value of a request's parameter, which comes next, and put it into the call. */
+bool parameter_read(Call *call, Slice name, Json *json, Problem *problem);
+
+/* Write all elements with commas between them. The problem: BYTES that are no text, or a type that JSON has no numbers for. */
+bool tensor_write(const AnswerOutput *output, Text *text, Problem *problem);
+/* Write members of an object: the answer's parameters. */
+void parameters_write(Text *text, const Answer *answer);
+
+#endif
