@@ -376,7 +376,7 @@ static bool read_members(Reading *reading)
     return is_good(reading);
 }
 
-bool infer_read(Call *call, Slice json, Slice binary, const Limits *limits, bool *binary_output, Problem *problem)
+bool http_infer_read(Call *call, Slice json, Slice binary, const Limits *limits, bool *binary_output, Problem *problem)
 {
     JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
     Reading reading = {.call = call, .binary = binary, .problem = problem};

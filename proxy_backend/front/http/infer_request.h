@@ -9,6 +9,6 @@
 enum { OUTPUT_BINARY = 1, OUTPUT_JSON = 2 };
 
 /* Put what a request says into a call, whose model is known. `binary_output`: what the request wants where an output does not say otherwise. */
-bool infer_read(Call *call, Slice json, Slice binary, const Limits *limits, bool *binary_output, Problem *problem);
+bool http_infer_read(Call *call, Slice json, Slice binary, const Limits *limits, bool *binary_output, Problem *problem);
 
 #endif

@@ -179,7 +179,7 @@ bool handle_infer(HttpRequest *request, Problem *problem)
         state->binary_output = true;
         if (!call_input_raw(call, binary.start, binary.size, problem))
             return false;
-    } else if (!infer_read(call, json, binary, request->limits, &state->binary_output, problem)) {
+    } else if (!http_infer_read(call, json, binary, request->limits, &state->binary_output, problem)) {
         return false;
     }
     call_take_headers(request);

@@ -81,7 +81,7 @@ bool handle_ready(HttpRequest *request, Problem *problem)
     return answer_health(request->call, server_is_ready(request->service->settings.server));
 }
 
-bool handle_model_ready(HttpRequest *request, Problem *problem)
+bool http_model_ready(HttpRequest *request, Problem *problem)
 {
     bool ready = false;
     if (!server_model_is_ready(request->service->settings.server, request->name, request->version, &ready, problem) ||
@@ -129,7 +129,7 @@ static bool put_statistics(Call *call, Problem *problem)
     return model_statistics(server_of(call), job->name, job->version, &call->reply, problem);
 }
 
-bool handle_model_statistics(HttpRequest *request, Problem *problem)
+bool http_model_statistics(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_statistics, TYPE_JSON, problem);
 }

@@ -200,12 +200,12 @@ static bool run_unload(Call *call, Problem *problem)
     return run_change(call, false, problem);
 }
 
-bool handle_load(HttpRequest *request, Problem *problem)
+bool http_load(HttpRequest *request, Problem *problem)
 {
     return http_job(request, run_load, TYPE_JSON, problem);
 }
 
-bool handle_unload(HttpRequest *request, Problem *problem)
+bool http_unload(HttpRequest *request, Problem *problem)
 {
     return http_job(request, run_unload, TYPE_JSON, problem);
 }

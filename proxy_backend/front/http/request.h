@@ -133,9 +133,9 @@ void call_take_headers(HttpRequest *request);
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 HttpHandler handle_infer, handle_generate, handle_generate_stream;
-HttpHandler handle_live, handle_ready, handle_server, handle_model, handle_model_ready;
-HttpHandler handle_config, handle_model_statistics, handle_statistics, handle_metrics;
-HttpHandler handle_index, handle_load, handle_unload;
+HttpHandler handle_live, handle_ready, handle_server, handle_model, http_model_ready;
+HttpHandler handle_config, http_model_statistics, handle_statistics, handle_metrics;
+HttpHandler handle_index, http_load, http_unload;
 HttpHandler handle_log_read, handle_log_change, handle_trace_read, handle_trace_change;
 HttpHandler handle_region_status, handle_region_register, handle_region_unregister;
 HttpHandler handle_gpu_status, handle_gpu_register, handle_gpu_unregister;
