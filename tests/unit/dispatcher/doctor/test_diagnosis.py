@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.doctor import diagnosis, machine_checks
-from pytriton.dispatcher.doctor.diagnosis import Check, run_checks
+from pytriton.dispatcher.doctor.check_result import Check
+from pytriton.dispatcher.doctor.diagnosis import run_checks
 from pytriton.dispatcher.install import interpreters
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -52,7 +53,13 @@ def test_every_check_says_something_and_leaves_nothing(
         assert check.detail
         assert check.mend or check.status == "ok"
         assert "check itself failed" not in check.detail
-        assert json.loads(json.dumps(check.as_dict()))["name"] == check.name
+        told = json.loads(json.dumps(check.as_dict()))
+        assert told == {
+            "name": check.name,
+            "status": check.status,
+            "detail": check.detail,
+            "mend": check.mend,
+        }
     assert checks["memfd"].status == checks["pidfd"].status == "ok"
     assert checks["runtime directory"].status == "ok"
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,344 @@
+"""The daemon's life in this process, with a program in tritonserver's place: starts, ends, and what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support import fake_server_program
+from support.fake_worker import SPEC
+from support.ports import lasting_port
+
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.owner import Owner
+from pytriton.dispatcher.base.systemd import Notifier, State
+from pytriton.dispatcher.daemon import Daemon
+from pytriton.dispatcher.install.server_choice import ServerChoice
+from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.state_dir import Store
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.start_flags import StartFlags
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir
+
+
+class ServiceManager(Notifier):
+    """Notes what it is told; knows how the daemon is at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        self.is_ready = asyncio.Event()
+        self.state: Any = None
+
+    def ready(self, status: str) -> None:
+        self.told.append(f"ready: {status}")
+        self.is_ready.set()
+
+    def reloading(self) -> None:
+        self.told.append("reloading")
+
+    def stopping(self, status: str) -> None:
+        self.told.append(f"stopping: {status}")
+
+    async def keep(self, state: Any) -> None:
+        self.state = state
+        await asyncio.Event().wait()
+
+
+class Scene:
+    """A daemon that has been made, with all that `run` gives it."""
+
+    def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
+        program = fake_server_program.install(folder, behaviour)
+        self.rundir = RuntimeDir(folder / "run")
+        self.rundir.create()
+        (folder / "tree" / "onnxruntime").mkdir(parents=True)
+        (folder / "native").mkdir()
+        given = {
+            "runtime_dir": str(self.rundir.path),
+            "http_port": lasting_port(),
+            "metrics_port": lasting_port(),
+            "allow_grpc": False,
+            "server_start_timeout_s": 110.0,
+            "keys_dir": str(folder / "keys"),
+            **settings,
+        }
+        self.config = DaemonConfig(**given)
+        tree = ServerTree(program, folder / "tree", None, (), (), "2.51.0")
+        runtime = ServerRuntime(tree, "setting", ServerChoice(), folder / "native", None)
+        self.store = Store(self.config.state_path)
+        self.manager = ServiceManager()
+        self.daemon = Daemon(self.config, self.rundir, runtime, self.store, self.manager)
+        self.statuses: list[messages.Status] = []
+        self._running: asyncio.Task[int] | None = None
+
+    async def until_ready(self) -> asyncio.Task[int]:
+        """Start; return what is done with the exit code when the daemon has stopped."""
+        running = self._running = asyncio.ensure_future(self.daemon.main(self.statuses.append))
+        ready = asyncio.ensure_future(self.manager.is_ready.wait())
+        await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
+        assert ready.done(), f"it has ended with {running.result()}"
+        return running
+
+    async def close(self) -> None:
+        """End what is left, also of a test that has failed."""
+        if self._running is not None:
+            self.daemon.request_stop("the test is over")
+            await self._running
+        await self.daemon._control.close()
+        self.daemon._kill_on_death.close()
+        self.store.close()
+
+    def how_it_ended(self) -> tuple[int, str]:
+        end = last_exit.read(self.rundir)
+        assert end is not None
+        return end.exit_code, end.reason
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Short: a unix socket's path has at most 107 bytes.
+    path = Path(tempfile.mkdtemp(prefix="ptd-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def play(scene: Any, folder: Path, behaviour: str = "", **settings: Any) -> None:
+    async def played() -> None:
+        one = Scene(folder, behaviour, **settings)
+        try:
+            await scene(one)
+        finally:
+            await one.close()
+
+    asyncio.run(asyncio.wait_for(played(), 200))
+
+
+def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        (at_first,) = one.statuses
+        assert (at_first.state, at_first.server.state, at_first.models) == ("ready", "ready", [])
+        assert at_first.server.http_url == f"http://127.0.0.1:{one.config.http_port}"
+        assert at_first.state_dir == str(one.config.state_path)
+        assert one.manager.told == ["ready: ready: 0 of 0 models ready"]
+        assert one.manager.state() == State("ready: 0 of 0 models ready", healthy=True, busy=False)
+        one.daemon.request_stop("asked to by a client")
+        one.daemon.request_stop("and again")
+        assert await running == ExitCode.OK
+        assert one.manager.told[1:] == ["stopping: stopping: asked to by a client"]
+        assert one.manager.state().busy
+        status = one.daemon.status()
+        assert (status.state, status.server.state, status.server.pid) == (
+            "stopping",
+            "stopped",
+            None,
+        )
+        assert one.how_it_ended() == (ExitCode.OK, "asked to by a client")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", one.config.http_port))
+
+    play(scene, folder)
+
+
+def test_a_signal_stops_it(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == ExitCode.OK
+        assert one.how_it_ended() == (ExitCode.OK, "SIGTERM")
+
+    play(scene, folder)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "told"),
+    [
+        ("ends", ExitCode.NO_SERVER, "tritonserver exited with code 3 while starting. It said:"),
+        ("taken", ExitCode.NO_SERVER, "Address already in use"),
+    ],
+)
+def test_a_tritonserver_that_does_not_start_is_the_end(
+    folder: Path, behaviour: str, code: ExitCode, told: str
+) -> None:
+    async def scene(one: Scene) -> None:
+        assert await one.daemon.main(one.statuses.append) == code
+        assert not one.statuses
+        assert not one.manager.told
+        ended, why = one.how_it_ended()
+        assert (ended, told in why) == (code, True), why
+
+    play(scene, folder, behaviour)
+
+
+def test_a_port_that_is_taken_has_an_exit_code_of_its_own(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        with socket.create_server(("127.0.0.1", one.config.http_port)):
+            assert await one.daemon.main(None) == ExitCode.PORT_IN_USE
+        assert f"port {one.config.http_port} (http_port)" in one.how_it_ended()[1]
+
+    play(scene, folder)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
+    folder: Path, taken: bool
+) -> None:
+    async def scene(one: Scene) -> None:
+        if taken:
+            from pytriton.dispatcher.control.client_keys import key_store
+
+            key_store(one.config).make_server_key()
+        code = await one.daemon.main(None)
+        assert code == (ExitCode.PORT_IN_USE if taken else ExitCode.USAGE)
+        assert one.daemon.status().server.state == "starting"
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        play(scene, folder, control_tcp=f"127.0.0.1:{other.getsockname()[1]}")
+
+
+def test_a_tritonserver_that_does_not_stay_up_is_the_end_where_settings_say_so(
+    folder: Path,
+) -> None:
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        pid = one.daemon.status().server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert await running == ExitCode.NO_SERVER
+        why = one.how_it_ended()[1]
+        assert why.startswith(
+            "tritonserver does not stay up: 1 times in a row, last: tritonserver ("
+        )
+        assert why.endswith("SIGKILL) (server_restart_limit is 0)"), why
+
+    play(scene, folder, server_restart_limit=0)
+
+
+def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        first = one.daemon.status().server.pid
+        assert first is not None
+        news = one.daemon._server.news
+        os.kill(first, signal.SIGKILL)
+        while one.daemon._server.ready:
+            await asyncio.sleep(0)
+        assert "tritonserver is being started again" in one.manager.state().text
+        assert one.daemon.status().server.state == "starting"
+        while not one.daemon._server.ready:
+            await news.next.wait()
+        assert one.daemon.status().server.pid not in (None, first)
+        one.daemon.request_stop("the test is over")
+        assert await running == ExitCode.OK
+
+    play(scene, folder)
+
+
+def test_a_callable_that_asks_for_a_fresh_start_gets_an_exit_code_of_its_own(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        one.daemon.stop_unrecoverable("m", "the GPU is gone")
+        assert await running == ExitCode.UNRECOVERABLE
+        assert one.how_it_ended() == (
+            ExitCode.UNRECOVERABLE,
+            "unrecoverable error in model m: the GPU is gone",
+        )
+
+    play(scene, folder)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_end_of_whom_it_lives_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """What is under way is answered; where nothing is, all ends at once."""
+
+    class Ended:
+        pid = 4242
+        ended_all = False
+
+        def end_all(self) -> None:
+            self.ended_all = True
+
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready()
+        monkeypatch.setattr(type(one.daemon.registry), "busy", property(lambda _: busy))
+        one.rundir.access_token_file.write_text("a token")
+        owner = Ended()
+        one.daemon.orphaned(cast(Owner, owner))
+        assert owner.ended_all is not busy
+        assert one.rundir.access_token_file.exists() is busy
+        if not busy:
+            assert one.how_it_ended() == (130, "its owner, process 4242, has ended")
+            one.daemon.request_stop("the test is over")
+        await running
+        assert "4242" in one.how_it_ended()[1] or not busy
+
+    play(scene, folder)
+
+
+def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
+    async def scene(one: Scene) -> None:
+        config = one.config
+        kept = {name: getattr(config, name) for name in ("http_port", "metrics_port", "allow_grpc")}
+        kept |= {
+            "server_start_timeout_s": 110.0,
+            "keys_dir": config.keys_dir,
+            "grace_period_s": 7.0,
+        }
+        StartFlags(kept, None, str(folder)).write(one.rundir)
+        refused = one.daemon.reload()
+        assert refused.problem == "the daemon is starting; try again when ready"
+        assert one.daemon.config.grace_period_s == 30.0
+        running = await one.until_ready()
+        assert one.daemon.reload().applied == ["grace_period_s"]
+        assert one.daemon.config.grace_period_s == 7.0
+        assert one.manager.told[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
+        one.daemon.request_stop("the test is over")
+        await running
+
+    play(scene, folder)
+
+
+@pytest.mark.parametrize(
+    ("up", "can_serve", "refused"),
+    [(False, False, True), (False, True, False), (True, False, False)],
+)
+def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
+    folder: Path, up: bool, can_serve: bool, refused: bool
+) -> None:
+    class Pool:
+        pass
+
+    async def scene(one: Scene) -> None:
+        running = await one.until_ready() if up else None
+        registration: Any = Pool()
+        registration.spec, registration.pool = SPEC, Pool()
+        registration.pool.can_serve = can_serve
+        told = (
+            pytest.raises(RemoteFailure, match="model m has no worker")
+            if refused
+            else nullcontext()
+        )
+        with told:
+            one.daemon.refuse_to_hold_up_a_start(cast(Registration, registration))
+        if running is not None:
+            one.daemon.request_stop("the test is over")
+            await running
+
+    play(scene, folder)

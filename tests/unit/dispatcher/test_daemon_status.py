@@ -1,0 +1,155 @@
+"""What the daemon tells of itself, for each state of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytriton.dispatcher.base.systemd import State
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc import messages
+from pytriton.ipc.rundir import RuntimeDir
+
+
+def _info(name: str, state: str = "ready") -> messages.ModelInfo:
+    return messages.ModelInfo(name, 1, state, [])
+
+
+class Parts:
+    """The daemon's parts, as far as they are asked."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.registered: list[messages.ModelInfo] = []
+        self.in_repositories: list[messages.ModelInfo] = []
+        self.not_yet_restored: list[messages.ModelInfo] = []
+        self.problems: list[str] = []
+        self.server_problem: str | None = None
+        self.asked_of: list[tuple[str, Path]] = []
+        server = SimpleNamespace(
+            ready=True, info=lambda: messages.ServerInfo("ready", 7, http_url="http://x:8000")
+        )
+        self.server: Any = server
+        self.readiness: Any = SimpleNamespace(announced=True)
+        registry: Any = _Registry(self)
+        known = SimpleNamespace(infos=lambda url: self.in_repositories if url else None)
+        repository_models: Any = SimpleNamespace(known=known)
+        watch: Any = SimpleNamespace(problem=lambda: self.server_problem)
+        self.status = DaemonStatus(
+            DaemonConfig(runtime_dir=str(folder), state_dir=str(folder / "kept"), **settings),
+            RuntimeDir(folder),
+            server=cast(Any, self.server),
+            watch=watch,
+            registry=registry,
+            repository_models=repository_models,
+            readiness=cast(Any, self.readiness),
+            advice=None,
+        )
+
+
+class _Registry:
+    """The registrations of `Parts`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.restoring = SimpleNamespace(
+            infos=lambda served: [one for one in parts.not_yet_restored if one.name not in served]
+        )
+
+    def __iter__(self) -> Any:
+        for info in self._parts.registered:
+            yield _registration(self._parts, info)
+
+    def problems(self) -> list[str]:
+        return self._parts.problems
+
+
+def _registration(parts: Parts, info: messages.ModelInfo) -> Any:
+    def told(url: str, log_file: Path) -> messages.ModelInfo:
+        parts.asked_of.append((url, log_file))
+        return info
+
+    return SimpleNamespace(spec=SimpleNamespace(name=info.name), info=told)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def test_models_in_the_order_of_those_that_serve_them(parts: Parts, tmp_path: Path) -> None:
+    parts.registered = [_info("b"), _info("a")]
+    parts.in_repositories = [_info("r")]
+    parts.not_yet_restored = [_info("a", "starting"), _info("k", "starting")]
+    told = [(one.name, one.state) for one in parts.status.model_infos()]
+    assert told == [("b", "ready"), ("a", "ready"), ("r", "ready"), ("k", "starting")]
+    log_file = RuntimeDir(tmp_path).log_file("b")
+    assert parts.asked_of[0] == ("http://x:8000", log_file)
+
+
+def test_the_status_tells_every_problem(parts: Parts, tmp_path: Path) -> None:
+    status = parts.status.status()
+    assert (status.state, status.pid, status.problems) == ("starting", os.getpid(), [])
+    assert (status.runtime_dir, status.state_dir) == (str(tmp_path), str(tmp_path / "kept"))
+    parts.status.phase, parts.status.control_tcp = "ready", "10.0.0.7:9999"
+    parts.server_problem = "tritonserver failed 3 times in a row"
+    parts.problems = ["model m: instance 0 is in a crash loop"]
+    parts.status.advice = "this tritonserver has known faults"
+    status = parts.status.status()
+    assert (status.state, status.control_tcp) == ("ready", "10.0.0.7:9999")
+    assert status.problems == [
+        "tritonserver failed 3 times in a row",
+        "model m: instance 0 is in a crash loop",
+        "this tritonserver has known faults",
+    ]
+
+
+def test_where_nothing_is_kept_there_is_no_state_directory(tmp_path: Path) -> None:
+    assert Parts(tmp_path, ephemeral=True).status.status().state_dir == ""
+
+
+def test_the_service_manager_is_told_how_many_models_are_ready(parts: Parts) -> None:
+    parts.registered = [_info("a"), _info("b", "starting")]
+    assert parts.status.for_service_manager() == State(
+        "starting: 1 of 2 models ready", healthy=True, busy=True
+    )
+    parts.status.phase = "ready"
+    assert parts.status.for_service_manager() == State(
+        "ready: 1 of 2 models ready", healthy=True, busy=False
+    )
+    parts.readiness.announced = False  # models are being restored
+    assert parts.status.for_service_manager().busy
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (None, "tritonserver is being started again"),
+        ("tritonserver failed twice", "tritonserver failed twice"),
+    ],
+)
+def test_a_tritonserver_that_is_down_is_told(parts: Parts, problem: str | None, told: str) -> None:
+    parts.status.phase = "ready"
+    parts.server.ready, parts.server_problem = False, problem
+    assert parts.status.for_service_manager().text == f"ready: 0 of 0 models ready; {told}"
+
+
+def test_a_part_that_has_ended_is_no_sign_of_life(parts: Parts) -> None:
+    async def scene() -> None:
+        vital = asyncio.ensure_future(asyncio.sleep(0))
+        parts.status.vital.append(vital)
+        parts.status.phase = "ready"
+        assert parts.status.for_service_manager().healthy
+        await vital
+        assert not parts.status.for_service_manager().healthy
+        parts.status.phase, parts.status.why_stopped = "stopping", "SIGTERM"
+        assert parts.status.for_service_manager() == State(
+            "stopping: SIGTERM", healthy=True, busy=True
+        )
+
+    asyncio.run(scene())
