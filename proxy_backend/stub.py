@@ -23,6 +23,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections import deque
 from functools import lru_cache
 from typing import Any
 
@@ -45,10 +46,10 @@ _DLPACK_TYPES = {
     (6, 8): "BOOL",
 }
 
-#: Seconds between two looks at who holds an iterator, and after which it is held for good.
+#: Seconds between two looks at who holds an iterator, and for which it is held at most.
 _LOOK_S = 0.001
 _HELD_S = 30.0
-_HELD: list[Any] = []
+_HELD: deque[tuple[float, Any]] = deque()
 _HEAD = object.__basicsize__
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 
@@ -156,21 +157,24 @@ def bf16_tensor(name: str, words: Array) -> Any:
 
 
 def let_go_last(iterator: Any) -> None:
-    """Return when the stub has let go of an iterator that has come to its end: the caller is the last who holds it."""
-    deadline = time.monotonic() + _HELD_S
-    while _others_hold(iterator):
-        if time.monotonic() > deadline:
-            _HELD.append(iterator)
-            return
+    """Return when the stub has let go of an iterator that has come to its end: the caller is the last who holds it.
+
+    Where that cannot be told, it is held here for a while.
+    """
+    now = time.monotonic()
+    while _owners(iterator) > 1 and time.monotonic() < now + _HELD_S:
         time.sleep(_LOOK_S)
+    if _owners(iterator) != 1:
+        _HELD.append((time.monotonic(), iterator))
+    while _HELD and _HELD[0][0] < now - _HELD_S:
+        _HELD.popleft()
 
 
-def _others_hold(iterator: Any) -> bool:
-    """Whether the stub holds the object behind one of pybind11, too; True where that cannot be told."""
+def _owners(iterator: Any) -> int:
+    """Return how many hold the C++ object behind one of pybind11; 0 where it is laid out in another way."""
     if type(iterator).__basicsize__ < _HEAD + 3 * _POINTER:
-        return True
+        return 0
     value, held, counts = (ctypes.c_size_t * 3).from_address(id(iterator) + _HEAD)
     if value != held or not counts:
-        return True  # another layout than that of 2.51
-    owners: int = ctypes.c_int32.from_address(counts + _POINTER).value
-    return owners != 1
+        return 0
+    return int(ctypes.c_int32.from_address(counts + _POINTER).value)

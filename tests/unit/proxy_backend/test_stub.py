@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -90,10 +94,57 @@ def test_bf16_travels_as_words() -> None:
     assert stub.place_of(Capsule()) == ("BF16", words.ctypes.data)
 
 
-def test_an_iterator_that_is_held_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody can tell whether the stub holds it, it is never freed: that could end the process."""
-    monkeypatch.setattr(stub, "_HELD_S", 0.0)
-    monkeypatch.setattr(stub, "_HELD", [])
-    iterator = iter(())
+class Held:
+    """As an object of pybind11 is laid out: behind the head an address, and a std::shared_ptr of it."""
+
+    __slots__ = ("address", "counts", "pointer")
+
+
+@pytest.fixture
+def held() -> Iterator[tuple[Held, Any]]:
+    """An object of the stub's, and the number of those who hold it, which can be changed."""
+    made = Held()
+    # What lies there is no object of Python's: nobody may follow it.
+    ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(made))
+    counts = (ctypes.c_int32 * 4)(0, 0, 2, 1)
+    words = (ctypes.c_size_t * 3).from_address(id(made) + object.__basicsize__)
+    words[:] = [ctypes.addressof(counts), ctypes.addressof(counts), ctypes.addressof(counts)]
+    yield made, counts
+    words[:] = [0, 0, 0]
+
+
+def test_an_iterator_is_held_until_the_stub_has_let_go_of_it(
+    held: tuple[Held, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stub, "_HELD", deque())
+    iterator, counts = held
+    waits = threading.Thread(target=stub.let_go_last, args=(iterator,))
+    waits.start()
+    waits.join(0.05)
+    assert waits.is_alive()
+    counts[2] = 1
+    waits.join(30)
+    assert not waits.is_alive()
+    assert not stub._HELD
+
+
+def test_an_iterator_of_which_that_cannot_be_told_is_held_for_a_while(
+    held: tuple[Held, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: deque[tuple[float, Any]] = deque()
+    monkeypatch.setattr(stub, "_HELD_S", 0.01)
+    monkeypatch.setattr(stub, "_HELD", kept)
+    iterator, counts = held
+    stub.let_go_last(iterator)  # the stub does not let go
+    assert [one for _, one in kept] == [iterator]
+    monkeypatch.setattr(stub, "_HELD_S", 60.0)
+    counts[2] = 1
+    words = (ctypes.c_size_t * 3).from_address(id(iterator) + object.__basicsize__)
+    words[1] += 8  # another layout
+    other = object()
     stub.let_go_last(iterator)
-    assert [iterator] == stub._HELD
+    stub.let_go_last(other)
+    assert [one for _, one in kept] == [iterator, iterator, other]
+    monkeypatch.setattr(stub, "_HELD_S", -60.0)
+    stub.let_go_last(other)
+    assert not kept
