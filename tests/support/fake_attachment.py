@@ -1,0 +1,57 @@
+"""Where a Python proxy gets its lanes from, and what it is told about what it has lost, as a test says."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.lanes.lane import Lane
+
+
+class FakeAttachment:
+    """`pytriton.proxy_backend.attachment.Attachment`; the workers' ends of its lanes are in `workers`.
+
+    Attributes:
+        verdicts: what is answered, one after the other, when a worker is lost or a batch overdue
+        asked: with what it was asked about that
+        no_worker: why there is no worker any more; None: there always is another
+    """
+
+    def __init__(self, *verdicts: messages.Verdict) -> None:
+        self.verdicts = list(verdicts)
+        self.asked: list[dict[str, Any]] = []
+        self.workers: list[Lane] = []
+        self.no_worker: str | None = None
+        self.lane: Lane | None = None
+        self.avoid: list[str] = []
+        self.execution_timeout_s: float | None = None
+        self.tracing = False
+        self.worker = ""
+
+    def attach(self) -> Lane:
+        if self.lane is None:
+            if self.no_worker is not None:
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, self.no_worker)
+            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.lane = Lane(ends[0], peer_trusted=False)
+            self.workers.append(Lane(ends[1], peer_trusted=True))
+            self.worker = f"w{len(self.workers)}"
+        return self.lane
+
+    def drop(self) -> None:
+        if self.lane is not None:
+            self.lane.close()
+            self.lane = None
+
+    def judge_loss(self, **loss: Any) -> messages.Verdict:
+        self.asked.append(loss)
+        return self._verdict()
+
+    def judge_overdue(self, **about: Any) -> messages.Verdict:
+        self.asked.append(about)
+        return self._verdict()
+
+    def _verdict(self) -> messages.Verdict:
+        return self.verdicts.pop(0) if self.verdicts else messages.Verdict("fail", "it is lost")

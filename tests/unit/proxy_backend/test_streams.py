@@ -1,0 +1,345 @@
+"""Batches of a decoupled model: begun, answered in parts, lost, given up. The worker is the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.fake_attachment import FakeAttachment
+from support.fake_stub import FINAL, Request, Sender
+from support.running import eventually
+
+from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchLent,
+    BatchPart,
+    BatchReturned,
+    Cancel,
+    Credit,
+    FromWorker,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+)
+from pytriton.ipc.messages import Verdict
+from pytriton.proxy_backend import streams as streams_module
+from pytriton.proxy_backend.streams import Streams
+from pytriton.proxy_backend.translate import Translator
+
+ANSWER = ResponseRef([])
+LAST = ResponseRef([], None, ResponseDetails(final=True))
+NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
+RETRY, FAIL = Verdict("retry"), Verdict("fail", "worker w1 was killed")
+
+
+class Proxy:
+    """A proxy of a decoupled model, and its worker, which the test plays."""
+
+    def __init__(self, *verdicts: Verdict, until_returned: bool = False) -> None:
+        attachment: Any = FakeAttachment(*verdicts)
+        self.attachment = attachment
+        self.streams = Streams("m", attachment, Translator("m", {}), until_returned=until_returned)
+        self._threads: list[threading.Thread] = []
+        self._lost: list[Lane] = []
+
+    def begin(self, count: int = 1) -> list[Sender]:
+        """Execute a batch in a thread; return the senders of its requests."""
+        requests = [Request() for _ in range(count)]
+        senders = [one.sender for one in requests]
+        self._threads.append(threading.Thread(target=self.streams.begin, args=(requests,)))
+        self._threads[-1].start()
+        return senders
+
+    def executed(self) -> None:
+        """Wait until all calls of execute have returned."""
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def worker(self, number: int = 0, *, batches: int = 4) -> Lane:
+        """Return the worker's end of a lane, once there is one; it says that it has room."""
+        eventually(lambda: len(self.attachment.workers) > number, "the proxy has a lane")
+        lane: Lane = self.attachment.workers[number]
+        lane.send(Room(batches))
+        return lane
+
+    def lose(self, worker: Lane) -> None:
+        """The worker ends."""
+        self._lost.append(worker)
+        worker.close()
+
+    def close(self) -> None:
+        self.attachment.no_worker = "the test is over"
+        for worker in self.attachment.workers:
+            if worker not in self._lost:
+                worker.close()
+        self.streams.end()
+        self.executed()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Proxy]]:
+    made: list[Proxy] = []
+
+    def proxy(*verdicts: Verdict, **more: Any) -> Proxy:
+        made.append(Proxy(*verdicts, **more))
+        return made[-1]
+
+    yield proxy
+    for one in made:
+        one.close()
+
+
+def ended(sender: Sender) -> bool:
+    """Whether the client has been told that no more comes."""
+    return bool(sender.sent) and sender.sent[-1][1] == FINAL
+
+
+def error(sender: Sender) -> str | None:
+    """The error that it ended with."""
+    told = sender.sent[-1][0]
+    return told[0] if isinstance(told, tuple) else None
+
+
+def batch_of(lane: Lane) -> Batch:
+    message = lane.receive()
+    assert isinstance(message, Batch)
+    return message
+
+
+def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
+    make: Callable[..., Proxy],
+) -> None:
+    proxy = make()
+    first, second = proxy.begin(2)
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    assert len(batch.requests) == 2
+    worker.send(BatchBegun(batch.id))
+    proxy.executed()
+    worker.send(BatchPart(batch.id, [ANSWER, None]))
+    worker.send(BatchPart(batch.id, [LAST, NO_MORE]))
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(2)
+    assert first.sent == [({}, 0), ({}, FINAL)]
+    assert second.sent == [(None, FINAL)]
+
+
+def test_what_has_been_passed_on_is_credited_in_one_message(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    proxy.begin()
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    for _ in range(17):
+        worker.send(BatchPart(batch.id, [ANSWER]))
+    assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)
+
+
+def test_the_next_batch_waits_for_room(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    (first,) = proxy.begin()
+    worker = proxy.worker(batches=1)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    proxy.executed()
+    (second,) = proxy.begin()
+    worker.send(BatchPart(batch.id, [LAST]))
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)  # before the second batch came
+    other = batch_of(worker)
+    assert other.id != batch.id
+    worker.send(BatchFailed(other.id, "ValueError: no"))
+    proxy.executed()
+    eventually(lambda: ended(second), "it is answered")
+    assert error(first) is None
+    assert error(second) == "ValueError: no"
+
+
+def test_a_batch_that_was_not_read_goes_to_the_next_worker(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    (sender,) = proxy.begin()
+    first = proxy.worker()
+    eventually(lambda: proxy.streams._flights, "it is sent")
+    proxy.lose(first)
+    worker = proxy.worker(1)
+    batch = batch_of(worker)
+    assert not batch.alone
+    worker.send(BatchBegun(batch.id))
+    worker.send(BatchPart(batch.id, [LAST]))
+    worker.send(BatchDone(batch.id, []))
+    eventually(lambda: ended(sender), "it is answered")
+    assert error(sender) is None
+    assert proxy.attachment.asked == []
+
+
+def test_a_batch_that_had_begun_fails_with_its_worker(make: Callable[..., Proxy]) -> None:
+    proxy = make(FAIL)
+    first, second = proxy.begin(2)
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    worker.send(BatchPart(batch.id, [ANSWER, LAST]))
+    proxy.lose(worker)
+    eventually(lambda: ended(first), "it is answered")
+    assert error(first) == FAIL.text
+    assert error(second) is None
+    assert proxy.attachment.asked == [{"losses": 1, "final": True}]
+
+
+def test_what_was_read_and_had_not_begun_is_tried_again_each_by_itself(
+    make: Callable[..., Proxy],
+) -> None:
+    proxy = make(RETRY, FAIL)
+    first, second = proxy.begin(2)
+    worker = proxy.worker()
+    batch_of(worker)
+    proxy.lose(worker)
+    again = proxy.worker(1)
+    batch = batch_of(again)
+    assert (len(batch.requests), batch.alone) == (1, True)
+    proxy.lose(again)  # the first one ends it, too
+    last = proxy.worker(2)
+    batch = batch_of(last)
+    last.send(BatchBegun(batch.id))
+    last.send(BatchPart(batch.id, [LAST]))
+    last.send(BatchDone(batch.id, []))
+    proxy.executed()
+    eventually(lambda: ended(second), "it is answered")
+    assert error(first) == FAIL.text
+    assert error(second) is None
+    assert proxy.attachment.asked == [
+        {"losses": 1, "requests": 2, "in_row": 0},
+        {"losses": 2, "requests": 1, "in_row": 1},
+    ]
+
+
+def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(
+    make: Callable[..., Proxy],
+) -> None:
+    proxy = make(RETRY, until_returned=True)
+    (sender,) = proxy.begin()
+    worker = proxy.worker()
+    worker.send(BatchBegun(batch_of(worker).id))
+    proxy.lose(worker)  # in execute, with nothing answered: it is tried again
+    again = proxy.worker(1)
+    batch = batch_of(again)
+    again.send(BatchBegun(batch.id))
+    again.send(BatchReturned(batch.id))
+    proxy.executed()
+    again.send(BatchPart(batch.id, [NO_MORE]))
+    again.send(BatchDone(batch.id, []))
+    eventually(lambda: ended(sender), "it is answered")
+    assert error(sender) is None
+
+
+def test_a_client_that_has_gone_is_told_to_the_worker_once(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "_TICK_S", 0.01)
+    proxy = make()
+    _, second = proxy.begin(2)
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    second.cancelled = True
+    assert worker.receive() == Cancel(batch.id, 1)
+    worker.send(BatchPart(batch.id, [NO_MORE, NO_MORE]))
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)
+
+
+def test_no_worker_is_told_to_the_client(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    proxy.attachment.no_worker = "model m: all its workers were given up"
+    (sender,) = proxy.begin()
+    proxy.executed()
+    assert error(sender) == "model m: all its workers were given up"
+
+
+def test_a_batch_that_takes_too_long_is_asked_about(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "_TICK_S", 0.01)
+    proxy = make(Verdict("wait", wait_s=0.01), Verdict("fail", "took too long"), FAIL)
+    (sender,) = proxy.begin()
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    proxy.attachment.execution_timeout_s = 0.01
+    worker.send(BatchBegun(batch.id))
+    eventually(lambda: len(proxy.attachment.asked) >= 2, "it was asked twice")
+    proxy.lose(worker)  # as the dispatcher has it end
+    eventually(lambda: ended(sender), "it is answered")
+    first, second, *_ = proxy.attachment.asked
+    assert (first["taken"], first["since"]) == (True, None)
+    assert second["since"] is not None
+    assert error(sender) == FAIL.text
+
+
+BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
+    "no room": lambda _: [Room(0)],
+    "another batch": lambda number: [BatchBegun(number + 1)],
+    "begun twice": lambda number: [BatchBegun(number), BatchBegun(number)],
+    "answered before it began": lambda number: [BatchPart(number, [ANSWER])],
+    "too few responses": lambda number: [BatchBegun(number), BatchPart(number, [])],
+    "not of a stream": lambda number: [BatchLent(number, [ANSWER])],
+    "after the last": lambda number: [
+        BatchBegun(number), BatchPart(number, [LAST]), BatchPart(number, [ANSWER]),
+    ],
+    "requests that are none": lambda number: [BatchBegun(number), BatchReturned(number, [1])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_a_worker_that_breaks_the_protocol_is_left_and_the_batch_fails(
+    make: Callable[..., Proxy], breach: str
+) -> None:
+    """Not tried again: with the next worker it might go on so for ever."""
+    proxy = make()
+    (sender,) = proxy.begin()
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    for message in BREACHES[breach](batch.id):
+        worker.send(message)
+    proxy.executed()
+    eventually(lambda: ended(sender), "it is answered")
+    if breach != "after the last":
+        assert str(error(sender)).startswith("model m: the worker ")
+    eventually(lambda: proxy.streams._lane is None, "the lane is let go")
+    assert proxy.attachment.asked == []
+
+
+def test_texts_that_are_none_fail_their_request_alone(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    translator = proxy.streams._translator
+    fine, wrong = Request(), Request()
+
+    def refuse(requests: Any, lane: Lane) -> Any:
+        if wrong in requests:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        return [translator._detailed(one, lane) for one in requests]
+
+    translator.requests = refuse  # type: ignore[method-assign]
+    translator.refusals = lambda requests: [  # type: ignore[method-assign]
+        "no UTF-8" if one is wrong else None for one in requests
+    ]
+    thread = threading.Thread(target=proxy.streams.begin, args=([fine, wrong],))
+    thread.start()
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    assert len(batch.requests) == 1
+    worker.send(BatchBegun(batch.id))
+    thread.join(60)
+    worker.send(BatchPart(batch.id, [LAST]))
+    worker.send(BatchDone(batch.id, []))
+    eventually(lambda: ended(fine.sender), "it is answered")
+    assert error(wrong.sender) == "no UTF-8"
+    assert error(fine.sender) is None
