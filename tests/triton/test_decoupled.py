@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import json
 import os
 import signal
@@ -39,22 +41,25 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
         yield running
 
 
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Iterator[Serve]:
-    served: list[Model] = []
+@pytest.fixture(scope="module")
+def serve(daemon: RunningDaemon) -> Serve:
+    """Registers a model, which is served until the daemon ends: a Python proxy takes a second to end."""
+    numbers = itertools.count()
 
     def register(callable_: Any, *, max_batch_size: int = 8, **options: Any) -> Model:
         config = ModelConfig(
             decoupled=True, batching=max_batch_size > 0, max_batch_size=max(1, max_batch_size)
         )
-        name = f"stream{len(served)}"
-        model = daemon.client.register(callable_, name, N, Y, config, progress=False, **options)
-        served.append(model)
-        return model
+        name = f"stream{next(numbers)}"
+        return daemon.client.register(callable_, name, N, Y, config, progress=False, **options)
 
-    yield register
-    for model in served:
-        model.unregister()
+    return register
+
+
+@pytest.fixture(scope="module")
+def counting(serve: Serve) -> Callable[[int], Model]:
+    """A model that counts, by its max_batch_size."""
+    return functools.cache(lambda max_batch_size: serve(_count, max_batch_size=max_batch_size))
 
 
 def _count(requests: Any) -> Iterator[list[Any]]:
@@ -76,9 +81,9 @@ def _number(n: int, *, batching: bool = True) -> Array:
 @pytest.mark.parametrize("n", [0, 1, 2, 500])
 @pytest.mark.parametrize("max_batch_size", [0, 8])
 def test_every_answer_comes_in_order(
-    daemon: RunningDaemon, serve: Serve, n: int, max_batch_size: int
+    daemon: RunningDaemon, counting: Callable[[int], Model], n: int, max_batch_size: int
 ) -> None:
-    model = serve(_count, max_batch_size=max_batch_size)
+    model = counting(max_batch_size)
     for _ in range(2):
         assert _ask(daemon, model, n, batching=max_batch_size > 0) == list(range(n))
 
@@ -91,8 +96,8 @@ def test_many_clients_each_get_their_own(daemon: RunningDaemon, serve: Serve) ->
     assert answers == [list(range(n)) for n in wanted]
 
 
-def test_generate_stream(daemon: RunningDaemon, serve: Serve) -> None:
-    model = serve(_count, max_batch_size=0)
+def test_generate_stream(daemon: RunningDaemon, counting: Callable[[int], Model]) -> None:
+    model = counting(0)
     url = f"http://{daemon.http}/v2/models/{model.name}/generate_stream"
     asked = urllib.request.Request(url, json.dumps({"n": [4]}).encode(), method="POST")
     with urllib.request.urlopen(asked, timeout=60) as response:
