@@ -150,7 +150,7 @@ static bool handle_regions(World *world, Slice verb, Slice rest, Problem *proble
         return shared_memory_register(world->memory, name, key, offset, number(rest), problem);
     }
     if (slice_is(verb, "cuda"))
-        return shared_memory_register_cuda(world->memory, name, bytes_of(world, "00"), 0, 4, problem);
+        return shared_memory_register_cuda(world->memory, name, SLICE("0"), 0, 4, problem);
     if (slice_is(verb, "unregister"))
         return shared_memory_unregister(world->memory, false, name, problem);
     if (slice_is(verb, "regions"))
@@ -257,13 +257,16 @@ int main(int count, char **arguments)
     Problem problem = {0};
     world.server = server_start(arguments[1], options, option_count, &problem);
     world.memory = shared_memory_new(&problem);
-    if (world.server == NULL || world.memory == NULL) {
+    if (world.server)
+        world.tracing = tracing_new(world.server, &problem);
+    if (world.tracing == NULL || world.memory == NULL) {
         say(false, &problem);
         shared_memory_free(world.memory);
+        server_free(world.server);
         return 1;
     }
     world.settings = calls_settings(world.server, world.memory);
-    world.settings.tracing = world.tracing = tracing_new(world.server, &problem);
+    world.settings.tracing = world.tracing;
     world.settings.output_bytes = VALUE;
     world.settings.inputs = 8;
     world.calls = calls_new(&world.settings, 16, &problem);
