@@ -10,7 +10,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 #: The backend that models of the compiled proxy name, and its library, whose name Triton derives from it.
@@ -76,11 +78,24 @@ def source_key(folder: Path, flags: Sequence[str]) -> str:
 
 
 def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
+    """Compile each file by itself, as many at a time as there are processors, and link them."""
     command = compiler()
     if command is None:
         raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
-    files = sorted(str(path) for path in folder.rglob("*.c"))
-    argv = [command, *flags, f"-I{folder}", "-o", str(result), *files, *_LIBRARIES]
+    files = sorted(folder.rglob("*.c"))
+    with tempfile.TemporaryDirectory() as parts:
+        objects = [f"{parts}/{number}.o" for number in range(len(files))]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiling = [
+                pool.submit(_run, [command, *flags, f"-I{folder}", "-c", "-o", part, str(file)])
+                for part, file in zip(objects, files)
+            ]
+            for one in compiling:
+                one.result()
+        _run([command, *flags, "-o", str(result), *objects, *_LIBRARIES])
+
+
+def _run(argv: Sequence[str]) -> None:
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"
@@ -88,4 +103,4 @@ def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(str(error)) from error
     if done.returncode != 0:
-        raise BuildError(f"{command} said:\n{(done.stderr or done.stdout).strip()[-2000:]}")
+        raise BuildError(f"{argv[0]} said:\n{(done.stderr or done.stdout).strip()[-2000:]}")

@@ -55,6 +55,8 @@ _PATIENT = {
     "server_probe_timeout_s": 30.0,
     "server_start_timeout_s": 110.0,
 }
+#: The program around Triton's core that daemons of tests have, unless they ask for one: "triton" or "native".
+FRONT = os.environ.get("PYTRITON_TESTS_FRONT", "triton")
 #: The same as users have it, for what measures or shows that.
 AS_SHIPPED: dict[str, float] = {name: getattr(DaemonConfig(), name) for name in _PATIENT}
 
@@ -73,7 +75,8 @@ class RunningDaemon:
         """Start a daemon and return when models can be registered."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
         runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
-        settings = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, **_PATIENT, **settings}
+        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        settings = {**ports, **_PATIENT, "front": FRONT, **settings}
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
         log = runtime_dir / "stderr.log"
         with open(log, "wb") as stderr:

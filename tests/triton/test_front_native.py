@@ -1,0 +1,258 @@
+"""A daemon with the native front: what it serves where, and what happens when its process ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+import trustme
+from support.inference import Array
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.decorators import batch
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+_TOKEN = "a-token-that-is-long-enough"
+_BODY = json.dumps(
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+).encode()
+_INFER = "/v2/models/double/infer"
+
+
+@batch
+def _double(x: Array) -> dict[str, Array]:
+    return {"y": x * 2}
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def connection(daemon: RunningDaemon) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(daemon.http, timeout=60)
+
+
+def ask(
+    client: http.client.HTTPConnection, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, Any]:
+    """Return the status and the body, read as JSON where it is."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    client.request(method, path, body, named)
+    response = client.getresponse()
+    data = response.read()
+    return response.status, json.loads(data) if data.startswith((b"{", b"[")) else data
+
+
+def doubles(client: http.client.HTTPConnection) -> bool:
+    status, answer = ask(client, "POST", _INFER, _BODY)
+    return status == 200 and answer["outputs"][0]["data"] == [2.0, 4.0]
+
+
+def over_grpc(url: str) -> Any:
+    tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
+    with tritonclient.grpc.InferenceServerClient(url) as client:
+        return client.infer("double", [tensor], client_timeout=60).as_numpy("y").tolist()
+
+
+@pytest.fixture(scope="module")
+def sockets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture(scope="module")
+def daemon(sockets: Path) -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(
+        front="native",
+        access_token=_TOKEN,
+        http_unix=str(sockets / "http"),
+        grpc_unix=str(sockets / "grpc"),
+        front_limit=("header_bytes=2048",),
+    ) as running:
+        running.client.register(_double, "double", inputs=X, outputs=Y)
+        yield running
+
+
+def test_a_callable_is_served_over_http_grpc_and_unix_sockets(
+    daemon: RunningDaemon, sockets: Path
+) -> None:
+    with closing(connection(daemon)) as client:
+        assert all(doubles(client) for _ in range(3))
+        assert ask(client, "GET", "/v2/health/ready") == (200, b"")
+    with closing(UnixConnection(sockets / "http")) as client:
+        assert doubles(client)
+    assert over_grpc(daemon.grpc) == [[2.0, 2.0]]
+    assert over_grpc(f"unix:{sockets / 'grpc'}") == [[2.0, 2.0]]
+    for name in ("http", "grpc"):
+        assert (sockets / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_tritonclient_with_binary_tensors(daemon: RunningDaemon) -> None:
+    tensor = tritonclient.http.InferInput("x", [1, 3], "FP32")
+    tensor.set_data_from_numpy(np.arange(3, dtype=np.float32)[None])
+    with tritonclient.http.InferenceServerClient(daemon.http) as client:
+        answer = client.infer("double", [tensor], request_compression_algorithm="gzip")
+    assert answer.as_numpy("y").tolist() == [[0.0, 2.0, 4.0]]
+
+
+def test_restricted_endpoints_ask_for_the_token_on_public_ports_only(
+    daemon: RunningDaemon,
+) -> None:
+    """What the daemon itself asks goes over its private socket."""
+    with closing(connection(daemon)) as client:
+        path = "/v2/repository/index"
+        assert ask(client, "POST", path)[0] == 403
+        status, index = ask(client, "POST", path, triton_access_token=_TOKEN)
+        assert status == 200
+        assert [one["name"] for one in index] == ["double"]
+        status, _ = ask(client, "POST", "/admin/ready", b'{"ready": false}')
+        assert status == 404
+        assert ask(client, "GET", "/v2/health/ready")[0] == 200
+    with tritonclient.grpc.InferenceServerClient(daemon.grpc) as grpc:
+        with pytest.raises(InferenceServerException):
+            grpc.get_model_repository_index()
+        headers = {"triton-grpc-protocol-triton-access-token": _TOKEN}
+        assert len(grpc.get_model_repository_index(headers=headers).models) == 1
+
+
+def test_metrics_of_the_core_and_of_the_front(daemon: RunningDaemon) -> None:
+    with closing(connection(daemon)) as client:
+        status, _ = ask(client, "GET", "/v2/health/live", X_Long="x" * 3000)
+        assert status == 431
+    url = daemon.client.status().server.metrics_url
+    with closing(http.client.HTTPConnection(url.split("/")[2], timeout=60)) as client:
+        status, text = ask(client, "GET", "/metrics")
+    assert status == 200
+    assert b"nv_inference_request_success{" in text
+    assert b'pytriton_front_refusals_total{limit="header_bytes"} 1' in text
+    assert b"pytriton_front_connections " in text
+
+
+def test_a_registration_comes_and_goes(daemon: RunningDaemon) -> None:
+    daemon.client.register(_double, "other", inputs=X, outputs=Y)
+    with closing(connection(daemon)) as client:
+        assert ask(client, "GET", "/v2/models/other/ready")[0] == 200
+        daemon.client.unregister("other")
+        assert ask(client, "GET", "/v2/models/other/ready")[0] == 400
+        assert doubles(client)
+
+
+def test_clients_wait_while_a_front_that_was_killed_is_started_again(
+    daemon: RunningDaemon,
+) -> None:
+    """Nothing is refused, the port stays, and no worker loads its model again."""
+    before = daemon.client.status()
+    assert before.server.pid is not None
+    workers = [one.pid for one in before.models[0].instances]
+    answers: list[bool] = []
+
+    address = daemon.http
+    os.kill(before.server.pid, signal.SIGKILL)
+
+    def served() -> bool:
+        with closing(http.client.HTTPConnection(address, timeout=60)) as client:
+            return doubles(client)
+
+    threads = [threading.Thread(target=lambda: answers.append(served())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert all(answers)
+    after = daemon.client.status()
+    assert after.server.pid not in (None, before.server.pid)
+    assert [one.pid for one in after.models[0].instances] == workers
+
+
+def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    authority.cert_pem.write_to_path(str(tmp_path / "root"))
+    files = {name: str(tmp_path / name) for name in ("cert", "key", "root")}
+    with RunningDaemon.start(
+        front="native",
+        http_certificate=files["cert"],
+        http_key=files["key"],
+        http_client_authorities=files["root"],
+    ) as running:
+        running.client.register(_double, "double", inputs=X, outputs=Y)
+        assert running.client.status().server.http_url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=files["root"])
+        stranger = http.client.HTTPSConnection(running.http, timeout=60, context=context)
+        with closing(stranger), pytest.raises((ssl.SSLError, ConnectionError)):
+            doubles(stranger)
+        authority.issue_cert("somebody@example.test").configure_cert(context)
+        with closing(
+            http.client.HTTPSConnection(running.http, timeout=60, context=context)
+        ) as friend:
+            assert doubles(friend)
+
+
+def test_a_request_under_way_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+
+    @batch
+    def slow(x: Array) -> dict[str, Array]:
+        import time
+
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return {"y": x}
+
+    with RunningDaemon.start(front="native") as running:
+        running.client.register(slow, "double", inputs=X, outputs=Y)
+        with closing(connection(running)) as client:
+            client.request("POST", _INFER, _BODY)
+            eventually(begun.exists, "the request has begun")
+            running.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "daemon stops" in running.said(), "the daemon stops")
+            go.touch()
+            response = client.getresponse()
+            assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
+
+
+def test_without_a_compiler_nvidia_s_executable_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy is given: it was built before."""
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    cache = tmp_path / "cache"
+    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "pytriton-daemon"
+    cache.mkdir()
+    for one in home.iterdir():
+        if one.name != "native-front":
+            (cache / one.name).symlink_to(one)
+    with RunningDaemon.start(front="native", cache_dir=str(cache)) as running:
+        said = running.said()
+        assert "NVIDIA's tritonserver answers clients instead" in said
+        assert "no C compiler is on PATH" in said
+        assert Path(running.client.status().server.binary).name == "tritonserver"
