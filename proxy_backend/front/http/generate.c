@@ -317,12 +317,12 @@ static bool start(HttpRequest *request, bool streams, Problem *problem)
     return http_job(request, run_generate, TYPE_JSON, problem);
 }
 
-bool handle_generate(HttpRequest *request, Problem *problem)
+bool http_handle_generate(HttpRequest *request, Problem *problem)
 {
     return start(request, false, problem);
 }
 
-bool handle_generate_stream(HttpRequest *request, Problem *problem)
+bool http_handle_generate_stream(HttpRequest *request, Problem *problem)
 {
     return start(request, true, problem);
 }

@@ -161,7 +161,7 @@ static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, 
     return true;
 }
 
-bool handle_infer(HttpRequest *request, Problem *problem)
+bool http_handle_infer(HttpRequest *request, Problem *problem)
 {
     Call *call = request->call;
     HttpCall *state = http_call(call);

@@ -69,19 +69,19 @@ static bool answer_health(Call *call, bool good)
     return true;
 }
 
-bool handle_live(HttpRequest *request, Problem *problem)
+bool http_handle_live(HttpRequest *request, Problem *problem)
 {
     (void)problem;
     return answer_health(request->call, server_is_live(request->service->settings.server));
 }
 
-bool handle_ready(HttpRequest *request, Problem *problem)
+bool http_handle_ready(HttpRequest *request, Problem *problem)
 {
     (void)problem;
     return answer_health(request->call, server_is_ready(request->service->settings.server));
 }
 
-bool http_model_ready(HttpRequest *request, Problem *problem)
+bool http_handle_model_ready(HttpRequest *request, Problem *problem)
 {
     bool ready = false;
     if (!server_model_is_ready(request->service->settings.server, request->name, request->version, &ready, problem) ||
@@ -92,7 +92,7 @@ bool http_model_ready(HttpRequest *request, Problem *problem)
 
 /* ── metadata ─────────────────────────────────────────────────────────────────────────────────────── */
 
-bool handle_server(HttpRequest *request, Problem *problem)
+bool http_handle_server(HttpRequest *request, Problem *problem)
 {
     Call *call = request->call;
     if (!answer_begin(call, problem) || !server_information(server_of(call), &call->reply, problem))
@@ -107,7 +107,7 @@ static bool put_model(Call *call, Problem *problem)
     return model_information(server_of(call), job->name, job->version, &call->reply, problem);
 }
 
-bool handle_model(HttpRequest *request, Problem *problem)
+bool http_handle_model(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_model, TYPE_JSON, problem);
 }
@@ -118,7 +118,7 @@ static bool put_config(Call *call, Problem *problem)
     return model_configuration(server_of(call), job->name, job->version, &call->reply, problem);
 }
 
-bool handle_config(HttpRequest *request, Problem *problem)
+bool http_handle_config(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_config, TYPE_JSON, problem);
 }
@@ -129,12 +129,12 @@ static bool put_statistics(Call *call, Problem *problem)
     return model_statistics(server_of(call), job->name, job->version, &call->reply, problem);
 }
 
-bool http_model_statistics(HttpRequest *request, Problem *problem)
+bool http_handle_model_statistics(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_statistics, TYPE_JSON, problem);
 }
 
-bool handle_statistics(HttpRequest *request, Problem *problem)
+bool http_handle_statistics(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_statistics, TYPE_JSON, problem);
 }
@@ -149,7 +149,7 @@ static bool put_metrics(Call *call, Problem *problem)
     return true;
 }
 
-bool handle_metrics(HttpRequest *request, Problem *problem)
+bool http_handle_metrics(HttpRequest *request, Problem *problem)
 {
     return http_job(request, put_metrics, "text/plain; charset=utf-8", problem);
 }

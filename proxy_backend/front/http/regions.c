@@ -54,12 +54,12 @@ static bool answer_status(HttpRequest *request, bool gpu, Problem *problem)
     return true;
 }
 
-bool handle_region_status(HttpRequest *request, Problem *problem)
+bool http_handle_region_status(HttpRequest *request, Problem *problem)
 {
     return answer_status(request, false, problem);
 }
 
-bool handle_gpu_status(HttpRequest *request, Problem *problem)
+bool http_handle_gpu_status(HttpRequest *request, Problem *problem)
 {
     return answer_status(request, true, problem);
 }
@@ -173,12 +173,12 @@ static bool answer_register(HttpRequest *request, bool gpu, Problem *problem)
     return done;
 }
 
-bool handle_region_register(HttpRequest *request, Problem *problem)
+bool http_handle_region_register(HttpRequest *request, Problem *problem)
 {
     return answer_register(request, false, problem);
 }
 
-bool handle_gpu_register(HttpRequest *request, Problem *problem)
+bool http_handle_gpu_register(HttpRequest *request, Problem *problem)
 {
     return answer_register(request, true, problem);
 }
@@ -191,12 +191,12 @@ static bool answer_unregister(HttpRequest *request, bool gpu, Problem *problem)
     return true;
 }
 
-bool handle_region_unregister(HttpRequest *request, Problem *problem)
+bool http_handle_region_unregister(HttpRequest *request, Problem *problem)
 {
     return answer_unregister(request, false, problem);
 }
 
-bool handle_gpu_unregister(HttpRequest *request, Problem *problem)
+bool http_handle_gpu_unregister(HttpRequest *request, Problem *problem)
 {
     return answer_unregister(request, true, problem);
 }

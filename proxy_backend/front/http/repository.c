@@ -39,7 +39,7 @@ static bool put_index(Call *call, Problem *problem)
     return repository_index(server_of(call), job->repository, job->flag, &call->reply, problem);
 }
 
-bool handle_index(HttpRequest *request, Problem *problem)
+bool http_handle_index(HttpRequest *request, Problem *problem)
 {
     Json json;
     Text scratch = {0};
@@ -200,12 +200,12 @@ static bool run_unload(Call *call, Problem *problem)
     return run_change(call, false, problem);
 }
 
-bool http_load(HttpRequest *request, Problem *problem)
+bool http_handle_load(HttpRequest *request, Problem *problem)
 {
     return http_job(request, run_load, TYPE_JSON, problem);
 }
 
-bool http_unload(HttpRequest *request, Problem *problem)
+bool http_handle_unload(HttpRequest *request, Problem *problem)
 {
     return http_job(request, run_unload, TYPE_JSON, problem);
 }
@@ -213,7 +213,7 @@ bool http_unload(HttpRequest *request, Problem *problem)
 /* ── the dispatcher's ─────────────────────────────────────────────────────────────────────────────── */
 
 /* POST /admin/drain: end, as SIGTERM has it end. */
-bool handle_drain(HttpRequest *request, Problem *problem)
+bool http_handle_drain(HttpRequest *request, Problem *problem)
 {
     const HttpSettings *settings = &request->service->settings;
     if (settings->drain == NULL)
@@ -224,7 +224,7 @@ bool handle_drain(HttpRequest *request, Problem *problem)
 }
 
 /* POST /admin/ready {"ready": false}: whether it may say that it is ready. */
-bool handle_hold(HttpRequest *request, Problem *problem)
+bool http_handle_hold(HttpRequest *request, Problem *problem)
 {
     Json json;
     Text scratch = {0};

@@ -132,14 +132,14 @@ void call_take_headers(HttpRequest *request);
 
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-HttpHandler handle_infer, handle_generate, handle_generate_stream;
-HttpHandler handle_live, handle_ready, handle_server, handle_model, http_model_ready;
-HttpHandler handle_config, http_model_statistics, handle_statistics, handle_metrics;
-HttpHandler handle_index, http_load, http_unload;
-HttpHandler handle_log_read, handle_log_change, handle_trace_read, handle_trace_change;
-HttpHandler handle_region_status, handle_region_register, handle_region_unregister;
-HttpHandler handle_gpu_status, handle_gpu_register, handle_gpu_unregister;
-HttpHandler handle_drain, handle_hold;
+HttpHandler http_handle_infer, http_handle_generate, http_handle_generate_stream;
+HttpHandler http_handle_live, http_handle_ready, http_handle_server, http_handle_model, http_handle_model_ready;
+HttpHandler http_handle_config, http_handle_model_statistics, http_handle_statistics, http_handle_metrics;
+HttpHandler http_handle_index, http_handle_load, http_handle_unload;
+HttpHandler http_handle_log_read, http_handle_log_change, http_handle_trace_read, http_handle_trace_change;
+HttpHandler http_handle_region_status, http_handle_region_register, http_handle_region_unregister;
+HttpHandler http_handle_gpu_status, http_handle_gpu_register, http_handle_gpu_unregister;
+HttpHandler http_handle_drain, http_handle_hold;
 
 /* A copy of a text that stays as long as the call; false: there is no memory. */
 bool http_keep(Call *call, Slice text, Slice *copy, Problem *problem);

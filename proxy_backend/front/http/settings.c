@@ -56,7 +56,7 @@ static bool answer_log(HttpRequest *request, Problem *problem)
     return true;
 }
 
-bool handle_log_read(HttpRequest *request, Problem *problem)
+bool http_handle_log_read(HttpRequest *request, Problem *problem)
 {
     return answer_log(request, problem);
 }
@@ -92,7 +92,7 @@ static bool read_log_change(HttpRequest *request, Json *json, LogChange *change,
     }
 }
 
-bool handle_log_change(HttpRequest *request, Problem *problem)
+bool http_handle_log_change(HttpRequest *request, Problem *problem)
 {
     Json json;
     Text scratch = {0};
@@ -129,7 +129,7 @@ static bool answer_trace(HttpRequest *request, Problem *problem)
     return true;
 }
 
-bool handle_trace_read(HttpRequest *request, Problem *problem)
+bool http_handle_trace_read(HttpRequest *request, Problem *problem)
 {
     return answer_trace(request, problem);
 }
@@ -158,7 +158,7 @@ static bool read_trace_change(HttpRequest *request, Json *json, TraceChange *cha
     return problem->kind == PROBLEM_NONE;
 }
 
-bool handle_trace_change(HttpRequest *request, Problem *problem)
+bool http_handle_trace_change(HttpRequest *request, Problem *problem)
 {
     Json json;
     Text scratch = {0};
