@@ -287,7 +287,7 @@ static bool end_output(Reading *reading, const Text *name, bool has_name, const 
     if (!has_name)
         return problem_set(
             problem, PROBLEM_INVALID, "Unable to parse 'name': attempt to access non-existing object member 'name'");
-    if (parameters->has_region && parameters->has_binary)
+    if (parameters->has_region && parameters->binary)
         return problem_set(problem, PROBLEM_INVALID, "Output can't set both 'shared_memory_region' and 'binary_data'");
     CallTensor *output = call_output(reading->call, text_slice(name), problem);
     if (output == NULL)

@@ -52,7 +52,9 @@ def _number(text: str) -> float:
 @given(st.text(alphabet='{}[]":,\\u0123456789eE+-.truefalsn \n\u00e9', max_size=30))
 def test_what_is_json_is_judged_as_python_does(driver: Driver, text: str) -> None:
     try:
-        expected = json.loads(text, parse_int=_number, parse_constant=lambda word: pytest.fail(word))
+        expected = json.loads(
+            text, parse_int=_number, parse_constant=lambda word: pytest.fail(word)
+        )
     except ValueError:
         expected = ...
     try:
