@@ -29,7 +29,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
     char *text = texted("tritonserver's API for backends is %u.%u, and the compiled proxy was made for %d.%d: set "
                         "proxy=\"python\", or use another tritonserver",
         major, minor, API_MAJOR, API_MINOR);
-    error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text ? text : "out of memory");
+    error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text);
     free(text);
     return error;
 }

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The number behind `key` in a file of lines "key number"; without a key, the number that it begins with. */
@@ -18,8 +19,10 @@ static bool number_in(const char *path, const char *key, uint64_t *number)
         return false;
     while (!found && fgets(line, sizeof line, file)) {
         size_t size = strlen(key);
+        char *end = line;
         if (strncmp(line, key, size) == 0)
-            found = sscanf(line + size, " %lu", number) == 1;
+            *number = strtoull(line + size, &end, 10);
+        found = end > line + size;
     }
     fclose(file);
     return found;

@@ -28,7 +28,7 @@ static uint32_t rotated(uint32_t value, int by)
 static void digest_block(Sha256 *hash)
 {
     uint32_t words[64], s[8];
-    for (int i = 0; i < 16; i++)
+    for (size_t i = 0; i < 16; i++)
         words[i] = (uint32_t)hash->block[4 * i] << 24 | (uint32_t)hash->block[4 * i + 1] << 16 |
             (uint32_t)hash->block[4 * i + 2] << 8 | hash->block[4 * i + 3];
     for (int i = 16; i < 64; i++) {

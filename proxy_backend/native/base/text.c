@@ -13,7 +13,7 @@ char *texted(const char *format, ...)
     va_list values;
     va_start(values, format);
     if (vasprintf(&text, format, values) < 0)
-        text = strdup("out of memory");
+        abort();
     va_end(values);
     return text;
 }

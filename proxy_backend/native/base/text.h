@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* printf into a text for free(); never NULL but without memory. */
-char *texted(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* printf into a text for free(). Never NULL, which would often mean that nothing is wrong: where there is no memory for a line
+ * of text the process ends, as tritonserver does when one of its own allocations fails. */
+char *texted(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
 /* A piece of text in what is read: not terminated. */
 typedef struct {

@@ -178,7 +178,7 @@ static void enqueue(Call *call, TRITONSERVER_InferenceResponse *response, bool f
         char *text = texted("its answers come faster than they are read: %s", refusal ? refusal : "out of memory");
         if (response)
             failed(TRITONSERVER_InferenceResponseDelete(response));
-        call_drop(call, text ? text : "out of memory", "UNAVAILABLE");
+        call_drop(call, text, "UNAVAILABLE");
         free(text);
         free(refusal);
         return;

@@ -93,7 +93,7 @@ static CallError add_input(
     const char *wrong = name ? NULL : "has a name with a zero byte";
     if (wrong == NULL && input->size && theirs == NULL)
         wrong = "lies in memory that the worker has not announced";
-    if (theirs)
+    if (theirs && bytes)
         memcpy(bytes, theirs, (size_t)input->size);
     if (wrong == NULL)
         wrong = wrong_with(input, datatype, bytes);

@@ -73,7 +73,7 @@ Flow *flow_new(void)
     Flow *flow = getrandom(random, sizeof random, 0) == sizeof random ? calloc(1, sizeof *flow) : NULL;
     if (flow == NULL)
         return NULL;
-    for (int i = 0; i < RANDOM; i++)
+    for (size_t i = 0; i < RANDOM; i++)
         snprintf(flow->name + 2 * i, 3, "%02x", random[i]);
     flow->refs = 1;
     flow->most = most_bytes;

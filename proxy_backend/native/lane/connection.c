@@ -52,7 +52,7 @@ Connection *connection_open(const char *lane_path)
     if (size + sizeof ".call" > sizeof address.sun_path)
         return NULL;
     memcpy(address.sun_path, lane_path, size);
-    strcpy(address.sun_path + size, ".call");
+    memcpy(address.sun_path + size, ".call", sizeof ".call");
     Connection *connection = calloc(1, sizeof *connection);
     if (connection == NULL)
         return NULL;

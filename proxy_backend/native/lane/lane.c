@@ -44,12 +44,13 @@ Lane *lane_connect(const char *path, char **failure)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     Lane *lane = calloc(1, sizeof *lane);
     *failure = NULL;
-    if (lane == NULL || strlen(path) >= sizeof address.sun_path) {
+    size_t size = strlen(path);
+    if (lane == NULL || size >= sizeof address.sun_path) {
         *failure = no_lane(lane ? "the path of its socket is too long" : "out of memory");
         free(lane);
         return NULL;
     }
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, size + 1);
     lane->arena.fd = -1;
     lane->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (lane->fd < 0)

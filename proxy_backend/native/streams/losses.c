@@ -47,11 +47,11 @@ void flight_judge(Streams *streams, Flight *flight, uint64_t now_ns)
 static char *judge(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
 {
     if (is_final(streams, flight))
-        return strdup(text);
+        return texted("%s", text);
     if (unread && !flight->begun)
         return NULL;
     if (text && !others)
-        return strdup(text);
+        return texted("%s", text);
     bool first = flight->losses++ == 0;
     Loss loss = loss_of(streams, flight);
     loss.in_row = first ? 0 : loss.in_row;

@@ -254,8 +254,8 @@ static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t c
         flight_end(flight, ERROR_UNAVAILABLE, text);
     release(streams, flight, requests, count, begun_ns);
     trials->in_row = flight->failure ? trials->in_row + 1 : 0;
-    if (flight->whole)
-        trials->rest = strdup(flight->failure);
+    if (flight->whole && flight->failure)
+        trials->rest = texted("%s", flight->failure);
     flight_let_go(flight);
     free(text);
     return true;

@@ -144,7 +144,7 @@ static TRITONSERVER_Error *no_room(Lane *lane, const Tensor *tensor, uint64_t to
     char *text = texted("output %s of %ld bytes cannot be passed on: with the copy that is sent over gRPC (which takes "
                         "no response of more than 2 GiB), %s",
         tensor->name, tensor->size, refusal);
-    TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text ? text : refusal);
+    TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text);
     free(text);
     free(refusal);
     return error;

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "triton/metrics.h"
 
+#include "base/text.h"
 #include "triton/api.h"
 #include "triton/errors.h"
 #include "wire/protocol.h"
@@ -66,7 +67,7 @@ static void get_labels(Reader *reader, Update *update)
     update->labels_start = reader->next;
     uint32_t count = get_map(reader);
     reader->malformed |= count > MOST_LABELS;
-    for (uint32_t i = 0; i < count && !reader->malformed; i++) {
+    for (size_t i = 0; i < count && !reader->malformed; i++) {
         update->labels[2 * i] = get_copy(reader);
         update->labels[2 * i + 1] = get_copy(reader);
         update->label_count++;
@@ -127,11 +128,11 @@ static TRITONSERVER_Error *get_family(const Update *update, Family **family)
     if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
         return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, TRITONS_METRICS "* are tritonserver's own");
     Family *made = calloc(1, sizeof *made);
-    char *name = strdup(update->family);
-    TRITONSERVER_Error *error = made && name
+    char *name = texted("%s", update->family);
+    TRITONSERVER_Error *error = made
         ? TRITONSERVER_MetricFamilyNew(&made->family, update->kind, name, update->description)
         : TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
-    if (error) {
+    if (made == NULL || error) {
         free(made);
         free(name);
         return error;
@@ -162,7 +163,7 @@ static TRITONSERVER_Error *new_metric(const Update *update, Family *family, TRIT
     TRITONSERVER_MetricArgs *arguments = NULL;
     TRITONSERVER_Error *error = NULL;
     const TRITONSERVER_Parameter **given = (const TRITONSERVER_Parameter **)labels;
-    for (uint32_t i = 0; i < update->label_count; i++)
+    for (size_t i = 0; i < update->label_count; i++)
         labels[i] = TRITONSERVER_ParameterNew(update->labels[2 * i], PARAMETER_STRING, update->labels[2 * i + 1]);
     if (update->has_buckets) {
         error = TRITONSERVER_MetricArgsNew(&arguments);
@@ -197,7 +198,7 @@ static TRITONSERVER_Error *make_metric(const Update *update, Metric **metric)
     uint8_t *labels = malloc(update->labels_size);
     error = made && labels ? new_metric(update, family, &made->metric)
                            : TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
-    if (error) {
+    if (made == NULL || labels == NULL || error) {
         free(made);
         free(labels);
         drop_family(family);
@@ -230,9 +231,11 @@ static void drop_metric(Metric *metric)
 /* The metric that an update is about; the proxy holds it from now on. */
 static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Metric **metric)
 {
-    for (size_t i = 0; i < metrics->count; i++)
-        if (is_same(*metric = metrics->held[i], update))
+    for (size_t i = 0; i < metrics->count; i++) {
+        *metric = metrics->held[i];
+        if (is_same(*metric, update))
             return NULL;
+    }
     for (*metric = all_metrics; *metric; *metric = (*metric)->next)
         if (is_same(*metric, update))
             break;
@@ -241,7 +244,7 @@ static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Me
         return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory");
     metrics->held = held;
     TRITONSERVER_Error *error = *metric ? NULL : make_metric(update, metric);
-    if (error)
+    if (error || *metric == NULL)
         return error;
     (*metric)->holders++;
     held[metrics->count++] = *metric;

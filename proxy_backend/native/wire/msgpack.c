@@ -281,10 +281,12 @@ static int number_bytes(uint8_t kind)
 static void skip_other(Reader *reader)
 {
     int kind = take(reader);
-    bool sized = kind >= 0xc4 && kind <= 0xc9;
-    uint64_t size =
-        !sized ? UINT64_C(1) << (kind - 0xd4) : take_number(reader, 1 << (kind - (kind < 0xc7 ? 0xc4 : 0xc7)));
-    take_bytes(reader, size + (kind >= 0xc7));
+    if (kind >= 0xd4) /* a type, and 1, 2, 4, 8 or 16 bytes */
+        take_bytes(reader, 1 + (UINT64_C(1) << (kind - 0xd4)));
+    else if (kind >= 0xc7) /* a type, and bytes behind their number */
+        take_bytes(reader, 1 + take_number(reader, 1 << (kind - 0xc7)));
+    else if (kind >= 0xc4)
+        take_bytes(reader, take_number(reader, 1 << (kind - 0xc4)));
 }
 
 void skip(Reader *reader, int depth)
