@@ -1,0 +1,91 @@
+"""One task at a time changes what a name stands for; others are refused, or wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    one = VirtualLoop()
+    asyncio.set_event_loop(one)
+    yield one
+    one.close()
+    asyncio.set_event_loop(None)
+
+
+async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = None) -> None:
+    """Change a name for a minute; from `undo` on, undo that for a minute."""
+    with names.reserve(name):
+        if undo is None:
+            await asyncio.sleep(60)
+            return
+        await undo.wait()
+        with names.giving_up(name):
+            await asyncio.sleep(60)
+
+
+def test_a_name_is_taken_once(loop: VirtualLoop) -> None:
+    names = Reservations()
+
+    async def main() -> None:
+        holding = asyncio.ensure_future(hold(names, "m"))
+        await asyncio.sleep(0)
+        for attempt in (names.check, lambda name: names.reserve(name).__enter__()):
+            with pytest.raises(RemoteFailure, match="by somebody else just now") as caught:
+                attempt("m")
+            assert caught.value.kind is ErrorKind.EXISTS
+        names.check("other")
+        await holding
+        names.check("m")
+
+    loop.run(main())
+
+
+def test_a_name_is_free_again_whatever_happens(loop: VirtualLoop) -> None:
+    names = Reservations()
+
+    async def main() -> None:
+        holding = asyncio.ensure_future(hold(names, "m"))
+        await asyncio.sleep(0)
+        holding.cancel()
+        await names.until_free("m")
+        names.check("m")
+        assert holding.cancelled()
+
+    loop.run(main())
+
+
+def test_who_waits_for_what_is_being_undone_does_not_wait_for_what_is_being_done(
+    loop: VirtualLoop,
+) -> None:
+    names = Reservations()
+
+    async def main() -> tuple[float, float, float]:
+        undo = asyncio.Event()
+        tasks = [
+            asyncio.ensure_future(hold(names, "m", undo=undo)),
+            asyncio.ensure_future(hold(names, "n")),
+        ]
+        await asyncio.sleep(0)
+        await names.until_given_up("m")
+        await names.until_given_up("n")
+        at_once = loop.time()
+        undo.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await names.until_given_up("m")
+        undone = loop.time()
+        names.check("m")
+        await names.until_all_free()
+        await asyncio.gather(*tasks)
+        return at_once, undone, loop.time()
+
+    assert loop.run(main()) == (0.0, 60.0, 60.0)

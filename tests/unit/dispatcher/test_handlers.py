@@ -1,0 +1,286 @@
+"""What the dispatcher does with each control message, and what it answers: of clients, workers and proxies."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+import pytest
+from support.brain import Brain
+from support.fake_clients import model_spec
+from support.fake_server import SERVER_PID
+
+from pytriton.dispatcher import handlers
+from pytriton.dispatcher.handlers import newest
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.exit_codes import ExitCode
+
+_OTHER = messages.PROTOCOL + 1
+
+
+def ask(brain: Brain, message: messages.AnyMessage, *payloads: bytes) -> messages.AnyMessage:
+    return brain.answered(brain.client.ask(message, payloads))
+
+
+def told(brain: Brain, message: messages.AnyMessage) -> messages.AnyMessage | None:
+    """Have a worker or a proxy say something; return the answer, if there is one."""
+    return brain.loop.run(brain.handle(message))
+
+
+def attach(brain: Brain, **more: Any) -> messages.Attach:
+    key = brain.server.models["m"].registration
+    return messages.Attach(key, "m_new", SERVER_PID, **more)
+
+
+def test_every_message_for_the_dispatcher_has_a_handler() -> None:
+    """All that clients send, and what workers and proxies ask or tell; the rest are answers and orders."""
+    sent: set[type] = {*messages.FromClient.__args__}
+    assert sent - set(handlers._HANDLERS) == {messages.Offer, messages.Cancel}  # the socket's own
+
+
+@pytest.mark.parametrize(
+    ("message", "failure"),
+    [
+        (messages.Done(), "Done is not a message for the dispatcher"),
+        (messages.Register(model_spec(), protocol=_OTHER), "the client speaks protocol"),
+        (messages.WorkerHello("w1", 1, "3.11", _OTHER), "worker w1 speaks protocol"),
+        (messages.Attach("m#1", "p", SERVER_PID, protocol=_OTHER), "the proxy speaks protocol"),
+        (messages.Attach("m#9", "p", SERVER_PID), "registration m#9 is gone"),
+        (messages.LaneLost("m#9", "w1", 1), "registration m#9 is gone"),
+        (messages.BatchOverdue("m#9", "w1", taken=True), "registration m#9 is gone"),
+        (messages.Detach("m#9", "p"), "registration m#9 is gone"),
+        (messages.WorkerReady("w9"), "no worker w9 belongs to this daemon"),
+        (messages.WorkerFailed("w9", "", ""), "no worker w9"),
+        (messages.WorkerSpent("w9", ""), "no worker w9"),
+        (messages.WorkerEnded("w9", ""), "no worker w9"),
+        (messages.WorkerReadiness("w9", ready=True, why=""), "no worker w9"),
+        (messages.WorkerUnrecoverable("w9", ""), "no worker w9"),
+        (messages.MayCall("none", [], []), "no model 'none' is registered; registered models: m"),
+        (messages.GetLogs("none"), "no model 'none' is registered"),
+        (messages.Unregister("none"), "no model 'none' is registered"),
+        (messages.Rollback("m"), "there is nothing to go back to"),
+        (messages.LoadFromRepository("none"), "no model repository has a model 'none'; there are"),
+        (messages.UnloadFromRepository("m"), "no model 'm' of a model repository is loaded"),
+        (messages.LoadOther("w1", "none", "", []), "no model repository has a model 'none'"),
+        (messages.UnloadOther("w1", "m", dependents=False), "not for other models to unload"),
+        (messages.AskReadiness("m", "one"), "'one' is no version of a model"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else None,
+)
+def test_what_is_wrong_is_told(brain: Brain, message: messages.AnyMessage, failure: str) -> None:
+    brain.served(brain.client.register("m"))
+    answer = ask(brain, message)
+    assert isinstance(answer, messages.Failure)
+    assert failure in answer.text
+    assert brain.is_served("m")
+
+
+@pytest.mark.parametrize(
+    ("spec", "payloads", "failure"),
+    [
+        (model_spec("../up"), [b""], "cannot be a model's name"),
+        (model_spec(instances=0), [b""], "instances=0: it takes at least 1"),
+        (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
+        (model_spec(lanes=17), [b""], "a worker takes 1 to 16"),
+        (model_spec(devices=["9999"]), [b""], "devices names GPU"),
+        (
+            messages.ModelSpec(
+                "m", 1, {"response_cache": {"enable": True}}, messages.World("python")
+            ),
+            [b""],
+            "this daemon has no response cache",
+        ),
+    ],
+    ids=["name", "instances", "payloads", "lanes", "GPU", "cache"],
+)
+def test_a_registration_that_cannot_be_is_refused_before_anything_is_started(
+    brain: Brain, spec: messages.ModelSpec, payloads: list[bytes], failure: str
+) -> None:
+    answer = ask(brain, messages.Register(spec), *payloads)
+    assert isinstance(answer, messages.Failure)
+    assert (answer.kind, failure in answer.text) == ("invalid", True)
+    assert brain.workers == []
+
+
+def test_a_client_is_told_of_models_and_status(brain: Brain) -> None:
+    brain.served(brain.client.register("m", instances=2))
+    models = ask(brain, messages.ListModels())
+    status = ask(brain, messages.GetStatus())
+    assert isinstance(models, messages.Models)
+    assert isinstance(status, messages.Status)
+    assert [(one.name, one.state, len(one.instances)) for one in models.models] == [
+        ("m", "ready", 2)
+    ]
+    assert [one.name for one in status.models] == ["m"]
+    assert (status.state, status.pid, status.problems) == ("ready", os.getpid(), [])
+    assert (status.server.state, status.server.pid) == ("ready", SERVER_PID)
+    assert status.state_dir == str(brain.state)
+
+
+def test_logs_are_sent_as_far_as_they_fit(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    brain.rundir.log_file("m").write_text("".join(f'{{"event":"{i}"}}\n' for i in range(100)))
+    answer = ask(brain, messages.GetLogs("m", 3))
+    assert isinstance(answer, messages.LogLines)
+    assert [line[-4:-2] for line in answer.lines] == ["97", "98", "99"]
+    assert ask(brain, messages.GetLogs("m", -1)) == messages.LogLines([])
+    assert newest(["aaaa", "bbb", "cc"], 5) == ["bbb", "cc"]
+    assert newest(["äää"], 5) == []  # bytes count
+
+
+def test_a_worker_is_given_its_model(brain: Brain) -> None:
+    """Its hello is answered by LoadModel, once; then it says how it is."""
+    brain.usual_plan = "silent"
+    request = brain.client.register("m")
+    brain.settle()
+    assert told(brain, messages.WorkerHello("w1", 1, "3.11")) is None
+    with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
+        told(brain, messages.WorkerHello("w1", 1, "3.11"))
+    assert told(brain, messages.WorkerReady("w1")) is None
+    brain.served(request)
+    assert told(brain, messages.WorkerFailed("w1", "too late", "")) is None
+    assert brain.is_served("m")
+
+
+def test_a_worker_that_has_failed_is_reported_with_its_traceback(brain: Brain) -> None:
+    brain.usual_plan = "hangs"
+    request = brain.client.register("m")
+    brain.settle()
+    told(brain, messages.WorkerFailed("w1", "no file", "Traceback …"))
+    answer = brain.answered(request)
+    assert answer == messages.Failure(
+        ErrorKind.LOAD_FAILED.value, "model m could not be loaded: no file", "Traceback …"
+    )
+
+
+def test_a_worker_that_is_spent_is_exchanged(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    (old,) = brain.alive("m")
+    told(brain, messages.WorkerSpent(old.name, "max_batches"))
+    told(brain, messages.WorkerSpent(old.name, "again"))
+    brain.settle()
+    (new,) = brain.alive("m")
+    assert new is not old
+    assert brain.is_served("m")
+
+
+def test_what_a_process_ends_of_is_not_for_itself_to_say(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    told(brain, messages.WorkerEnded("w1", "says that it has ended"))
+    assert len(brain.alive("m")) == 1
+
+
+def test_an_unwilling_model_gets_no_batches_where_others_can(brain: Brain) -> None:
+    brain.served(brain.client.register("m", instances=2))
+    first, second = brain.alive("m")
+    told(brain, messages.WorkerReadiness(first.name, ready=False, why="no weights"))
+    attached = told(brain, attach(brain))
+    assert isinstance(attached, messages.Attached)
+    assert attached.worker == second.name
+    assert first.lanes_withdrawn == 1
+    told(brain, messages.WorkerReadiness(second.name, ready=False, why="neither"))
+    brain.advance(10.0)
+    assert brain.state_of("m") == "unready"
+    told(brain, messages.WorkerReadiness(first.name, ready=True, why=""))
+    brain.advance(10.0)
+    assert brain.state_of("m") == "ready"
+
+
+def test_an_unrecoverable_error_stops_the_daemon(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    told(brain, messages.WorkerUnrecoverable("w1", "the GPU has fallen off the bus"))
+    assert brain.loop.run(brain.main) == ExitCode.UNRECOVERABLE
+    assert brain.kept().keys() == {"m"}
+
+
+def test_a_client_stops_the_daemon(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    assert ask(brain, messages.Shutdown()) == messages.Done()
+    assert brain.loop.run(brain.main) == ExitCode.OK
+    assert brain.alive() == []
+    assert brain.kept().keys() == {"m"}
+
+
+def test_a_proxy_gets_a_worker_and_verdicts(brain: Brain) -> None:
+    """It attaches, loses the worker in a batch, attaches again, and detaches."""
+    brain.served(brain.client.register("m", instances=2, execution_timeout_s=2.0))
+    key = brain.server.models["m"].registration
+    attached = told(brain, attach(brain))
+    assert isinstance(attached, messages.Attached)
+    assert attached.execution_timeout_s == 2.0
+    worker = next(one for one in brain.alive() if one.name == attached.worker)
+    waits = told(brain, messages.BatchOverdue(key, worker.name, taken=False))
+    assert isinstance(waits, messages.Verdict)
+    assert waits.action == "wait"
+    worker.end(in_batch=True)
+    verdict = told(brain, messages.LaneLost(key, worker.name, 1))
+    assert isinstance(verdict, messages.Verdict)
+    assert verdict.action == "retry"
+    failed = told(brain, messages.LaneLost(key, worker.name, 2, in_row=1))
+    assert isinstance(failed, messages.Verdict)
+    assert failed.action == "fail"
+    other = told(brain, attach(brain, lost=worker.name))
+    assert isinstance(other, messages.Attached)
+    assert other.worker != worker.name
+    registration = brain.daemon.registry.by_key(key)
+    proxies = registration.pool.proxies
+    told(brain, messages.Detach(key, "m_new"))
+    assert registration.pool.proxies == proxies - 1
+
+
+def test_a_proxy_does_not_hold_up_tritonservers_start(brain: Brain) -> None:
+    brain.served(brain.client.register("m"))
+    message = attach(brain)
+    brain.usual_plan = "hangs"
+    brain.alive("m")[0].end()
+    brain.server.end()
+    with pytest.raises(RemoteFailure, match="model m has no worker at the moment"):
+        told(brain, message)
+
+
+def test_calls_in_a_circle_are_told(brain: Brain) -> None:
+    """One that comes back to a model whose workers all wait; two models that wait for each other."""
+    for name in ("m", "n"):
+        brain.served(brain.client.register(name))
+    circle = told(brain, messages.MayCall("m", ["m", "n"], ["w1", "w2"]))
+    assert isinstance(circle, messages.Verdict)
+    assert (circle.action, "m → n → m" in circle.text) == ("fail", True)
+    assert told(brain, messages.MayCall("m", ["n"], ["w2"])) == messages.Verdict("retry")
+    alone = told(brain, messages.CallsWait(os.getpid(), "w1", ["n"]))
+    assert alone == messages.StuckCalls([], "")
+    stuck = told(brain, messages.CallsWait(os.getpid(), "w2", ["m"]))
+    assert isinstance(stuck, messages.StuckCalls)
+    assert stuck.models == ["m"]
+    assert "a worker of n waits for m" in stuck.text
+
+
+def test_readiness_is_told_by_version(brain: Brain) -> None:
+    brain.served(brain.client.register("m", versions=[1, 3]))
+    answers = {
+        version: told(brain, messages.AskReadiness("m", version))
+        for version in ("", "-1", "3", "2")
+    }
+    assert answers == {
+        "": messages.Readiness(True),
+        "-1": messages.Readiness(True),
+        "3": messages.Readiness(True),
+        "2": messages.Readiness(False),
+    }
+    assert told(brain, messages.AskReadiness("none", "")) == messages.Readiness(False)
+
+
+def test_settings_are_read_anew_when_the_daemon_is_ready(
+    brain: Brain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = msgspec.structs.replace(brain.config, grace_period_s=1.0)
+    answer = messages.Reloaded(["grace_period_s"], [])
+    monkeypatch.setattr("pytriton.dispatcher.daemon.reread", lambda *_: (changed, answer))
+    assert ask(brain, messages.Reload()) == answer
+    assert brain.daemon.config is changed
+    brain.served(brain.client.register("m"))
+    brain.server.hold_proxies = True
+    request = brain.client.ask(messages.Unregister("m"))
+    brain.advance(1.1)
+    assert request.answer == messages.Done()
