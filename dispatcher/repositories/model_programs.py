@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from pytriton.dispatcher.base.child import bound_to_us
 from pytriton.dispatcher.repositories.model_folders import UnservableModel
 
 _log = structlog.get_logger(__name__)
+
+#: A process that was killed is waited for so long.
+_END_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,10 @@ async def ask(
     more = [packages] if packages else []
     paths = f"sys.path[0] = {str(library)!r}; sys.path += {more!r}"
     code = f"import sys; {paths}; from {program.module} import main; main()"
+    if shutil.which(python) is None:
+        raise UnservableModel(
+            f"model {model}: the interpreter {python} (setting model_python) cannot be run: there is no such program"
+        )
     try:
         process = await asyncio.create_subprocess_exec(
             *bound_to_us([python, "-c", code]),
@@ -74,7 +83,7 @@ async def ask(
         )
     except OSError as error:
         raise UnservableModel(
-            f"model {model}: the interpreter {python} (setting model_python) cannot be run: {error.strerror}"
+            f"model {model}: {program.task} could not begin: {error.strerror}"
         ) from error
     try:
         said, complaint = await asyncio.wait_for(
@@ -83,6 +92,10 @@ async def ask(
     except BaseException as error:
         if process.returncode is None:
             process.kill()
+            with contextlib.suppress(
+                asyncio.TimeoutError
+            ):  # what it has started may hold its pipes
+                await asyncio.wait_for(process.wait(), _END_S)
         if isinstance(error, asyncio.TimeoutError):
             raise UnservableModel(
                 f"model {model}: {program.task} took longer than {program.limit_s:g} s"

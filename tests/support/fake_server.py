@@ -244,6 +244,9 @@ class FakeServer:
         async with self._alone.setdefault(name, asyncio.Lock()):
             try:
                 await self._meet_obstacle(name)
+                if config is None and not (self.folder / name).exists():
+                    text = f"failed to poll {name} from the model repository"
+                    raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
                 await self._bring_up(name, config or {})
             except RemoteFailure:
                 if name not in self.models:  # else that one serves on, and it is ready

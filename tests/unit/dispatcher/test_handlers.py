@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import typing
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from pytriton.dispatcher.handlers import newest
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.messages import client
 
 _OTHER = messages.PROTOCOL + 1
 
@@ -36,7 +38,7 @@ def attach(brain: Brain, **more: Any) -> messages.Attach:
 
 def test_every_message_for_the_dispatcher_has_a_handler() -> None:
     """All that clients send, and what workers and proxies ask or tell; the rest are answers and orders."""
-    sent: set[type] = {*messages.FromClient.__args__}
+    sent = set(typing.get_args(client.FromClient))
     assert sent - set(handlers._HANDLERS) == {messages.Offer, messages.Cancel}  # the socket's own
 
 

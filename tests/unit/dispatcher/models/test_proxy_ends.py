@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 import pytest
 from support.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.models.proxy_ends import ProxyEnds
+from pytriton.dispatcher.workers.pool import Pool
 
 
 class FakePool:
@@ -46,9 +47,9 @@ class Ends:
     """The ends of three compiled proxies."""
 
     def __init__(self) -> None:
-        self.pool: Any = FakePool()
+        self.pool = FakePool()
         self.broken: list[str] = []
-        self.ends = ProxyEnds(self.pool, self.broken.append)
+        self.ends = ProxyEnds(cast(Pool, self.pool), self.broken.append)
         for name in ("p0", "p1", "p2"):
             self.pool.attached.add(name)
             self.ends.proxies.seen(name, None)

@@ -48,7 +48,8 @@ def test_what_is_there_is_found(served: ServedModels) -> None:
     assert served.by_key("m#2") is not served.by_key("m#1")
     assert served.workers_of("m") == ["w1", "w2"]
     assert served.workers_of("late") == []
-    assert served.worker("w3") == (served.keys["m#2"], "worker w3")
+    found: tuple[object, object] = served.worker("w3")
+    assert found == (served.keys["m#2"], "worker w3")
     assert served.hosts("process 7")  # type: ignore[arg-type]
     assert not served.hosts("process 8")  # type: ignore[arg-type]
 

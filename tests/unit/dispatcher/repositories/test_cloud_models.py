@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytriton.dispatcher.repositories.cloud_models import explained
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -57,3 +58,16 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
             assert "--model-repository FOLDER" in said
 
     asyncio.run(load())
+
+
+def test_what_there_is_is_named_without_what_is_ours(tmp_path: Path) -> None:
+    """With the kind and the traceback of what tritonserver said; also where it has no backend at all."""
+    said = RemoteFailure(ErrorKind.UNAVAILABLE, "it said no\n", "its traceback")
+    bare = explained(said, tmp_path)
+    for name in ("openvino", "python", "pytriton", "pytriton_native"):
+        (tmp_path / name).mkdir()
+    failure = explained(said, tmp_path)
+    assert (failure.kind, failure.traceback) == (said.kind, said.traceback)
+    assert failure.text.startswith("it said no\nModels in a cloud are served by tritonserver")
+    assert "(openvino, python)" in failure.text
+    assert "(none)" in bare.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401, another user may not be able to read it
 import os
 import tempfile
 import threading

@@ -1,0 +1,243 @@
+"""Histories of models that lie in a repository: loaded, loaded anew, unloaded, while things end or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import repositories
+from support.brain import Brain
+from support.fake_server import Obstacle
+
+from pytriton.ipc import messages
+
+Start = Callable[..., Brain]
+
+
+def states(brain: Brain) -> dict[str, str]:
+    """Return what the index says of each model: its state, and who serves it."""
+    answer = brain.answered(brain.client.ask(messages.GetRepository()))
+    assert isinstance(answer, messages.Repository)
+    return {one.name: f"{one.state} {one.served_by}".strip() for one in answer.models}
+
+
+def reason(brain: Brain, name: str) -> str:
+    answer = brain.answered(brain.client.ask(messages.GetRepository()))
+    assert isinstance(answer, messages.Repository)
+    return next(one.reason for one in answer.models if one.name == name)
+
+
+def load(brain: Brain, name: str) -> str:
+    """Load a model; return the failure, "" if it is served."""
+    answer = brain.answered(brain.client.ask(messages.LoadFromRepository(name)))
+    return answer.text if isinstance(answer, messages.Failure) else ""
+
+
+def unload(brain: Brain, name: str) -> str:
+    answer = brain.answered(brain.client.ask(messages.UnloadFromRepository(name)))
+    return answer.text if isinstance(answer, messages.Failure) else ""
+
+
+ALL = {
+    "own": "ready tritonserver",
+    "odd": "failed",
+    "pair": "ready tritonserver",
+    "py": "ready workers",
+}
+NONE = dict.fromkeys(ALL, "unloaded")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ALL),
+        ({"model_control_mode": "explicit"}, NONE),
+        ({"model_control_mode": "explicit", "load_model": ("*",)}, ALL),
+        (
+            {"model_control_mode": "explicit", "load_model": ("own",)},
+            {**NONE, "own": "ready tritonserver"},
+        ),
+        ({"model_control_mode": "explicit", "load_model": ("pair",)}, {**ALL, "odd": "unloaded"}),
+    ],
+    ids=["all", "none", "*", "one", "an ensemble with its steps"],
+)
+def test_what_is_loaded_at_the_start(
+    start: Start, settings: dict[str, object], expected: dict[str, str]
+) -> None:
+    brain = start(**settings)
+    assert states(brain) == expected
+    assert brain.server.gate_open == ("failed" not in expected.values())
+    assert set(brain.server.models) == {name for name, one in expected.items() if "ready" in one}
+    assert brain.kept() == {}
+
+
+def test_what_cannot_be_served_is_told_and_can_be_loaded_when_mended(
+    start: Start, repository: Path
+) -> None:
+    brain = start()
+    assert "no backend 'tensorrt'" in reason(brain, "odd")
+    assert "no backend 'tensorrt'" in load(brain, "odd")
+    repositories.add(repository, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    assert load(brain, "odd") == ""
+    assert states(brain)["odd"] == "ready tritonserver"
+    assert reason(brain, "odd") == ""
+    assert brain.server.gate_open
+
+
+@pytest.mark.parametrize("name", ["py", "own"])
+def test_a_model_that_cannot_be_loaded_anew_serves_on(
+    start: Start, repository: Path, name: str
+) -> None:
+    brain = start()
+    before = brain.server.models[name]
+    brain.server.obstacles[name] = Obstacle("refuse")
+    assert "tritonserver did not load" in load(brain, name)
+    assert brain.server.models[name] is before
+    assert states(brain) == ALL
+    assert "tritonserver did not load" in reason(brain, name)
+    (repository / name / "config.pbtxt").write_text("{")
+    assert "config.pbtxt" in load(brain, name)
+    assert states(brain) == ALL
+    assert unload(brain, name) == ""
+    assert states(brain)[name] == "unloaded"
+
+
+def test_a_model_for_workers_is_loaded_anew_and_unloaded(start: Start) -> None:
+    """Without a failed request: the former one serves until then. Nothing of it is kept."""
+    brain = start()
+    (old,) = brain.alive("py")
+    assert load(brain, "py") == ""
+    (new,) = brain.alive("py")
+    assert new is not old
+    assert brain.is_served("py")
+    brain.served(brain.client.ask(messages.Scale("py", 2)))
+    assert load(brain, "py") == ""  # it is the repository's still
+    assert brain.kept() == {}
+    assert unload(brain, "py") == ""
+    assert brain.is_clean("py")
+    assert "no model 'py' of a model repository is loaded" in unload(brain, "py")
+
+
+def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> None:
+    brain = start()
+    link = brain.rundir.models / "own"
+    assert link.is_symlink()
+    refused = brain.client.register("own")
+    brain.settle()
+    assert "tritonserver itself serves a model named 'own'" in refused.failure
+    brain.server.obstacles["own"] = Obstacle("refuse")
+    load(brain, "own")
+    assert link.is_symlink()
+    assert unload(brain, "own") == ""
+    assert not link.is_symlink()
+    brain.server.obstacles["own"] = Obstacle("refuse")
+    load(brain, "own")
+    assert not link.is_symlink()
+    assert brain.server.failures == set()
+    brain.served(brain.client.register("own"))
+
+
+def test_a_name_that_somebody_has_registered_is_theirs(start: Start) -> None:
+    brain = start(model_control_mode="explicit")
+    for name in ("py", "own"):
+        brain.served(brain.client.register(name))
+        assert "is registered already: unregister it" in load(brain, name)
+        brain.answered(brain.client.ask(messages.Unregister(name)))
+        assert load(brain, name) == ""
+
+
+def test_a_model_that_somebody_unregisters_is_unloaded(start: Start) -> None:
+    """And can be loaded once more."""
+    brain = start()
+    brain.answered(brain.client.ask(messages.Unregister("py")))
+    assert brain.is_clean("py")
+    assert load(brain, "py") == ""
+    assert brain.is_served("py")
+
+
+def test_names_that_were_registered_count_before_those_of_repositories(start: Start) -> None:
+    brain = start(model_control_mode="explicit")
+    brain.served(brain.client.register("py", b"registered"))
+    brain = start()
+    assert states(brain)["py"].startswith("failed")
+    registration = brain.loop.ask(lambda: brain.daemon.registry.by_name("py"))
+    assert registration.payloads(0) == [b"registered"]
+
+
+def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
+    """Models first that ensembles are made of."""
+    brain = start()
+    brain.server.history.clear()
+    brain.server.end()
+    brain.settle()
+    assert {brain.state_of(name) for name in ("own", "pair", "py")} == {"unready"}
+    brain.advance(10.0)
+    assert states(brain) == ALL
+    own_ones = [line for line in brain.server.history if line in ("load own", "load pair")]
+    assert own_ones == ["load own", "load pair"]
+    assert (brain.rundir.models / "own").is_symlink()
+
+
+def test_an_ensemble_is_as_ready_as_its_steps(start: Start) -> None:
+    brain = start()
+    brain.usual_plan = "hangs"
+    brain.alive("py")[0].end()
+    brain.advance(10.0)
+    assert brain.state_of("py") == "unready"
+    assert brain.state_of("pair") == "unready"
+    assert brain.state_of("own") == "ready"
+    brain.alive("py")[0].loaded()
+    brain.advance(10.0)
+    assert brain.state_of("pair") == "ready"
+
+
+def test_a_step_that_cannot_be_loaded_is_told_by_its_ensemble(
+    start: Start, repository: Path
+) -> None:
+    (repository / "py" / "spoilt").touch()
+    brain = start()
+    assert states(brain)["pair"] == "failed"
+    assert reason(brain, "pair") == (
+        "ensemble pair: its step py cannot be loaded: model py: its files are spoilt"
+    )
+
+
+@pytest.mark.parametrize("name", ["py", "own", "pair"])
+def test_a_client_of_tritonserver_unloads_and_loads_a_model(start: Start, name: str) -> None:
+    brain = start()
+    loaded = brain.server.models[name]
+    brain.loop.run(brain.server.unload(name))
+    brain.advance(6.0)
+    assert states(brain)[name].startswith("unloaded")
+    brain.loop.run(brain.server.load(name, dict(loaded.config)))
+    brain.advance(6.0)
+    assert states(brain)[name].startswith("ready")
+
+
+def test_a_repository_is_polled(start: Start, repository: Path) -> None:
+    """What comes is loaded, what changes loaded anew, what goes unloaded; what is spoilt serves on."""
+    brain = start(model_control_mode="poll", repository_poll_s=5.0)
+    repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
+    brain.advance(6.0)
+    assert brain.is_served("late")
+    (old,) = brain.alive("late")
+    (repository / "late" / "spoilt").touch()
+    brain.advance(6.0)
+    assert old.alive
+    assert states(brain)["late"] == "ready workers"
+    (repository / "late" / "spoilt").rename(repository / "late" / "mended")
+    brain.advance(6.0)
+    assert not old.alive
+    (repository / "late").rename(repository / ".away")
+    brain.advance(6.0)
+    assert brain.is_clean("late")
+    assert states(brain)["late"] == "unloaded"
+
+
+def test_the_daemon_stops_while_models_are_loaded(start: Start) -> None:
+    brain = start(usual_plan="hangs")
+    assert states(brain)["py"] == "loading"
+    brain.stop()
+    assert brain.alive() == []
+    assert brain.server.models.keys() <= {"own"}  # it goes with tritonserver

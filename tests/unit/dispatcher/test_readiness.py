@@ -1,0 +1,141 @@
+"""When tritonserver says that it is ready, and when the service manager is told that the daemon is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import repositories
+from support.brain import Brain
+from support.fake_server import Obstacle
+
+from pytriton.dispatcher.readiness import Readiness
+from pytriton.ipc import messages
+
+Start = Callable[..., Brain]
+_VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts one daemon after the other in the same folder; the first keeps the models `m` and `n`."""
+    running: list[Brain] = []
+
+    def start(**options: Any) -> Brain:
+        if running:
+            running.pop().close()
+        running.append(Brain(tmp_path, **options))
+        running[0].advance(2.0)
+        return running[0]
+
+    first = start()
+    for name in ("m", "n"):
+        first.served(first.client.register(name))
+    yield start
+    for brain in running:
+        brain.close()
+
+
+def readiness(brain: Brain) -> Readiness:
+    return brain.daemon._readiness
+
+
+@pytest.mark.parametrize(
+    ("when", "while_hanging", "when_failed"),
+    [("up", True, True), ("tried", False, True), ("served", False, False)],
+)
+def test_it_is_ready_when_the_setting_says_so(
+    start: Start, when: str, while_hanging: bool, when_failed: bool
+) -> None:
+    brain = start(ready_when=when, usual_plan="hangs")
+    assert brain.server.gate_open is while_hanging
+    assert readiness(brain).announced is while_hanging
+    brain.usual_plan = "fails"
+    brain.alive("m")[0].loaded()
+    brain.advance(1.0)
+    assert [brain.state_of(name) for name in ("m", "n")] == ["ready", "failed"]
+    assert brain.server.gate_open is when_failed
+    assert readiness(brain).announced  # all were tried
+    brain.usual_plan = "serves"
+    brain.served(brain.client.register("n"))
+    brain.advance(1.0)
+    assert brain.server.gate_open
+
+
+@pytest.mark.parametrize("when", ["up", "tried", "served"])
+def test_a_tritonserver_that_is_started_again_is_ready_when_it_has_its_models(
+    start: Start, when: str
+) -> None:
+    brain = start(ready_when=when)
+    assert brain.server.gate_open
+    brain.server.obstacles["m"] = obstacle = Obstacle("hang")
+    brain.server.end()
+    brain.settle()
+    assert not brain.server.gate_open
+    brain.advance(5.0)
+    assert brain.server.ready
+    assert brain.server.gate_open is (when == "up")
+    obstacle.gone.set()
+    brain.advance(5.0)
+    assert brain.server.gate_open
+    assert brain.is_served("m")
+
+
+def test_a_model_given_up_does_not_keep_it_waiting(start: Start) -> None:
+    brain = start(usual_plan="fails")
+    assert not brain.server.gate_open
+    for name in ("m", "n"):
+        brain.answered(brain.client.ask(messages.Unregister(name)))
+    brain.advance(1.0)
+    assert brain.server.gate_open
+
+
+def test_models_of_repositories_are_waited_for_too(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    repositories.add(folder, "own", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    repositories.add(folder, "odd", {"1/model.plan": b""}, 'platform: "tensorrt_plan"')
+    brain = start(model_repository=(str(folder),))
+    assert not brain.server.gate_open
+    repositories.add(folder, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
+    brain.answered(brain.client.ask(messages.LoadFromRepository("odd")))
+    brain.advance(1.0)
+    assert brain.server.gate_open
+
+
+@pytest.mark.parametrize("when", ["up", "tried", "served"])
+def test_vertex_ais_frontend_comes_up_when_its_model_is_served(start: Start, when: str) -> None:
+    """That takes another start of tritonserver; a client that registers the model waits for it."""
+    brain = start()
+    brain.answered(brain.client.ask(messages.Unregister("m")))
+    brain = start(tritonserver_options=_VERTEX, ready_when=when)
+    assert (brain.server.starts, brain.server.vertex_model) == (1, None)
+    assert brain.server.gate_open is (when == "up")
+    request = brain.client.register("m")
+    brain.settle()
+    assert request.answer is None
+    brain.served(request)
+    assert (brain.server.starts, brain.server.vertex_model) == (2, "m")
+    brain.advance(5.0)
+    assert brain.server.gate_open
+    assert brain.is_served("m")
+    assert brain.is_served("n")
+
+
+def test_a_client_does_not_wait_for_ever_for_vertex_ais_frontend(start: Start) -> None:
+    brain = start()
+    brain.answered(brain.client.ask(messages.Unregister("m")))
+    brain = start(tritonserver_options=_VERTEX, busy_timeout_s=20.0)
+    brain.server.starts_fail = 100
+    request = brain.client.register("m")
+    brain.advance(25.0)
+    assert isinstance(request.answer, messages.Registered)
+    assert brain.server.vertex_model is None
+
+
+def test_whoever_registers_another_model_does_not_wait(start: Start) -> None:
+    brain = start(tritonserver_options={**_VERTEX, "vertex-ai-default-model": "later"})
+    request = brain.client.register("x")
+    brain.settle()
+    assert isinstance(request.answer, messages.Registered)
