@@ -122,6 +122,7 @@ class Flight:
                 sender.send(flags=_FINAL)
             else:
                 sender.send(response, flags=_FINAL)
+            self.senders[index] = None
 
     def _tell(self, index: int, error: Any) -> bool:
         """Give an error to the model that has made the request, by its handle, if it has one."""

@@ -299,14 +299,16 @@ class Streams:
             flight.end(lambda: translate.failure(text))
         else:
             flight.end()
-        if self._uncredited:
-            self._give_credit(lane)
-        with self._changed:
-            flight.begun = True
-            del self._flights[message.id]
-            if not self._flights:
-                lane.set_patience(None)
-            self._changed.notify_all()
+        try:
+            if self._uncredited:
+                self._give_credit(lane)
+        finally:  # where the worker is gone by now, this batch has been answered none the less
+            with self._changed:
+                flight.begun = True
+                del self._flights[message.id]
+                if not self._flights:
+                    lane.set_patience(None)
+                self._changed.notify_all()
 
     def _take_credit(self, lane: Lane) -> None:
         self._uncredited += 1

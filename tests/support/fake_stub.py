@@ -273,7 +273,9 @@ restore()
 _before = sys.modules.get(_NAME)
 sys.modules[_NAME] = pb_utils
 try:
-    import pytriton.proxy_backend.model  # noqa: F401, it imports all the others
+    from pytriton.proxy_backend.model import (
+        TritonPythonModel as TritonPythonModel,  # and all the others
+    )
 finally:
     if _before is None:
         del sys.modules[_NAME]

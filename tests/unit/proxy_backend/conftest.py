@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support import fake_stub
+from support.proxy_stage import Stage
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +14,10 @@ def _stub_as_it_was() -> Iterator[None]:
     fake_stub.restore()
     yield
     fake_stub.restore()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()

@@ -6,15 +6,12 @@ Histories of a batch: answered, failed, lost before and after it was read, overd
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from support.fake_dispatcher import FakeDispatcher
 from support.fake_stub import Request, TritonError, TritonModelException, pb_utils
-from support.lane_worker import Hangup, LaneWorker
+from support.lane_worker import Hangup
+from support.proxy_stage import Stage, echo, hang_up, once, requests, told
 from support.running import eventually
 
 from pytriton.ipc import messages
@@ -31,123 +28,13 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.parameters import (
     CHAIN_PARAMETER,
-    CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,
-    REGISTRATION_PARAMETER,
     STAND_IN_PARAMETER,
 )
 from pytriton.proxy_backend import chains
-from pytriton.proxy_backend.model import TritonPythonModel
 
 UNAVAILABLE, INTERNAL = TritonError.UNAVAILABLE, TritonError.INTERNAL
 INVALID = TritonError.INVALID_ARG
-
-
-def echo(lane: Lane, message: FromProxy) -> None:
-    """Answer each request with an error that carries its id: it needs no tensors."""
-    assert isinstance(message, Batch)
-    lane.send(BatchDone(message.id, [ResponseRef([], one.request_id) for one in message.requests]))
-
-
-class Stage:
-    """A dispatcher, its workers, and a proxy."""
-
-    def __init__(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp")
-        self.dispatcher = FakeDispatcher()
-        self.workers: list[LaneWorker] = []
-        self.execution_timeout_s: float | None = None
-        self.verdicts: list[messages.Verdict] = []
-        self.gone: set[str] = set()  #: workers that the dispatcher names, and nobody listens for
-        self.model: TritonPythonModel | None = None
-        answers = self.dispatcher.answers
-        answers[messages.Attach] = self._attach
-        answers[messages.LaneLost] = answers[messages.BatchOverdue] = lambda _: [
-            self.verdicts.pop(0)
-        ]
-        answers[messages.Detach] = lambda _: []
-
-    def worker(
-        self,
-        behave: Callable[[Lane, FromProxy], None] = echo,
-        greet: Callable[[Lane], None] = lambda lane: None,
-    ) -> LaneWorker:
-        """Have another worker listen: the dispatcher names the newest that the proxy does not avoid."""
-        path = Path(self.folder.name) / f"w{len(self.workers)}.sock"
-        self.workers.append(LaneWorker(path, behave, greet))
-        return self.workers[-1]
-
-    def load(self, **parameters: str) -> TritonPythonModel:
-        said = {
-            CONTROL_PARAMETER: self.dispatcher.rundir.control_endpoint,
-            REGISTRATION_PARAMETER: "r1",
-            **parameters,
-        }
-        config = {
-            "input": [],
-            "parameters": {name: {"string_value": value} for name, value in said.items()},
-        }
-        self.model = TritonPythonModel()
-        self.model.initialize(
-            {
-                "model_config": json.dumps(config),
-                "model_name": "m",
-                "model_version": "3",
-                "model_instance_name": "m_0",
-            }
-        )
-        return self.model
-
-    def heard(self, kind: type) -> list[Any]:
-        return [one for one in self.dispatcher.heard if type(one) is kind]
-
-    def close(self) -> None:
-        if self.model is not None:
-            self.model.finalize()
-        for worker in self.workers:
-            worker.close()
-        self.dispatcher.close()
-        self.folder.cleanup()
-
-    def _attach(self, message: messages.AnyMessage) -> list[messages.AnyMessage]:
-        assert isinstance(message, messages.Attach)
-        names = [f"w{number}" for number in reversed(range(len(self.workers)))]
-        name = next(
-            one for one in [*sorted(self.gone), *names] if one not in (message.lost, *message.avoid)
-        )
-        self.gone.discard(name)
-        path = str(Path(self.folder.name) / f"{name}.sock")
-        return [messages.Attached(name, path, self.execution_timeout_s)]
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage()
-    yield made
-    made.close()
-
-
-def told(responses: list[Any] | None) -> list[Any]:
-    assert responses is not None
-    return [one.told() for one in responses]
-
-
-def requests(*ids: str) -> list[Request]:
-    return [Request(request_id=one) for one in ids]
-
-
-def once(first: Callable[[Lane, FromProxy], None]) -> Callable[[Lane, FromProxy], None]:
-    """Behave once as told, afterwards well."""
-    behaviours = [first]
-
-    def behave(lane: Lane, message: FromProxy) -> None:
-        (behaviours.pop() if behaviours else echo)(lane, message)
-
-    return behave
-
-
-def hang_up(lane: Lane, message: FromProxy) -> None:
-    raise Hangup
 
 
 # ── all is well ──────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +74,7 @@ def test_no_worker_will_come(stage: Stage) -> None:
 
 
 def test_a_stand_in_refuses_everything(stage: Stage) -> None:
-    model = stage.load(**{STAND_IN_PARAMETER: "the model is not there yet"})
+    model = stage.load({STAND_IN_PARAMETER: "the model is not there yet"})
     assert (
         told(model.execute(requests("a", "b"))) == [("the model is not there yet", UNAVAILABLE)] * 2
     )
@@ -353,7 +240,7 @@ def test_a_model_py_may_have_a_request_queued_again(stage: Stage) -> None:
 
     stage.worker(again)
     batch = requests("a", "b")
-    responses = stage.load(**{PYTHON_MODEL_PARAMETER: "yes"}).execute(batch)
+    responses = stage.load({PYTHON_MODEL_PARAMETER: "yes"}).execute(batch)
     assert responses is not None
     assert responses[0] is None
     assert responses[1].told() == ("b", INTERNAL)
