@@ -70,9 +70,7 @@ void connection_answered(Call *call)
     Connection *connection = state->connection;
     HttpConnection *http = state_of(connection);
     bool last = !state->keep_alive;
-    if (state->answer)
-        answer_release(state->answer);
-    text_free(&state->compressed);
+    /* This first: the client has its answer, and its next request may be here any moment. */
     pthread_mutex_lock(&http->lock);
     http->call = NULL;
     http->busy = false;
@@ -84,6 +82,9 @@ void connection_answered(Call *call)
         connection_finish(connection);
     else if (missed)
         connection_read_later(connection);
+    if (state->answer)
+        answer_release(state->answer);
+    text_free(&state->compressed);
     call_unref(call);
     connection_unref(connection);
 }
@@ -99,12 +100,12 @@ static void opened(Connection *connection)
     connection_set_deadline(connection, connection_endpoint(connection)->limits->header_ms);
 }
 
-/* Whether the loop may read: else it is told later. */
-static bool may_read(HttpConnection *http)
+/* Whether the loop may read. `came`: something has come, so if it may not, it is told when it may. */
+static bool may_read(HttpConnection *http, bool came)
 {
     pthread_mutex_lock(&http->lock);
-    http->missed |= http->busy;
     bool busy = http->busy;
+    http->missed |= busy && came;
     pthread_mutex_unlock(&http->lock);
     return !busy;
 }
@@ -112,11 +113,10 @@ static bool may_read(HttpConnection *http)
 static void readable(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
-    while (may_read(http) && !connection_is_over(connection)) {
-        /* A request that is answered at once is followed by the next one. */
-        if (!reading_go_on(connection))
-            break;
-    }
+    bool goes_on = may_read(http, true);
+    /* A request that is answered at once is followed by the next one. */
+    while (goes_on && !connection_is_over(connection))
+        goes_on = reading_go_on(connection) && may_read(http, false);
 }
 
 static void writable(Connection *connection)

@@ -121,7 +121,12 @@ static void answered(Call *call, Answer *answer)
     } else if (answer_begin(call, &problem) &&
         put_answer(&call->reply, answer, state->binary_output, parts, &bytes, &problem)) {
         size_t json_bytes = bytes ? answer_body(call).size : 0;
-        answer_send(call, 200, bytes ? TYPE_BINARY : TYPE_JSON, parts, (int)answer->output_count, json_bytes);
+        const char *type = bytes ? cloud_answer_type(call, json_bytes) : NULL;
+        answer_send(call, 200,
+            type        ? type
+                : bytes ? TYPE_BINARY
+                        : TYPE_JSON,
+            parts, (int)answer->output_count, type ? 0 : json_bytes);
         return;
     }
     answer_problem(call, &problem);
@@ -147,6 +152,8 @@ void call_take_headers(HttpRequest *request)
 static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, Problem *problem)
 {
     Slice header = http_header(request->head, "inference-header-content-length");
+    if (header.start == NULL)
+        header = cloud_json_size(request->service, request->head);
     *size = request->body.size;
     *is_raw = request->body.size == 0;
     if (header.start == NULL)

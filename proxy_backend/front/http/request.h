@@ -123,6 +123,10 @@ void connection_await(Call *call);
 /* Go on writing. */
 void answer_continue(Call *call);
 
+/* What the content's type says of how much of a body is JSON, on the clouds' endpoints; `start` NULL: nothing. */
+Slice cloud_json_size(const HttpService *service, const HttpHead *head);
+/* The type of such an answer; NULL: it is another endpoint. */
+const char *cloud_answer_type(Call *call, size_t json_bytes);
 /* Decode base64 in place; false: it is none. */
 bool base64_decode(char *text, size_t size, size_t *decoded);
 /* Whether a header is handed on to the model. */

@@ -109,6 +109,11 @@ static bool find_in(const Pattern *list, size_t count, const Target *target, Htt
 
 #define FIND(list) find_in(list, sizeof(list) / sizeof *(list), target, route)
 
+bool route_find_api(const Target *target, HttpRoute *route)
+{
+    return FIND(patterns);
+}
+
 bool route_find(const HttpService *service, const Target *target, HttpRoute *route)
 {
     switch (service->paths) {
@@ -136,7 +141,7 @@ static bool is_secret(Slice given, const char *secret)
     return !differs;
 }
 
-static bool is_allowed(const HttpRequest *request, HttpApi api, Problem *problem)
+bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *problem)
 {
     const HttpRestriction *restriction =
         api == API_OTHER || request->is_admin ? NULL : request->service->restrictions[api];
@@ -181,7 +186,7 @@ void request_run(HttpRequest *request)
     request->name = route.name;
     request->version = route.version;
     request->repository = route.repository;
-    if (!is_allowed(request, route.api, &problem) || !handler(request, &problem))
+    if (!request_is_allowed(request, route.api, &problem) || !handler(request, &problem))
         answer_problem(request->call, &problem);
 }
 

@@ -12,6 +12,10 @@ typedef struct {
 
 /* False: there is no such path. */
 bool route_find(const HttpService *service, const Target *target, HttpRoute *route);
+/* The same, of KServe's paths. */
+bool route_find_api(const Target *target, HttpRoute *route);
+/* Whether a request may use an API: it is not restricted, or the token is there. */
+bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *problem);
 /* The same for SageMaker and Vertex AI (cloud.c). */
 bool cloud_route(const HttpService *service, const Target *target, HttpRoute *route);
 
