@@ -1,0 +1,54 @@
+"""To whom a registration reports how far it is."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from pytriton._control.registration_progress import reporter
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc import messages
+
+
+class Terminal(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_program_gets_the_events() -> None:
+    seen: list[messages.Progress] = []
+    with reporter(seen.append, "m") as report:
+        assert report is not None
+        report(messages.Progress("worker", "loading"))
+    assert [one.text for one in seen] == ["loading"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "terminal", "shown"),
+    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+)
+def test_people_get_a_line_on_a_terminal(
+    progress: bool | None, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
+    with reporter(progress, "m") as report:
+        assert (report is not None) == shown
+        if report is not None:
+            report(messages.Progress("worker", "loading", 1, 2))
+
+
+def test_without_standard_error_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with reporter(None, "m") as report:
+        assert report is None
+
+
+def test_anything_else_is_refused() -> None:
+    wrong: Any = "yes"
+    with pytest.raises(PyTritonBadParameterError, match="progress='yes'"), reporter(wrong, "m"):
+        pass

@@ -1,0 +1,91 @@
+"""Inputs as users give them, in the shapes that Triton takes, and outputs back again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton.client._inference.tensor_conversion import named_inputs, restore
+from pytriton.client.exceptions import (
+    PyTritonClientModelDoesntSupportBatchingError,
+    PyTritonClientValueError,
+)
+from pytriton.model_config import TensorSpec, TritonModelConfig
+
+
+def config(*, batching: bool) -> TritonModelConfig:
+    return TritonModelConfig(
+        model_name="m",
+        batching=batching,
+        inputs=[
+            TensorSpec(name="x", dtype=np.float32, shape=(-1,)),
+            TensorSpec(name="n", dtype=np.int64, shape=(), optional=True),
+        ],
+        outputs=[
+            TensorSpec(name="y", dtype=np.float32, shape=(-1,)),
+            TensorSpec(name="n", dtype=np.int64, shape=()),
+        ],
+    )
+
+
+ROW = np.ones(3, np.float32)
+NUMBER = np.array(7)
+
+
+@pytest.mark.parametrize(
+    ("batching", "sample", "positional", "shapes"),
+    [
+        (True, True, [ROW, NUMBER], {"x": (1, 3), "n": (1, 1)}),
+        (True, False, [ROW[None], NUMBER[None]], {"x": (1, 3), "n": (1, 1)}),
+        (False, True, [ROW, NUMBER], {"x": (3,), "n": (1,)}),
+        (True, True, [ROW], {"x": (1, 3)}),
+        (True, True, [ROW, np.int64(7)], {"x": (1, 3), "n": (1, 1)}),
+    ],
+)
+def test_inputs_have_the_shape_of_the_wire(
+    batching: bool, sample: bool, positional: list[Any], shapes: dict[str, Any]
+) -> None:
+    arrays = named_inputs(config(batching=batching), positional, {}, sample=sample)
+    assert {name: array.shape for name, array in arrays.items()} == shapes
+
+
+@pytest.mark.parametrize(
+    ("batching", "sample", "y", "n"),
+    [(True, True, (3,), ()), (True, False, (1, 3), (1,)), (False, True, (1, 3), (1, 1))],
+)
+def test_outputs_have_the_shape_that_the_user_knows(
+    batching: bool, sample: bool, y: tuple[int, ...], n: tuple[int, ...]
+) -> None:
+    answer = {"y": ROW[None], "n": NUMBER[None, None]}
+    restored = restore(answer, config(batching=batching), sample=sample)
+    assert (restored["y"].shape, restored["n"].shape) == (y, n)
+
+
+def test_the_order_of_bytes_is_this_machines() -> None:
+    swapped = ROW.astype(ROW.dtype.newbyteorder())
+    array = named_inputs(config(batching=True), [], {"x": swapped}, sample=True)["x"]
+    assert array.dtype == np.float32
+    assert array.tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "error", "words"),
+    [
+        ([ROW, NUMBER, ROW], {}, PyTritonClientValueError, r"takes 2 inputs \(x, n\), got 3"),
+        ([[1, 2]], {}, PyTritonClientValueError, "'x' must be a numpy array, got list"),
+        ([], {"x": np.array(["é"])}, RuntimeError, "Unicode inputs are not supported"),
+        ([], {"x": np.array([b"a", "b"], object)}, RuntimeError, r"holds str \('b'\)"),
+    ],
+)
+def test_what_is_no_input_is_told(
+    positional: list[Any], named: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        named_inputs(config(batching=True), positional, named, sample=True)
+
+
+def test_a_batch_needs_a_model_that_takes_batches() -> None:
+    with pytest.raises(PyTritonClientModelDoesntSupportBatchingError, match="use infer_sample"):
+        named_inputs(config(batching=False), [ROW], {}, sample=False)

@@ -1,0 +1,138 @@
+"""From what a transport raises to what it means, and from there to the exception that the user gets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import pytest
+
+from pytriton.client._transport.call_errors import call_error, waiting_error
+from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client.exceptions import (
+    PyTritonClientError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+    PyTritonClientTlsError,
+)
+
+
+class ServerSaid(Exception):
+    """As tritonclient's InferenceServerException."""
+
+    def __init__(self, text: str, status: str = "") -> None:
+        super().__init__(text)
+        self._status = status
+
+    def message(self) -> str:
+        return str(self)
+
+    def status(self) -> str:
+        return self._status
+
+
+class GrpcSaid(Exception):
+    """As grpc's own error."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self._code = code
+
+    def details(self) -> str:
+        return str(self)
+
+    def code(self) -> str:
+        return self._code
+
+
+class ClientConnectorError(OSError):
+    """As aiohttp's, of a connection that never was."""
+
+    os_error: Any = None
+
+
+UNAVAILABLE = "StatusCode.UNAVAILABLE"
+REFUSED_CERTIFICATE = ClientConnectorError()
+REFUSED_CERTIFICATE.os_error = ssl.SSLCertVerificationError()
+
+MEANINGS: list[tuple[BaseException, Kind]] = [
+    (ServerSaid("Request for unknown model: 'm' is not found"), Kind.UNKNOWN_MODEL),
+    (ServerSaid("Model 'm' version 1 is not at ready state"), Kind.NOT_READY),
+    (ServerSaid("This protocol is restricted, expecting header 'x'"), Kind.RESTRICTED),
+    (ServerSaid("out of range", "400"), Kind.REFUSED),
+    (ServerSaid("Deadline", "StatusCode.DEADLINE_EXCEEDED"), Kind.TIMEOUT),
+    (ServerSaid("failed to connect to all addresses", UNAVAILABLE), Kind.UNREACHABLE),
+    (ServerSaid("Socket closed", UNAVAILABLE), Kind.BROKEN),
+    (ServerSaid("Ssl handshake failed: CERTIFICATE_VERIFY_FAILED", UNAVAILABLE), Kind.TLS),
+    (ServerSaid("Exceeds maximum queue size", UNAVAILABLE), Kind.REFUSED),  # Triton's own word
+    (ServerSaid("connection refused by the model", "400"), Kind.REFUSED),
+    (GrpcSaid("recvmsg: it is gone", UNAVAILABLE), Kind.BROKEN),
+    (socket.timeout("timed out"), Kind.TIMEOUT),
+    (asyncio.TimeoutError(), Kind.TIMEOUT),
+    (ssl.SSLError("wrong version"), Kind.TLS),
+    (REFUSED_CERTIFICATE, Kind.TLS),
+    (ConnectionRefusedError(), Kind.UNREACHABLE),
+    (socket.gaierror(-2, "no such host"), Kind.UNREACHABLE),
+    (ClientConnectorError("no route"), Kind.UNREACHABLE),
+    (ConnectionResetError(), Kind.BROKEN),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), MEANINGS, ids=lambda one: str(one)[:40])
+def test_what_an_exception_means(error: BaseException, kind: Kind) -> None:
+    found = describe(error)
+    assert found is not None
+    assert found.kind is kind
+    assert str(error) in found.text
+
+
+def test_what_has_nothing_to_do_with_a_connection_is_passed_on() -> None:
+    assert describe(ValueError("a fault")) is None
+    failure = CallFailed(Kind.TLS, "known already")
+    assert describe(failure) is failure
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        (Kind.TIMEOUT, PyTritonClientTimeoutError, "u did not answer within the time (x)"),
+        (Kind.UNREACHABLE, PyTritonClientTimeoutError, "cannot connect to u: x"),
+        (Kind.BROKEN, PyTritonClientTimeoutError, "the connection to u ended before the answer"),
+        (Kind.TLS, PyTritonClientTlsError, "No secure connection to u: x. Pass tls="),
+        (Kind.RESTRICTED, PyTritonClientInferenceServerError, "Message: x. Pass access_token="),
+        (
+            Kind.REFUSED,
+            PyTritonClientInferenceServerError,
+            "Error occurred during asking. Message: x",
+        ),
+    ],
+)
+def test_the_exception_of_a_call(kind: Kind, error: type[PyTritonClientError], words: str) -> None:
+    made = call_error(CallFailed(kind, "x"), "u", "asking", 1.5)
+    assert type(made) is error
+    assert words in made.message
+    assert ("Timeout occurred during asking. Timeout: 1.5 s." in made.message) == (
+        error is PyTritonClientTimeoutError
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "kinds", "error"),
+    [
+        ("model m", [Kind.UNREACHABLE], PyTritonClientTimeoutError),
+        ("model m", [Kind.UNREACHABLE, Kind.NOT_READY], PyTritonClientModelUnavailableError),
+        ("model m", [Kind.REFUSED], PyTritonClientModelUnavailableError),
+        ("server", [Kind.NOT_READY], PyTritonClientTimeoutError),
+    ],
+)
+def test_the_exception_of_a_wait(
+    what: str, kinds: list[Kind], error: type[PyTritonClientError]
+) -> None:
+    problems = [(f"u{number}", CallFailed(kind, "x")) for number, kind in enumerate(kinds)]
+    made = waiting_error(what, problems, 2.0, "Do this.")
+    assert type(made) is error
+    said = "; ".join(f"u{number}: x" for number in range(len(kinds)))
+    assert made.message == f"Waiting for {what} to be ready timed out. After 2 s: {said}. Do this."
