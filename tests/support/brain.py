@@ -131,7 +131,7 @@ class Brain:
         for name, value in {
             "TritonServer": self._make_server,
             "ControlServer": self._make_control,
-            "TritonFront": lambda config, place: None,
+            "_front": lambda config, place: None,
             "KillOnDeath": lambda regions: SimpleNamespace(close=lambda: None),
             "lay_out_backends": lambda runtime, path: backends,
             "lay_out_library": lambda rundir: folder,
