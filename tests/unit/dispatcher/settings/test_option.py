@@ -6,6 +6,7 @@ import pytest
 
 from pytriton.dispatcher.settings import parsing
 from pytriton.dispatcher.settings.declarations import DaemonConfig, options
+from pytriton.dispatcher.settings.front_settings import FrontSettings
 from pytriton.dispatcher.settings.option import PORT, SECONDS, Option
 from pytriton.dispatcher.settings.place_settings import PlaceSettings
 from pytriton.dispatcher.settings.server_settings import ServerSettings
@@ -13,11 +14,14 @@ from pytriton.dispatcher.settings.server_settings import ServerSettings
 
 def test_the_files_declare_one_list_of_settings() -> None:
     """Each goes on where the one below it ends, and each setting has its help and what is allowed."""
-    places, server = PlaceSettings.__struct_fields__, ServerSettings.__struct_fields__
-    fields = DaemonConfig.__struct_fields__
-    assert (fields[: len(server)], server[: len(places)]) == (server, places)
-    assert len(places) < len(server) < len(fields)
-    assert tuple(options()) == fields
+    parts = [
+        one.__struct_fields__
+        for one in (PlaceSettings, FrontSettings, ServerSettings, DaemonConfig)
+    ]
+    for lower, upper in zip(parts, parts[1:]):
+        assert upper[: len(lower)] == lower
+        assert len(upper) > len(lower)
+    assert tuple(options()) == parts[-1]
     for name, option in options().items():
         assert option.help.endswith("."), name
         assert option.kind.allowed, name

@@ -1,0 +1,149 @@
+"""The daemon's client of a native front, where that is only a socket: what is an answer, and what is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.triton.front import Refused, Unreached
+from pytriton.dispatcher.triton.native_admin import NativeAdmin
+
+#: Answers never.
+_SILENT = b""
+
+
+class Scene:
+    """A client, and a socket that answers every request with the same bytes."""
+
+    def __init__(self, folder: Path, answer: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.accepting: asyncio.Future[None] = loop.create_future()
+        self.asked: list[str] = []
+        self.was_asked = asyncio.Event()
+        self.path = folder / "front.sock"
+        self.admin = NativeAdmin(self.path, self.exited, self.accepting)
+        self._answer = answer
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(request.decode().partition(" HTTP")[0])
+        self.was_asked.set()
+        if self._answer == _SILENT:
+            await reader.read()
+        writer.write(self._answer)
+        await writer.drain()
+        writer.close()
+
+
+def _http(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def play(folder: Path, answer: bytes, scene: Callable[[Scene], Awaitable[None]]) -> None:
+    async def played() -> None:
+        one = Scene(folder, answer)
+        server = await asyncio.start_unix_server(one.serve, one.path)
+        try:
+            await scene(one)
+        finally:
+            await one.admin.close()
+            await one.admin.close()  # nothing is left to close
+            server.close()
+
+    asyncio.run(asyncio.wait_for(played(), 100))
+
+
+def test_a_model_s_name_is_no_path(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.admin.load("../a b", None)
+        await one.admin.unload("m")
+        await one.admin.show_ready(True)
+        assert one.asked == [
+            "POST /v2/repository/models/..%2Fa%20b/load",
+            "POST /v2/repository/models/m/unload",
+            "POST /admin/ready",
+        ]
+
+    play(tmp_path, _http(200, b""), scene)
+
+
+def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        assert await one.admin.repository_states() == {"m": "READY", "n": "", "o": "UNAVAILABLE"}
+
+    models = (
+        b'[{"name": "m", "state": "UNAVAILABLE"}, {"name": "m", "state": "READY"}, '
+        b'{"name": "m", "state": "UNAVAILABLE"}, {"name": "n"}, {"name": "o", "state": "UNAVAILABLE"}]'
+    )
+    play(tmp_path, _http(200, models), scene)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (_http(400, b'{"error": "no memory"}'), "no memory"),
+        (_http(500, b"a page"), "a page"),
+        (_http(404, b'{"no": "error"}'), '{"no": "error"}'),
+        (_http(404, b"[]"), "[]"),
+    ],
+)
+def test_an_error_that_it_answers_is_its_refusal(tmp_path: Path, answer: bytes, told: str) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Refused) as caught:
+            await one.admin.load("m", "{}")
+        assert str(caught.value) == told
+
+    play(tmp_path, answer, scene)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 20", b"no HTTP\r\n\r\n", _http(200, b"{no JSON")],
+    ids=["cut", "other", "bad"],
+)
+def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Unreached):
+            await one.admin.load("m", None)
+
+    play(tmp_path, answer, scene)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
+def test_a_question_does_not_outlast_the_process_or_the_connection(
+    tmp_path: Path, closed: bool
+) -> None:
+    """The socket is the daemon's own: the end of a process ends no connection that waits in its backlog."""
+
+    async def scene(one: Scene) -> None:
+        asking = asyncio.ensure_future(one.admin.load("m", None))
+        await one.was_asked.wait()
+        assert not asking.done()
+        if closed:
+            await one.admin.close()
+        else:
+            one.exited.set_result(-9)
+        with pytest.raises(Unreached, match="has ended, or the connection was closed"):
+            await asking
+
+    play(tmp_path, _SILENT, scene)
+
+
+def test_one_that_does_not_accept_connections_yet_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytriton.dispatcher.triton.native_admin._ACCEPTING_S", 0.01)
+
+    async def scene(one: Scene) -> None:
+        with pytest.raises(Unreached, match="does not accept connections yet"):
+            await one.admin.is_live()
+        assert one.asked == []
+        one.accepting.set_result(None)
+        assert await one.admin.is_live()
+        assert one.asked == ["GET /v2/health/live"]
+
+    play(tmp_path, _http(200, b""), scene)

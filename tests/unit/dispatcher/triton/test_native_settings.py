@@ -1,0 +1,136 @@
+"""What the native front is told, for which settings."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.install.compiled_front import NativeProgram
+from pytriton.dispatcher.install.server_choice import ServerChoice
+from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.install.server_tree import ServerTree
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import native_settings
+from pytriton.dispatcher.triton.front import ServerPlace
+from pytriton.dispatcher.triton.native_settings import Listening
+
+_TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
+_MUTUAL = {**_TLS, "grpc-use-ssl-mutual": "true", "grpc-root-cert": "/r.pem"}
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as one:
+        yield one
+
+
+def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict[str, Any]:
+    (folder / "backends" / "pytriton_native").mkdir(parents=True)
+    tree = ServerTree(Path("tritonserver"), folder, None, (), (), "2.51.0")
+    native = NativeProgram(folder / "front", Path("/core.so"), {"z": "libz.so.1"})
+    place = ServerPlace(
+        ServerRuntime(tree, "setting", ServerChoice(), folder, None, native),
+        folder / "models",
+        folder / "backends",
+        "pytriton-7-",
+        cast(KillOnDeath, None),
+        lambda pid, line: None,
+    )
+    config = DaemonConfig(front="native", access_token="secret-secret-secret", **settings)
+    return native_settings.document(
+        config, place, native, listening, ["m"], vertex=False, held=True, ready_fd=9
+    )
+
+
+def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> None:
+    tls = {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}
+    listening = [Listening("http", listener, None), Listening("grpc", listener, tls)]
+    told = _document(tmp_path, listening)
+    assert told["core"] == "/core.so"
+    assert told["libraries"] == {"z": "libz.so.1"}
+    assert told["listen"] == [
+        {"fd": listener.fileno(), "protocol": "http", "tls": None},
+        {"fd": listener.fileno(), "protocol": "grpc", "tls": tls},
+    ]
+    assert (told["held"], told["ready_fd"], told["limits"]) == (True, 9, {})
+    options = {name: value for name, value in told["options"]}
+    assert options["model-repository"] == str(tmp_path / "models")
+    assert (options["load-model"], options["exit-on-error"]) == ("m", "false")
+    assert not [name for name in options if name.endswith(("-port", "-address", "-api"))]
+    restricted = ["model-repository", "shared-memory", "trace", "logging", "statistics"]
+    one = [restricted, "triton-access-token", "secret-secret-secret"]
+    assert told["restricted"] == {"http": [one], "grpc": [one]}
+
+
+@pytest.mark.parametrize(("given", "processors", "loops"), [(None, 2, 1), (None, 4, 2), (7, 64, 7)])
+def test_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None, processors: int, loops: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert _document(tmp_path, [], front_loops=given)["loops"] == loops
+
+
+def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_path: Path) -> None:
+    given = {
+        "log-verbose": "1",
+        "backend-config": ["onnxruntime,x=1"],
+        "http-thread-count": "8",
+        "exit-on-error": "true",
+        "http-header-forward-pattern": "x-.*",
+    }
+    with capture_logs() as logs:
+        told = _document(tmp_path, [], tritonserver_options=given)
+    assert ["log-verbose", "1"] in told["options"]
+    backends = [value for name, value in told["options"] if name == "backend-config"]
+    assert backends == ["python,shm-region-prefix-name=pytriton-7-", "onnxruntime,x=1"]
+    assert ["exit-on-error", "true"] not in told["options"]
+    assert not [name for name, _ in told["options"] if name.startswith("http-")]
+    assert told["forward"] == {"http": "x-.*", "grpc": None}
+    assert [one["ignored"] for one in logs] == [["http-thread-count"]]
+
+
+def test_limits_are_told_by_name(tmp_path: Path) -> None:
+    told = _document(tmp_path, [], front_limit=("headers=16", "idle_s=1.5", "headers=32"))
+    assert told["limits"] == {"headers": 32.0, "idle_s": 1.5}
+
+
+def test_nothing_is_restricted_where_nothing_is_to_be(tmp_path: Path) -> None:
+    assert _document(tmp_path, [], restricted_endpoints=())["restricted"] == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, {}),
+        (
+            {"tritonserver_options": _TLS},
+            {"grpc": {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}},
+        ),
+        (
+            {"tritonserver_options": _MUTUAL},
+            {"grpc": {"certificate": "/c.pem", "key": "/k.pem", "root": "/r.pem", "mutual": True}},
+        ),
+        (
+            {"front": "native", "http_certificate": "/h.pem", "http_key": "/hk.pem"},
+            {"http": {"certificate": "/h.pem", "key": "/hk.pem", "root": None, "mutual": False}},
+        ),
+        (
+            {
+                "front": "native",
+                "http_certificate": "/h.pem",
+                "http_key": "/hk.pem",
+                "http_client_authorities": "/a.pem",
+            },
+            {"http": {"certificate": "/h.pem", "key": "/hk.pem", "root": "/a.pem", "mutual": True}},
+        ),
+    ],
+)
+def test_certificates(settings: dict[str, Any], found: dict[str, Any]) -> None:
+    assert native_settings.tls(DaemonConfig(**settings)) == found
