@@ -150,7 +150,7 @@ static int serve(const Settings *settings)
         return fail(&problem);
     for (size_t i = 0; i < settings->loops; i++) {
         if (!open_place(&places[i], services, settings->listen_count, &problem))
-            return fail(&problem); /* the process's end takes the rest along */
+            return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
     }
     log_info("connections are accepted");
     tell_ready(settings->ready_fd);
@@ -173,7 +173,7 @@ int main(int count, char **arguments)
     int fd = -1;
     for (int i = 1; i < count; i++) {
         if (strncmp(arguments[i], "--settings=", 11) == 0)
-            fd = atoi(arguments[i] + 11);
+            fd = (int)strtol(arguments[i] + 11, NULL, 10);
         else if (strcmp(arguments[i], "--check") == 0)
             check = true;
         else

@@ -196,7 +196,7 @@ bool handle_load(const GrpcService *service, const GrpcMethod *method, Slice req
     size_t count = 0;
     bool fine = parameters || problem_no_memory(problem), flag;
     (void)answer;
-    while (fine && (next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
+    while (parameters && fine && (next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
         if (value.field->number == REPOSITORY_MODEL_LOAD_REQUEST_repository_name)
             repository = value.bytes;
         else if (value.field->number == REPOSITORY_MODEL_LOAD_REQUEST_model_name)

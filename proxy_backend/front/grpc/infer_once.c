@@ -33,9 +33,7 @@ static void answered(Call *call, Answer *answer)
     Once *once = call->state;
     GrpcStream *stream = once->stream;
     bool is_final = answer->final, is_first = !once->answered;
-    if (answer->empty && (!is_final || !is_first)) {
-        answer_release(answer);
-    } else if (!is_first) {
+    if (!is_first || (answer->empty && !is_final)) {
         answer_release(answer);
     } else {
         once->answered = true;

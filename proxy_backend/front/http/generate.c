@@ -232,7 +232,7 @@ static void answered(Call *call, Answer *answer)
     if (!final)
         return;
     answer = state->answer;
-    if (state->answers != 1)
+    if (answer == NULL || state->answers != 1)
         problem_set(&problem, PROBLEM_INVALID,
             "generate expects model to produce exactly 1 response, use generate stream for model that generates "
             "various number "

@@ -186,7 +186,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
 {
     Text *body = &http->call->body;
     size_t room = body->room - body->size;
-    char *to = body->data + body->size;
+    char *to;
     if (http->phase == READS_CHUNKS) {
         to = loop_scratch(connection_loop(connection));
         room = LOOP_SCRATCH;

@@ -95,7 +95,7 @@ static Slice take_piece(Outgoing *message, size_t size)
 
 static void put_data(Connection *connection, GrpcStream *stream, size_t size)
 {
-    while (size) {
+    while (size && stream->first) {
         Outgoing *message = stream->first;
         Slice piece = take_piece(message, size);
         if (batch.count == BATCH_PARTS)

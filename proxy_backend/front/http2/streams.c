@@ -30,7 +30,7 @@ static Event *event_list(void)
 /* Room for one more. */
 static bool grow(void)
 {
-    size_t room = events.list ? events.room * 2 : FEW_EVENTS * 4;
+    size_t room = events.list ? events.room * 2 : (size_t)FEW_EVENTS * 4;
     if (events.count < (events.list ? events.room : FEW_EVENTS))
         return true;
     Event *list = realloc(events.list, room * sizeof *list);

@@ -51,7 +51,8 @@ static bool read_exponent(const char **at, const char *end, int32_t *exponent)
 {
     bool negative = false;
     int32_t value = 0;
-    if (++*at < end && (**at == '+' || **at == '-'))
+    ++*at;
+    if (*at < end && (**at == '+' || **at == '-'))
         negative = *(*at)++ == '-';
     if (*at == end || !is_digit(**at))
         return false;

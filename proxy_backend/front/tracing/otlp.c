@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,7 +72,7 @@ static bool send_all(int fd, Slice bytes)
 /* The answer's status; 0: there is none. */
 static int read_status(int fd)
 {
-    char answer[ANSWER + 1] = "";
+    char answer[ANSWER + 1] = ""; /* zero bytes: what is received always ends with one */
     size_t size = 0;
     while (size < ANSWER && memchr(answer, '\n', size) == NULL) {
         ssize_t some = recv(fd, answer + size, ANSWER - size, 0);
@@ -81,9 +82,8 @@ static int read_status(int fd)
             break;
         size += (size_t)some;
     }
-    answer[size] = '\0';
-    int status = 0;
-    return sscanf(answer, "HTTP/1.%*1d %3d", &status) == 1 ? status : 0;
+    bool is_http = strncmp(answer, "HTTP/1.", 7) == 0 && answer[7] != '\0' && answer[8] == ' ';
+    return is_http ? (int)strtol(answer + 9, NULL, 10) : 0;
 }
 
 static void send_records(Otlp *otlp, const TraceRecord *records)

@@ -291,7 +291,11 @@ bool trace_settings_apply(
     TraceSettings *settings, Slice model, const TraceChange *changes, size_t count, Problem *problem)
 {
     TraceSetting *kept = model.size ? names_get(&settings->models, model) : &settings->server;
-    TraceSetting changed = kept ? *kept : (TraceSetting){0};
+    TraceSetting changed = {0};
+    if (model.size == 0)
+        changed = settings->server;
+    else if (kept)
+        changed = *kept;
     for (size_t i = 0; i < count; i++)
         if (!change(settings, &changed, model.size == 0, &changes[i], problem))
             return false;
