@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytriton
+from pytriton.worker.python_model import complete_config
 
 LIBRARY = Path(pytriton.__file__).parent
 MODEL = """
@@ -40,7 +41,7 @@ def test_a_failure_is_told(tmp_path: Path, error: str, said: str) -> None:
     done = subprocess.run(
         [
             sys.executable,
-            str(LIBRARY / "worker" / "python_model" / "complete_config.py"),
+            complete_config.__file__,
             str(LIBRARY),
         ],
         input=json.dumps(question) + "\n",
@@ -52,3 +53,26 @@ def test_a_failure_is_told(tmp_path: Path, error: str, said: str) -> None:
     answer = json.loads(done.stdout)
     assert answer["error"] == said
     assert "auto_complete_config" in answer["traceback"]
+
+
+def test_the_completed_configuration_is_told_and_prints_stay_out_of_it(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        print("completing")
+        config.set_max_batch_size(4)
+        return config
+"""
+    )
+    question = {
+        "sys_path": [], "folder": str(tmp_path / "1"), "file": "model.py", "config": {"name": "m"},
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, complete_config.__file__, str(LIBRARY)],
+        input=json.dumps(question) + "\n", capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["config"]["max_batch_size"] == 4
+    assert "completing" in done.stderr

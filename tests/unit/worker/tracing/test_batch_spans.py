@@ -23,6 +23,7 @@ from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, Batc
 from pytriton.ipc.messages import ModelSpec, World
 from pytriton.proxy.telemetry import get_telemetry_tracer, set_telemetry_tracer
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.tracing.batch_spans import spans_of
 
 ROOT = Path(__file__).parents[4]
 Infer = Callable[[Any], Any]
@@ -168,6 +169,15 @@ def test_spans_end_also_when_the_callable_is_unrecoverable(
         answer(infer, lanes, [context(7)], 1)
     (outer,) = named(spans, "python_backend_execute")
     assert "the GPU is gone" in str(outer.status.description)
+
+
+def test_spans_that_a_fault_ends_say_so(spans: InMemorySpanExporter) -> None:
+    batch = Batch(1, [RequestRef([], "", [])], BatchTrace(1_000, [context(9)]))
+    with pytest.raises(ValueError, match="lost"), spans_of("m", [batch]) or pytest.fail("none"):
+        raise ValueError("lost")
+    (span,) = spans.get_finished_spans()
+    assert span.status.description == "ValueError: lost"
+    assert spans_of("m", [Batch(2, batch.requests)]) is None
 
 
 def test_without_a_trace_there_are_no_spans(

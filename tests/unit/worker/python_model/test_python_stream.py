@@ -1,0 +1,234 @@
+"""A batch of a Triton Python model that may answer at any time: what goes over the lane, and when it is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton import pb_utils
+from pytriton.ipc.lanes.lane import Lane, LaneSilent
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    BatchReturned,
+    Credit,
+    RequestRef,
+    ResponseRef,
+    Room,
+)
+from pytriton.ipc.messages import ModelSpec, World
+from pytriton.ipc.messages import PythonModel as PythonModelSpec
+from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
+from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
+from pytriton.worker.python_model.batches import PythonModel, WrongReturn
+from pytriton.worker.python_model.python_stream import PythonStream
+from pytriton.worker.streams.stream_answers import Outbox
+
+Lanes = tuple[Lane, Lane]
+
+
+class Loop:
+    """The loop that serves it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.over: list[PythonStream] = []
+        self.on_event_loop = False
+
+    def is_event_loop(self) -> bool:
+        return self.on_event_loop
+
+    def ended(self, stream: PythonStream) -> None:
+        self.over.append(stream)
+
+
+def begin(
+    lanes: Lanes, count: int = 1, *, decoupled: bool = True
+) -> tuple[PythonStream, list[pb_utils.InferenceRequest], Loop]:
+    """Have a batch of so many requests begin; the proxy's end has heard of the room."""
+    proxy, worker = lanes
+    policy = {"model_transaction_policy": {"decoupled": decoupled}}
+    spec = ModelSpec(
+        "m", 1, policy, World("python"), python_model=PythonModelSpec("{}", streams=True)
+    )
+    model = PythonModel(spec, object(), "m_0_0")
+    batch = Batch(5, [RequestRef([], "", ["y"]) for _ in range(count)])
+    loop = Loop()
+    outbox = Outbox(worker, 4)
+    assert isinstance(proxy.receive(), Room)
+    requests = model.incoming(batch.requests, worker)
+    stream = PythonStream(loop, outbox, batch, requests, model)
+    outbox.streams[batch.id] = stream  # type: ignore[assignment]
+    return stream, requests, loop
+
+
+def answer(value: int = 1) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([value], np.int32))])
+
+
+def part(proxy: Lane) -> Sequence[ResponseRef | None]:
+    message = proxy.receive()
+    assert isinstance(message, BatchPart)
+    return message.responses
+
+
+def finals(responses: Sequence[ResponseRef | None]) -> list[bool | None]:
+    return [
+        None if one is None else one.details is not None and one.details.final for one in responses
+    ]
+
+
+def test_answers_go_out_as_they_are_sent_and_the_batch_ends_with_the_last(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes, 2)
+    first, second = (one.get_response_sender() for one in requests)
+    first.send(answer())
+    stream.returned([])
+    second.send(flags=FINAL)
+    first.send(answer(), FINAL)
+    proxy = lanes[0]
+    assert finals(part(proxy)) == [False, None]
+    assert proxy.receive() == BatchReturned(5)
+    assert finals(part(proxy)) == [None, True]
+    assert finals(part(proxy)) == [True, None]
+    assert proxy.receive() == BatchDone(5, [])
+    assert loop.over == [stream]
+    assert stream.outbox.streams == {}
+
+
+def test_a_batch_is_not_over_before_execute_has_returned(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    requests[0].get_response_sender().send(answer(), FINAL)
+    assert loop.over == []
+    stream.finish(None)
+    assert loop.over == [stream]
+
+
+def test_what_execute_returns_is_sent(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes, 2, decoupled=False)
+    sender = requests[1].get_response_sender()
+    stream.finish([answer(), None])
+    assert finals(part(lanes[0])) == [True, None]
+    assert loop.over == []
+    sender.send(answer(), FINAL)
+    assert loop.over == [stream]
+
+
+@pytest.mark.parametrize(
+    ("decoupled", "returned", "said"),
+    [
+        (True, lambda: [answer()], "must return None"),
+        (False, lambda: [None], "returned no response to a request"),
+        (False, lambda: [], "Number of InferenceResponse|expected|Expected"),
+    ],
+)
+def test_what_execute_must_not_return(
+    lanes: Lanes, decoupled: bool, returned: Any, said: str
+) -> None:
+    stream, _, _ = begin(lanes, decoupled=decoupled)
+    with pytest.raises(WrongReturn, match=said):
+        stream.finish(returned())
+
+
+def test_a_request_that_is_queued_again_is_told_and_over(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes, 2)
+    requests[0].set_release_flags(AGAIN)
+    requests[1].get_response_sender().send(flags=FINAL)
+    stream.finish(None)
+    part(lanes[0])
+    assert lanes[0].receive() == BatchReturned(5, [0])
+    assert loop.over == [stream]
+
+
+def test_a_request_that_was_answered_cannot_be_queued_again(lanes: Lanes) -> None:
+    stream, requests, _ = begin(lanes)
+    requests[0].set_release_flags(AGAIN)
+    requests[0].get_response_sender().send(answer(), FINAL)
+    with pytest.raises(WrongReturn):
+        stream.finish(None)
+
+
+def test_a_failure_is_told_once(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    stream.fail("ValueError: no")
+    stream.fail("again")
+    requests[0].get_response_sender().send(answer())  # nobody waits for it
+    assert lanes[0].receive() == BatchFailed(5, "ValueError: no")
+    assert loop.over == [stream]
+    lanes[0].set_patience(0.01)
+    with pytest.raises(LaneSilent):
+        lanes[0].receive()
+
+
+def test_a_client_that_has_gone_gets_only_the_end(lanes: Lanes) -> None:
+    stream, requests, _ = begin(lanes)
+    sender = requests[0].get_response_sender()
+    assert not sender.is_cancelled()
+    stream.cancel(0)
+    assert sender.is_cancelled()
+    assert requests[0].is_cancelled()
+    sender.send(answer())
+    sender.send(answer(), FINAL)
+    (end,) = part(lanes[0])
+    assert end is not None
+    assert end.details is not None
+    assert end.details.empty
+
+
+def test_a_sender_waits_while_the_caller_has_enough_to_read(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    stream.hold(0)
+    sending = threading.Thread(target=requests[0].get_response_sender().send, args=(answer(),))
+    sending.start()
+    sending.join(0.05)
+    assert sending.is_alive()
+    with loop.changed:
+        stream.go(0)
+        loop.changed.notify_all()
+    sending.join(60)
+    assert not sending.is_alive()
+    assert finals(part(lanes[0])) == [False]
+
+
+def test_on_the_event_loop_nothing_waits_for_one_caller(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    loop.on_event_loop = True
+    stream.hold(0)
+    requests[0].get_response_sender().send(answer())
+    assert finals(part(lanes[0])) == [False]
+
+
+def test_a_sender_waits_while_the_proxy_has_much_to_pass_on(lanes: Lanes) -> None:
+    stream, requests, loop = begin(lanes)
+    sender = requests[0].get_response_sender()
+    while not stream.outbox.full:
+        sender.send(answer())
+    sending = threading.Thread(target=sender.send, args=(answer(),))
+    sending.start()
+    sending.join(0.05)
+    assert sending.is_alive()
+    with loop.changed:
+        stream.outbox.heard(Credit(8))
+        loop.changed.notify_all()
+    sending.join(60)
+    assert not sending.is_alive()
+
+
+def test_without_a_proxy_nothing_is_sent_and_nobody_waits(
+    lanes: Lanes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream, requests, _ = begin(lanes)
+    lanes[0].hang_up()
+    sender = requests[0].get_response_sender()
+    sender.send(answer())
+    assert stream.lost
+    assert sender.is_cancelled()
+    sender.send(answer())
+    stream.returned([])
+    stream.fail("no")
+    assert capsys.readouterr().err == ""

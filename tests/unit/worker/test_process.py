@@ -1,0 +1,78 @@
+"""A worker process from its first word to its exit code; the dispatcher is the test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fake_dispatcher import FakeDispatcher
+
+import pytriton
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.worker import boot
+from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
+
+LIBRARY = str(Path(pytriton.__file__).parents[1])
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+def run(dispatcher: FakeDispatcher, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a worker to its end."""
+    gauge, descriptor = Gauge.create()
+    arguments = [
+        LIBRARY, dispatcher.rundir.control_endpoint, "w7", str(os.getpid()), str(descriptor),
+    ]  # fmt: skip
+    try:
+        return subprocess.run(
+            [sys.executable, *options, boot.__file__, *arguments],
+            pass_fds=[descriptor], capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+    finally:
+        os.close(descriptor)
+        gauge.close()
+
+
+def load(name: str = "m") -> messages.LoadModel:
+    world = messages.World(sys.executable)
+    return messages.LoadModel(messages.ModelSpec(name, 1, {}, world), 0, "/nonexistent/w.sock")
+
+
+def test_a_worker_that_is_not_needed_any_more_just_ends(dispatcher: FakeDispatcher) -> None:
+    dispatcher.answers[messages.WorkerHello] = lambda _: [messages.Verdict("retry")]
+    done = run(dispatcher)
+    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    (hello,) = dispatcher.heard
+    assert isinstance(hello, messages.WorkerHello)
+    assert hello.worker == "w7"
+
+
+def test_what_cannot_be_loaded_is_told_with_its_traceback(dispatcher: FakeDispatcher) -> None:
+    dispatcher.answers[messages.WorkerHello] = lambda _: [load()]  # and no callable with it
+    done = run(dispatcher)
+    assert done.returncode == EXIT_LOAD_FAILED
+    failed = dispatcher.heard[-1]
+    assert isinstance(failed, messages.WorkerFailed)
+    assert failed.worker == "w7"
+    assert "process.py" in failed.traceback
+    assert failed.text in done.stderr
+
+
+def test_an_environment_that_lacks_what_a_worker_needs_is_told_the_mend(
+    dispatcher: FakeDispatcher,
+) -> None:
+    done = run(dispatcher, "-S")  # without site-packages
+    assert done.returncode == 1
+    needed = " ".join(boot.NEEDED)
+    assert f"Install into that environment: {sys.executable} -m pip install {needed}" in done.stderr
+    assert dispatcher.heard == []

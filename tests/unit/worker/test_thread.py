@@ -1,0 +1,87 @@
+"""A worker that is a thread of its registrant; the dispatcher is the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_dispatcher import FakeDispatcher
+from support.running import eventually
+
+from pytriton.ipc import messages
+from pytriton.worker.thread import WorkerThread
+
+SPEC = messages.ModelSpec(
+    "m",
+    1,
+    {
+        "name": "m",
+        "max_batch_size": 8,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+    },
+    messages.World("python"),
+)
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+def start(dispatcher: FakeDispatcher, load: Any) -> WorkerThread:
+    folder = Path(dispatcher.rundir.path)
+    gauge = folder / "w1.gauge"
+    gauge.write_bytes(bytes(4096))
+    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(gauge))
+    return WorkerThread(told, SPEC, load, dispatcher.rundir.control_endpoint)
+
+
+def said(dispatcher: FakeDispatcher) -> list[str]:
+    return [type(one).__name__ for one in dispatcher.heard]
+
+
+def test_it_loads_serves_and_ends_when_it_is_told(dispatcher: FakeDispatcher) -> None:
+    threads: list[str] = []
+
+    def load() -> Any:
+        threads.append(threading.current_thread().name)
+        return lambda requests: [{"y": request["x"]} for request in requests]
+
+    worker = start(dispatcher, load)
+    eventually(lambda: "WorkerReady" in said(dispatcher), lambda: str(dispatcher.heard), 20)
+    assert threads == ["pytriton m[0]"]
+    assert worker.alive
+    worker.end()
+    worker.join(60)
+    assert not worker.alive
+    eventually(lambda: len(dispatcher.heard) == 3, "its end is told")
+    assert dispatcher.heard[-1] == messages.WorkerEnded("w1", "ended")
+    worker.end()  # it has ended: nothing happens
+
+
+def test_what_cannot_be_loaded_is_told(dispatcher: FakeDispatcher) -> None:
+    def load() -> Any:
+        raise ValueError("no weights")
+
+    start(dispatcher, load).join(60)
+    eventually(lambda: len(dispatcher.heard) == 3, "its end is told")
+    hello, failed, ended = dispatcher.heard
+    assert isinstance(hello, messages.WorkerHello)
+    assert isinstance(failed, messages.WorkerFailed)
+    assert failed.text == "ValueError: no weights"
+    assert "no weights" in failed.traceback
+    assert ended == messages.WorkerEnded("w1", "ended")
+
+
+def test_without_a_dispatcher_nothing_more_is_said(dispatcher: FakeDispatcher) -> None:
+    worker = start(dispatcher, lambda: lambda requests: requests)
+    eventually(lambda: "WorkerReady" in said(dispatcher), lambda: str(dispatcher.heard), 20)
+    worker.end(orphaned=True)
+    worker.join(60)
+    assert said(dispatcher) == ["WorkerHello", "WorkerReady"]
