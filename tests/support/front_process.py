@@ -1,0 +1,86 @@
+"""The front's whole program, sanitized, over the core of tests/unit/front/calls/fake_core.c."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton.dispatcher.install.proxy_compiler import compiler
+from support.front_calls import ADDRESSES
+from support.fronts import FRONT, built
+
+_CORE = Path(__file__).parents[1] / "unit" / "front" / "calls"
+_ROOMS = (
+    "base", "json", "core", "tracing", "calls", "admin", "net", "http1", "http", "http2", "protobuf", "grpc", "program",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Built:
+    """The program, and the core that it loads."""
+
+    program: Path
+    core: Path
+
+
+@dataclass
+class FrontProcess:
+    """It runs, and listens there."""
+
+    process: subprocess.Popen[bytes]
+    http: tuple[str, int]
+
+    def connect(self) -> socket.socket:
+        """Connect to its port of HTTP."""
+        client = socket.create_connection(self.http, timeout=60)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+
+def build(folder: Path) -> Built:
+    """Compile both with the sanitizers of addresses and undefined behaviour."""
+    command = compiler()
+    assert command is not None, "these tests need a C compiler"
+    core = folder / "libfakecore.so"
+    sources = [str(_CORE / "fake_core.c"), str(_CORE / "fake_stubs.c")]
+    flags = ("-std=gnu11", "-g", "-O1", "-fPIC", "-shared", *ADDRESSES, f"-I{FRONT}")
+    subprocess.run([command, *flags, "-o", str(core), *sources], check=True)
+    program = built(FRONT / "main.c", [f"{room}/*.c" for room in _ROOMS], folder)
+    return Built(program, core)
+
+
+@contextmanager
+def running(made: Built, limits: Mapping[str, float] | None = None) -> Iterator[FrontProcess]:
+    """Start it with such limits. It has to end in order, and without a word of the sanitizers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings, told = os.pipe()
+        heard, ready = os.pipe()
+        document = {
+            "core": str(made.core),
+            "listen": [{"fd": listener.fileno(), "protocol": "http"}],
+            "limits": dict(limits or {}),
+            "ready_fd": ready,
+        }
+        process = subprocess.Popen(
+            [made.program, f"--settings={settings}"],
+            pass_fds=(settings, ready, listener.fileno()),
+            stderr=subprocess.PIPE,
+        )
+        for descriptor in (settings, ready):
+            os.close(descriptor)
+        with open(told, "wb") as target:
+            target.write(json.dumps(document).encode())
+        with open(heard, "rb") as source:
+            assert source.read(1), process.communicate()[1].decode()
+        try:
+            yield FrontProcess(process, listener.getsockname())
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 0, said
