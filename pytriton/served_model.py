@@ -72,11 +72,9 @@ class Model:
         while True:
             status = self._client.status()
             self._info = self._client.model_info(self.name, status.models)
-            tritonservers = (
-                self._info.served_by == "tritonserver"
-            )  # no instances of ours to look at
-            instances = [instance.state for instance in self._info.instances]
-            states = [self._info.state] if tritonservers else instances
+            states = [instance.state for instance in self._info.instances]
+            if self._info.served_by == "tritonserver":  # no instances of ours to look at
+                states = [self._info.state]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
             changing += [self._info.state] if self._info.state == "restoring" else []
             up = status.server.state == self._info.state == "ready"
