@@ -22,6 +22,8 @@ from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _Door
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.serving import Serving
 from pytriton.dispatcher.models.state_dir import Entry, Store, decode
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.front import ServerPlace
@@ -255,11 +257,12 @@ class Brain:
 
     def being_changed(self) -> set[str]:
         """Return the models that are being registered, replaced, scaled or unregistered."""
-        return set(self.daemon.registry._serving.reservations._busy)
+        serving: Serving = self.daemon.registry._serving
+        return set(serving.reservations._busy)
 
     def is_clean(self, model: str) -> bool:
         """Whether nothing is left of a model."""
-        registry = self.daemon.registry
+        registry: Registry = self.daemon.registry
         left = [
             *(f"{worker.name} of it runs" for worker in self.alive(model)),
             *(key for key in registry.keys if key.startswith(f"{model}#")),

@@ -1,0 +1,145 @@
+"""Requests under way: limited for each connection, and given up once, where they can be, when their client goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.fake_processes import FakeProcesses
+from support.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.control.peers import Refused
+from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY, Requests, when_ended
+from pytriton.ipc.errors import ErrorKind
+
+ME, OTHER = b"me", b"other"
+
+
+class Asked:
+    """Requests that last until they are answered; `undone` counts how often one was told to stop."""
+
+    def __init__(self) -> None:
+        self.requests = Requests()
+        self.answers: dict[bytes, asyncio.Event] = {}
+        self.undone: list[bytes] = []
+
+    def begin(self, number: bytes, *, peer: bytes = ME, abandonable: bool = True) -> None:
+        self.requests.check(peer, number)
+        self.answers[number] = asyncio.Event()
+        self.requests.begin(peer, number, self._answer(number), abandonable=abandonable)
+
+    async def _answer(self, number: bytes) -> None:
+        while not self.answers[number].is_set():
+            try:
+                await self.answers[number].wait()
+            except asyncio.CancelledError:  # noqa: PERF203, it takes a while to undo things
+                self.undone.append(number)
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    one = VirtualLoop()
+    asyncio.set_event_loop(one)
+    yield one
+    one.close()
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def asked(loop: VirtualLoop) -> Iterator[Asked]:
+    one = loop.ask(Asked)
+    yield one
+    for answer in one.answers.values():
+        answer.set()
+    loop.settle()
+    assert one.requests._by_peer == {}
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
+    one = FakeProcesses()
+    monkeypatch.setattr("pytriton.ipc.linux.pidfd_open", one.pidfd_open)
+    yield one
+    one.end_all()
+
+
+def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked: Asked) -> None:
+    for number in range(MOST_UNDER_WAY - 1):
+        loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
+    with pytest.raises(Refused, match="request 00 of this connection is under way already"):
+        asked.requests.check(ME, b"\0")
+    loop.ask(lambda: asked.begin(b"last"))
+    with pytest.raises(Refused, match=f"{MOST_UNDER_WAY} requests of this connection") as caught:
+        asked.requests.check(ME, b"one more")
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+    asked.requests.check(OTHER, b"\0")
+    asked.answers[b"last"].set()
+    loop.settle()
+    asked.requests.check(ME, b"one more")
+
+
+def test_a_request_is_given_up_once_by_its_own_client(loop: VirtualLoop, asked: Asked) -> None:
+    """It may be busy with undoing what it has done; what cannot be given up is not."""
+    loop.ask(lambda: asked.begin(b"1"))
+    loop.ask(lambda: asked.begin(b"2", abandonable=False))
+    for peer, number in [(OTHER, b"1"), (ME, b"3"), (ME, b"2"), (ME, b"1"), (ME, b"1")]:
+        asked.requests.abandon(peer, number, "why")
+        loop.settle()
+    assert asked.undone == [b"1"]
+
+
+def test_a_request_goes_with_its_clients_process(
+    loop: VirtualLoop, asked: Asked, processes: FakeProcesses
+) -> None:
+    """Unless it has been answered by then."""
+    pid, ended = processes.start(), processes.start()
+    for number in (b"1", b"2"):
+        loop.ask(lambda number=number: asked.begin(number))  # type: ignore[misc]
+        loop.ask(lambda number=number: asked.requests.watch(ME, number, pid))  # type: ignore[misc]
+    asked.answers[b"2"].set()
+    loop.settle()
+    processes.end(pid)
+    loop.advance(1.0)
+    assert asked.undone == [b"1"]
+    processes.end(ended)
+    loop.ask(lambda: asked.begin(b"3"))
+    loop.ask(lambda: asked.requests.watch(ME, b"3", ended))  # it has ended before
+    loop.settle()
+    assert asked.undone == [b"1", b"3"]
+
+
+def test_at_the_end_all_are_told_to_stop_and_waited_for(loop: VirtualLoop, asked: Asked) -> None:
+    loop.ask(lambda: asked.begin(b"1", abandonable=False))
+    loop.ask(lambda: asked.begin(b"2", peer=OTHER))
+    ending = loop.create_task(asked.requests.end())
+    loop.settle()
+    assert sorted(asked.undone) == [b"1", b"2"]
+    assert not ending.done()
+    for answer in asked.answers.values():
+        answer.set()
+    loop.run(ending)
+
+
+def test_a_watch_that_is_stopped_tells_nothing(loop: VirtualLoop, processes: FakeProcesses) -> None:
+    pid = processes.start()
+    told: list[str] = []
+    loop.ask(lambda: when_ended(pid, lambda: told.append("stopped")))()
+    loop.ask(lambda: when_ended(pid, lambda: told.append("watching")))
+    processes.end(pid)
+    loop.advance(1.0)
+    assert told == ["watching"]
+
+
+def test_where_processes_cannot_be_watched_nothing_is_told(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("pytriton.ipc.linux.pidfd_open", refuse)
+    told: list[str] = []
+    stop = loop.ask(lambda: when_ended(1, lambda: told.append("")))
+    loop.advance(1.0)
+    stop()
+    assert told == []
