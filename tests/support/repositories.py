@@ -90,7 +90,7 @@ def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
     return add(repository, name, {"1/.keep": b""}, config)
 
 
-def add_five(folder: Path, classifier: Any) -> None:
+def add_five(folder: Path, classifier: Any) -> Path:
     """Write a classifier in two formats, several versions of one model, one that cannot be served, a Python model."""
     import joblib
 
@@ -106,6 +106,7 @@ def add_five(folder: Path, classifier: Any) -> None:
         {"1/model.py": PYTHON_MODEL.encode()},
         PYTHON_CONFIG,
     )
+    return folder
 
 
 @functools.lru_cache(maxsize=1)

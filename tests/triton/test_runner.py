@@ -38,9 +38,7 @@ def digits() -> tuple[Any, Any, Any]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, digits: Any) -> Path:
-    folder: Path = tmp_path_factory.mktemp("models")
-    repositories.add_five(folder, digits[0])
-    return folder
+    return repositories.add_five(tmp_path_factory.mktemp("models"), digits[0])
 
 
 @pytest.fixture(scope="module")
