@@ -5,23 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static Function *const functions[256] = {['u'] = run_utf8,
-    ['m'] = run_mend,
-    ['n'] = run_names,
-    ['x'] = run_expand,
-    ['X'] = run_shrink,
-    ['j'] = run_json,
-    ['l'] = run_leaves,
-    ['L'] = run_later,
-    ['d'] = run_read_double,
-    ['D'] = run_write_double,
-    ['F'] = run_write_float,
-    ['S'] = run_write_string,
-    ['h'] = run_head,
-    ['k'] = run_chunks,
-    ['t'] = run_target,
-    ['e'] = run_encoding};
-
 void answer_problem(Text *answer, Problem *problem)
 {
     text_clear(answer);
@@ -59,6 +42,26 @@ Slice apart(Slice bytes)
     return (Slice){copy, bytes.size};
 }
 
+#ifndef FUZZED /* then libFuzzer, or tests/fuzz_front/fuzz.c, has the main function */
+
+static Function *const functions[256] = {['u'] = run_utf8,
+    ['m'] = run_mend,
+    ['n'] = run_names,
+    ['x'] = run_expand,
+    ['X'] = run_shrink,
+    ['j'] = run_json,
+    ['l'] = run_leaves,
+    ['L'] = run_later,
+    ['d'] = run_read_double,
+    ['D'] = run_write_double,
+    ['F'] = run_write_float,
+    ['S'] = run_write_string,
+    ['h'] = run_head,
+    ['k'] = run_chunks,
+    ['t'] = run_target,
+    ['e'] = run_encoding,
+    ['i'] = run_infer};
+
 int main(int count, char **arguments)
 {
     Problem problem = {0};
@@ -89,3 +92,4 @@ int main(int count, char **arguments)
     problem_clear(&problem);
     return 0;
 }
+#endif
