@@ -112,10 +112,10 @@ void call_trace_event(Call *call, const char *name)
 /* ── parameters ────────────────────────────────────────────────────────────────────────────────── */
 
 /* What a parameter that Triton reads itself may be. */
-static const char *const type_names[] = {[PARAMETER_STRING] = "string",
-    [PARAMETER_INT] = "integer",
-    [PARAMETER_BOOL] = "boolean",
-    [PARAMETER_DOUBLE] = "double"};
+static const char *const type_names[] = {[PARAMETER_STRING] = "a string",
+    [PARAMETER_INT] = "a whole number",
+    [PARAMETER_BOOL] = "a boolean",
+    [PARAMETER_DOUBLE] = "a double"};
 
 static bool wrong(const char *name, const CallParameter *value, const char *wanted, Problem *problem)
 {
@@ -125,9 +125,10 @@ static bool wrong(const char *name, const CallParameter *value, const char *want
 
 static bool take_sequence_id(CallParts *parts, const CallParameter *value, Problem *problem)
 {
-    if (value->type == PARAMETER_INT)
-        return api_succeeded(
-            triton.InferenceRequestSetCorrelationId(parts->request, (uint64_t)value->integer), problem);
+    if (value->type == PARAMETER_INT || value->type == PARAMETER_UNSIGNED) {
+        uint64_t id = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
+        return api_succeeded(triton.InferenceRequestSetCorrelationId(parts->request, id), problem);
+    }
     if (value->type != PARAMETER_STRING)
         return wrong("sequence_id", value, "a whole number or a string", problem);
     const char *id = parts_copy(parts, value->string, "the sequence_id", problem);
@@ -143,19 +144,26 @@ static bool take_sequence_flag(
     return true;
 }
 
+static bool read_natural(const char *name, const CallParameter *value, uint64_t *natural, Problem *problem)
+{
+    if (value->type != PARAMETER_UNSIGNED && (value->type != PARAMETER_INT || value->integer < 0))
+        return wrong(name, value, "a whole number that is not negative", problem);
+    *natural = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
+    return true;
+}
+
 static bool take_priority(CallParts *parts, const CallParameter *value, Problem *problem)
 {
-    if (value->type != PARAMETER_INT)
-        return wrong("priority", value, "a whole number", problem);
-    return api_succeeded(triton.InferenceRequestSetPriorityUInt64(parts->request, (uint64_t)value->integer), problem);
+    uint64_t priority = 0;
+    return read_natural("priority", value, &priority, problem) &&
+        api_succeeded(triton.InferenceRequestSetPriorityUInt64(parts->request, priority), problem);
 }
 
 static bool take_timeout(CallParts *parts, const CallParameter *value, Problem *problem)
 {
-    if (value->type != PARAMETER_INT)
-        return wrong("timeout", value, "a whole number", problem);
-    return api_succeeded(
-        triton.InferenceRequestSetTimeoutMicroseconds(parts->request, (uint64_t)value->integer), problem);
+    uint64_t timeout = 0;
+    return read_natural("timeout", value, &timeout, problem) &&
+        api_succeeded(triton.InferenceRequestSetTimeoutMicroseconds(parts->request, timeout), problem);
 }
 
 /* For the model. */
@@ -171,6 +179,9 @@ static bool hand_on(CallParts *parts, const char *name, const CallParameter *val
         return api_succeeded(triton.InferenceRequestSetIntParameter(parts->request, name, value->integer), problem);
     case PARAMETER_BOOL:
         return api_succeeded(triton.InferenceRequestSetBoolParameter(parts->request, name, value->boolean), problem);
+    case PARAMETER_UNSIGNED:
+        return api_succeeded(
+            triton.InferenceRequestSetDoubleParameter(parts->request, name, (double)value->natural), problem);
     case PARAMETER_DOUBLE:
         return api_succeeded(triton.InferenceRequestSetDoubleParameter(parts->request, name, value->number), problem);
     default:

@@ -89,11 +89,13 @@ bool call_id(Call *call, Slice id, Problem *problem);
 
 /* A parameter of a request. "sequence_id", "sequence_start", "sequence_end", "priority" and "timeout" are what Triton's protocols say they are;
  * what begins with "triton_" is refused; all others are the model's. */
+enum { PARAMETER_UNSIGNED = 100 }; /* beside the core's types: a whole number that is too large for PARAMETER_INT */
 typedef struct {
-    int type; /* PARAMETER_STRING ... PARAMETER_DOUBLE */
+    int type; /* PARAMETER_STRING ... PARAMETER_DOUBLE, PARAMETER_UNSIGNED */
     union {
         Slice string;
         int64_t integer;
+        uint64_t natural;
         bool boolean;
         double number;
     };

@@ -174,8 +174,9 @@ bool inputs_end(CallParts *parts, Problem *problem)
     const CallTensor *input = &parts->call.inputs[parts->call.input_count - 1];
     if (input->datatype == TYPE_BYTES && parts->input_elements != input->elements)
         return problem_set(problem, PROBLEM_INVALID,
-            "[request id: %s] expected %llu string elements for inference input '%s', got %llu", parts_id(parts),
-            (unsigned long long)input->elements, input->name, (unsigned long long)parts->input_elements);
+            "[request id: %s] expected %llu string elements for inference input '%s' for model '%s', got %llu",
+            parts_id(parts), (unsigned long long)input->elements, input->name, parts->model,
+            (unsigned long long)parts->input_elements);
     if (input->datatype != TYPE_BYTES && input->given != input->expected)
         return problem_set(problem, PROBLEM_INVALID,
             "[request id: %s] input byte size mismatch for input '%s' for model '%s'. Expected %llu, got %llu",

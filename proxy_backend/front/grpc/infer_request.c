@@ -44,10 +44,9 @@ static bool read_parameter(Slice message, CallParameter *parameter, Problem *pro
             *parameter = (CallParameter){.type = PARAMETER_INT, .integer = (int64_t)value.number};
             break;
         case INFER_PARAMETER_uint64_param:
-            if (value.number > INT64_MAX)
-                return problem_set(
-                    problem, PROBLEM_INVALID, "a parameter of type uint64 is larger than an int64 can be");
-            *parameter = (CallParameter){.type = PARAMETER_INT, .integer = (int64_t)value.number};
+            *parameter = value.number > INT64_MAX
+                ? (CallParameter){.type = PARAMETER_UNSIGNED, .natural = value.number}
+                : (CallParameter){.type = PARAMETER_INT, .integer = (int64_t)value.number};
             break;
         case INFER_PARAMETER_string_param:
             *parameter = (CallParameter){.type = PARAMETER_STRING, .string = value.bytes};

@@ -382,7 +382,7 @@ bool http_infer_read(Call *call, Slice json, Slice binary, const Limits *limits,
     Reading reading = {.call = call, .binary = binary, .problem = problem};
     reading.json = json_read(json, &most);
     bool read = json_object(&reading.json);
-    if (!read && !json_failed(&reading.json))
+    if (!read && !json_failed(&reading.json) && json_skip(&reading.json))
         problem_set(problem, PROBLEM_INVALID,
             "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'");
     read = read && read_members(&reading);

@@ -224,6 +224,9 @@ bool parameter_read(Call *call, Slice name, Json *json, Problem *problem)
         value.type = PARAMETER_INT;
         if (json_signed(json, &value.integer))
             break;
+        value.type = PARAMETER_UNSIGNED;
+        if (json_unsigned(json, &value.natural))
+            break;
         value.type = PARAMETER_DOUBLE;
         json_double(json, &value.number);
         break;

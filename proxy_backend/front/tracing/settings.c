@@ -43,6 +43,9 @@ static bool read_number(int field, Slice value, int64_t *number, Problem *proble
     for (size_t i = 1; i < value.size; i++)
         digits = digits && value.start[i] >= '0' && value.start[i] <= '9';
     const char *name = field_names[field];
+    if (read && field == COUNT && *number < least)
+        return problem_set(
+            problem, PROBLEM_INVALID, "Unable to parse '%s'. Expecting value >= -1, got:%" PRId64, name, *number);
     int shown = value.size < 100 ? (int)value.size : 100;
     if (field == RATE && read && *number == 0)
         return problem_set(
@@ -50,8 +53,8 @@ static bool read_number(int field, Slice value, int64_t *number, Problem *proble
     if (!digits)
         return problem_set(problem, PROBLEM_INVALID, "Unable to parse '%s', got: %.*s", name, shown, value.start);
     return problem_set(problem, PROBLEM_INVALID,
-        "Unable to parse '%s', value is out of range [ %" PRId64 ", %" PRId64 " ], got: %.*s", name, least, most, shown,
-        value.start);
+        "Unable to parse '%s', value is out of range [ %" PRId64 ", %" PRId64 " ], got: %.*s", name,
+        field == COUNT ? least : 0, most, shown, value.start);
 }
 
 static bool read_field(int field, const Slice *values, size_t count, int64_t *value, Problem *problem)

@@ -77,7 +77,7 @@ def test_texts_of_a_model_are_mended(calls: Run) -> None:
     assert "  output ?IN FP32 [2] 8 0000803f00000040\n  parameter odd '?(?'\n" in said
 
 
-@pytest.mark.parametrize("version", ["x", "0", "-2", "1.0", "99999999999999999999", " 1"])
+@pytest.mark.parametrize("version", ["x", "-2", "1.0", "99999999999999999999", " 1"])
 def test_versions_that_are_none(calls: Run, version: str) -> None:
     assert "version should be an integral value > 0" in calls(f"model=echo/{version}")
 
@@ -121,7 +121,7 @@ BYTES = "[request id: <id_unknown>] "
         ),
         (
             ("input=IN:BYTES:3", "data=0100000041", "data=00000000"),
-            BYTES + "expected 3 string elements for inference input 'IN', got 2",
+            BYTES + "expected 3 string elements for inference input 'IN' for model 'echo', got 2",
         ),
     ],
 )  # fmt: skip
@@ -154,10 +154,11 @@ def test_inputs_that_are_right(calls: Run, arguments: tuple[str, ...], output: s
     [
         ("triton_x:i:1", "parameter keys starting with 'triton_' are reserved for Triton usage "
          "and should not be specified."),
-        ("sequence_start:i:1", "parameter 'sequence_start' is a integer, but it has to be a boolean"),
+        ("sequence_start:i:1", "parameter 'sequence_start' is a whole number, but it has to be a boolean"),
         ("sequence_id:b:true", "parameter 'sequence_id' is a boolean, but it has to be a whole number or a string"),
-        ("priority:s:1", "parameter 'priority' is a string, but it has to be a whole number"),
-        ("timeout:d:1", "parameter 'timeout' is a double, but it has to be a whole number"),
+        ("priority:s:1", "parameter 'priority' is a string, but it has to be a whole number that is not negative"),
+        ("timeout:i:-1", "parameter 'timeout' is a whole number, but it has to be a whole number that is not negative"),
+        ("timeout:d:1", "parameter 'timeout' is a double, but it has to be a whole number that is not negative"),
     ],
 )  # fmt: skip
 def test_parameters_that_are_wrong(calls: Run, parameter: str, problem: str) -> None:

@@ -1,0 +1,52 @@
+"""The native front and NVIDIA's executable answer the same over HTTP, but for what front_decisions.py says."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+from support.both_fronts import Front, both_fronts
+from support.front_corpus import corpus
+from support.front_decisions import DECISIONS, Reply, is_same, is_the_clients_fault
+from support.front_requests import Ask
+
+CORPUS = list(corpus())
+
+
+@pytest.fixture(scope="module")
+def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+    with both_fronts(tmp_path_factory.mktemp("fronts")) as both:
+        yield both
+
+
+def answer(front: Front, ask: Ask) -> Reply:
+    """Ask one of the two."""
+    connection = http.client.HTTPConnection(front.http, timeout=60)
+    try:
+        connection.request(ask.verb, ask.path, ask.body, dict(ask.headers))
+        response = connection.getresponse()
+        body = response.read()
+        return Reply(
+            response.status, {name.lower(): value for name, value in response.getheaders()}, body
+        )
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])
+def test_the_same_answer(fronts: tuple[Front, Front], ask: Ask) -> None:
+    decision = next((one for one in DECISIONS if one.applies(ask.name)), None)
+    nvidia = None if decision and decision.nvidia is None else answer(fronts[0], ask)
+    native = answer(fronts[1], ask)
+    if nvidia and is_same(nvidia, native):
+        return
+    if nvidia and is_the_clients_fault(nvidia, native):
+        return
+    assert decision, f"NVIDIA's: {nvidia}\nnative: {native}"
+    assert decision.holds(nvidia, native), f"NVIDIA's: {nvidia}\nnative: {native}\n{decision}"
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=[decision.names for decision in DECISIONS])
+def test_each_decision_is_of_some_request(decision: object) -> None:
+    assert any(one is decision and one.applies(ask.name) for one in DECISIONS for ask in CORPUS)
