@@ -28,17 +28,25 @@ static TRITONSERVER_Parameter *make_parameter(const LoadParameter *parameter, Pr
     ServerName name;
     if (!server_name(parameter->name, "name of a parameter", &name, problem))
         return NULL;
+    bool is_file = slice_starts(parameter->name, "file:"), is_config = slice_is(parameter->name, "config");
+    int wanted = is_file ? PARAMETER_BYTES : PARAMETER_STRING;
+    if (!is_file && !is_config) {
+        problem_set(problem, PROBLEM_INVALID, "unrecognized load parameter '%s'.", name.text);
+        return NULL;
+    }
+    if (parameter->type != wanted) {
+        problem_set(problem, PROBLEM_INVALID, "invalid value type for load parameter '%s', expected %s.", name.text,
+            is_file ? "bytes_param" : "string_param");
+        return NULL;
+    }
     TRITONSERVER_Parameter *made = NULL;
     if (parameter->type == PARAMETER_BYTES) {
         made = triton.ParameterBytesNew(name.text, parameter->value.start, parameter->value.size);
-    } else if (parameter->type == PARAMETER_STRING) {
+    } else {
         char *value = slice_copy(parameter->value);
         if (value && memchr(value, '\0', parameter->value.size) == NULL)
             made = triton.ParameterNew(name.text, PARAMETER_STRING, value);
         free(value);
-    } else {
-        problem_set(problem, PROBLEM_INVALID, "parameter '%s' has to be a string", name.text);
-        return NULL;
     }
     if (made == NULL)
         problem_set(problem, PROBLEM_INVALID, "parameter '%s' cannot be handed on: has it a NUL?", name.text);

@@ -119,8 +119,9 @@ static const char *const type_names[] = {[PARAMETER_STRING] = "a string",
 
 static bool wrong(const char *name, const CallParameter *value, const char *wanted, Problem *problem)
 {
-    return problem_set(
-        problem, PROBLEM_INVALID, "parameter '%s' is a %s, but it has to be %s", name, type_names[value->type], wanted);
+    bool is_core = value->type >= 0 && (size_t)value->type < sizeof type_names / sizeof *type_names;
+    return problem_set(problem, PROBLEM_INVALID, "parameter '%s' is %s, but it has to be %s", name,
+        is_core ? type_names[value->type] : "a large number", wanted);
 }
 
 static bool take_sequence_id(CallParts *parts, const CallParameter *value, Problem *problem)

@@ -34,9 +34,11 @@ static bool count_elements(
     for (*count = 0; at < size; ++*count) {
         if (size - at < sizeof(uint32_t))
             return problem_set(problem, PROBLEM_INVALID,
-                "[request id: %s] incomplete string length indicator for inference input '%s', expecting %zu bytes but "
-                "only %zu bytes available",
-                parts_id(parts), input->name, sizeof(uint32_t), size - at);
+                "[request id: %s] incomplete string length indicator for inference input '%s' for model '%s', "
+                "expecting "
+                "%zu bytes but only %zu bytes available. Please make sure the string length indicator is in one "
+                "buffer.",
+                parts_id(parts), input->name, parts->model, sizeof(uint32_t), size - at);
         uint32_t length = element_size(bytes + at);
         at += sizeof length;
         if (size - at < length)
@@ -172,12 +174,20 @@ bool inputs_end(CallParts *parts, Problem *problem)
         return true;
     parts->open = false;
     const CallTensor *input = &parts->call.inputs[parts->call.input_count - 1];
-    if (input->datatype == TYPE_BYTES && parts->input_elements != input->elements)
+    if (input->datatype == TYPE_BYTES && parts->input_elements > input->elements)
+        return problem_set(problem, PROBLEM_INVALID,
+            "[request id: %s] unexpected number of string elements %llu for inference input '%s' for model '%s', "
+            "expecting %llu",
+            parts_id(parts), (unsigned long long)parts->input_elements, input->name, parts->model,
+            (unsigned long long)input->elements);
+    if (input->datatype == TYPE_BYTES && parts->input_elements < input->elements)
         return problem_set(problem, PROBLEM_INVALID,
             "[request id: %s] expected %llu string elements for inference input '%s' for model '%s', got %llu",
             parts_id(parts), (unsigned long long)input->elements, input->name, parts->model,
             (unsigned long long)parts->input_elements);
-    if (input->datatype != TYPE_BYTES && input->given != input->expected)
+    /* Of no type: the core says which one the model has. */
+    bool is_sized = input->datatype != TYPE_BYTES && input->datatype != TYPE_INVALID;
+    if (is_sized && input->given != input->expected)
         return problem_set(problem, PROBLEM_INVALID,
             "[request id: %s] input byte size mismatch for input '%s' for model '%s'. Expected %llu, got %llu",
             parts_id(parts), input->name, parts->model, (unsigned long long)input->expected,

@@ -140,7 +140,7 @@ bool server_is_held(const Server *server)
 bool server_version(Slice text, int64_t *version, Problem *problem)
 {
     *version = -1;
-    if (text.size == 0 || (slice_signed(text, version) && *version >= -1))
+    if (text.size == 0 || (slice_signed(text, version) && *version >= 0))
         return true;
     return problem_set(problem, PROBLEM_INVALID,
         "failed to get model version from specified version string '%.*s', version should be an integral value > 0",

@@ -167,23 +167,31 @@ bool handle_repository_index(
     return fine;
 }
 
-/* An entry of the parameters of a load or an unload. `type` -1: of a kind that they do not have. */
+/* An entry of the parameters of a load or an unload. `type` PARAMETER_INT: of a kind that they do not have. */
 static bool read_load_parameter(
     const ProtoMessage *entry, Slice bytes, LoadParameter *parameter, bool *flag, Problem *problem)
 {
-    Slice name = {0}, message = {0}, string = {0}, raw = {0};
-    uint64_t boolean = 0;
+    Slice name = {0}, message = {0};
     const Wanted pair[] = {{1, &name, NULL}, {2, &message, NULL}};
-    const Wanted choice[] = {{MODEL_REPOSITORY_PARAMETER_string_param, &string, NULL},
-        {MODEL_REPOSITORY_PARAMETER_bytes_param, &raw, NULL}, {MODEL_REPOSITORY_PARAMETER_bool_param, NULL, &boolean}};
-    if (!read_wanted(entry, bytes, pair, 2, problem) ||
-        !read_wanted(&MODEL_REPOSITORY_PARAMETER, message, choice, 3, problem))
+    if (!read_wanted(entry, bytes, pair, 2, problem))
         return false;
-    *parameter = (LoadParameter){.name = name, .type = PARAMETER_BYTES, .value = raw};
-    if (raw.size == 0 && string.size)
-        *parameter = (LoadParameter){.name = name, .type = PARAMETER_STRING, .value = string};
-    *flag = boolean != 0;
-    return true;
+    ProtoReader reader = proto_reader(&MODEL_REPOSITORY_PARAMETER, message);
+    ProtoValue value;
+    ProtoNext next;
+    *parameter = (LoadParameter){.name = name, .type = PARAMETER_INT};
+    *flag = false;
+    while ((next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
+        uint32_t number = value.field->number;
+        parameter->type = number == MODEL_REPOSITORY_PARAMETER_string_param ? PARAMETER_STRING
+            : number == MODEL_REPOSITORY_PARAMETER_bytes_param              ? PARAMETER_BYTES
+            : number == MODEL_REPOSITORY_PARAMETER_bool_param               ? PARAMETER_BOOL
+                                                                            : PARAMETER_INT;
+        if (parameter->type == PARAMETER_BOOL)
+            *flag = value.number != 0;
+        else if (parameter->type != PARAMETER_INT)
+            parameter->value = value.bytes;
+    }
+    return next == PROTO_END;
 }
 
 bool handle_load(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
@@ -227,7 +235,12 @@ bool handle_unload(const GrpcService *service, const GrpcMethod *method, Slice r
             model = value.bytes;
         else if (!read_load_parameter(value.field->message, value.bytes, &parameter, &flag, problem))
             return false;
-        else if (slice_is(parameter.name, "unload_dependents"))
+        else if (!slice_is(parameter.name, "unload_dependents"))
+            continue;
+        else if (parameter.type != PARAMETER_BOOL)
+            return problem_set(
+                problem, PROBLEM_INVALID, "invalid value type for 'unload_dependents' parameter, expected bool_param.");
+        else
             dependents = flag;
     }
     return next == PROTO_END && repository_unload(service->server, repository, model, dependents, problem);

@@ -59,7 +59,8 @@ static void put_answer(Text *text, const Answer *answer, InferPart part)
 {
     AnswerParameter is_final = {.name = "triton_final_response", .type = PARAMETER_BOOL, .boolean = part == INFER_ENDS};
     put_text(text, MODEL_INFER_RESPONSE_model_name, answer->model);
-    put_version(text, answer->version);
+    if (!answer->empty)
+        put_version(text, answer->version);
     put_text(text, MODEL_INFER_RESPONSE_id, answer->id);
     for (size_t i = 0; i < answer->parameter_count; i++)
         put_parameter(text, MODEL_INFER_RESPONSE_parameters, &answer->parameters[i]);
@@ -178,11 +179,17 @@ InferReply *infer_reply_part(Answer *answer, InferPart part)
 InferReply *infer_reply_error(Answer *answer, const char *text, Slice id)
 {
     InferReply *reply = begin(NULL);
+    AnswerParameter is_final = {
+        .name = "triton_final_response", .type = PARAMETER_BOOL, .boolean = answer && answer->final};
     if (reply) {
         proto_put_bytes(&reply->head, MODEL_STREAM_INFER_RESPONSE_error_message, slice_of(text));
         size_t response = proto_begin(&reply->head, MODEL_STREAM_INFER_RESPONSE_infer_response);
+        if (answer)
+            put_text(&reply->head, MODEL_INFER_RESPONSE_model_name, answer->model);
         if (id.size)
             proto_put_bytes(&reply->head, MODEL_INFER_RESPONSE_id, id);
+        if (answer && answer->problem.kind != PROBLEM_NONE)
+            put_parameter(&reply->head, MODEL_INFER_RESPONSE_parameters, &is_final);
         proto_end(&reply->head, response);
         reply = finished(reply, reply->head.size);
     }

@@ -86,7 +86,8 @@ static bool read_request_parameter(Call *call, Slice entry, InferOptions *option
     if (!slice_is(name, "triton_enable_empty_final_response"))
         return call_parameter(call, name, &parameter, problem);
     if (parameter.type != PARAMETER_BOOL)
-        return problem_set(problem, PROBLEM_INVALID, "the parameter 'triton_enable_empty_final_response' is a bool");
+        return problem_set(problem, PROBLEM_INVALID,
+            "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.");
     options->empty_final = parameter.boolean;
     return true;
 }
@@ -95,8 +96,8 @@ static bool read_request_parameter(Call *call, Slice entry, InferOptions *option
 typedef struct {
     Slice region; /* no start: it does not lie in shared memory */
     int64_t offset, size;
-    bool has_size;
-    int64_t classes; /* -1: not asked for */
+    bool has_size, has_classes;
+    int64_t classes;
 } Place;
 
 static bool read_place(const ProtoMessage *message, Slice entry, Place *place, Problem *problem)
@@ -112,8 +113,10 @@ static bool read_place(const ProtoMessage *message, Slice entry, Place *place, P
     if (!is_region && !is_offset && !is_size && !is_classes)
         return true; /* such as "binary_data", which says nothing here */
     if (parameter.type != (is_region ? PARAMETER_STRING : PARAMETER_INT))
-        return problem_set(problem, PROBLEM_INVALID, "the parameter '%.*s' is %s", SLICE_ARGS(name),
-            is_region ? "a string" : "an int64");
+        return problem_set(problem, PROBLEM_INVALID, "invalid value type for '%.*s' parameter, expected %s",
+            SLICE_ARGS(name), is_region ? "string_param" : "int64_param");
+    if (is_classes && parameter.integer <= 0)
+        return problem_set(problem, PROBLEM_INVALID, "invalid value for 'classification' parameter, expected >= 0");
     if ((is_offset || is_size) && parameter.integer < 0)
         return problem_set(problem, PROBLEM_INVALID, "the parameter '%.*s' is negative", SLICE_ARGS(name));
     if (is_region)
@@ -125,15 +128,21 @@ static bool read_place(const ProtoMessage *message, Slice entry, Place *place, P
     else
         place->size = parameter.integer;
     place->has_size |= is_size;
+    place->has_classes |= is_classes;
     return true;
 }
 
 static bool check_place(const Place *place, Slice name, Problem *problem)
 {
+    if (place->has_size && place->region.start == NULL)
+        return problem_set(problem, PROBLEM_INVALID,
+            "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor '%.*s'",
+            SLICE_ARGS(name));
     if (place->region.start == NULL || place->has_size)
         return true;
     return problem_set(problem, PROBLEM_INVALID,
-        "'shared_memory_byte_size' must be specified along with 'shared_memory_region' for '%.*s'", SLICE_ARGS(name));
+        "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '%.*s'",
+        SLICE_ARGS(name));
 }
 
 /* An input or output, as far as its message says. */
@@ -170,7 +179,7 @@ static bool read_input_tensor(Slice message, Tensor *tensor, Problem *problem)
     ProtoValue value;
     ProtoNext next;
     bool fine = true;
-    *tensor = (Tensor){.name = SLICE(""), .datatype = SLICE(""), .place.classes = -1};
+    *tensor = (Tensor){.name = SLICE(""), .datatype = SLICE("")};
     while (fine && (next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
         switch (value.field->number) {
         case MODEL_INFER_REQUEST_INFER_INPUT_TENSOR_name:
@@ -237,7 +246,7 @@ static bool read_output(Call *call, Slice message, Problem *problem)
     ProtoValue value;
     ProtoNext next;
     Slice name = SLICE("");
-    Place place = {.classes = -1};
+    Place place = {0};
     while ((next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
         if (value.field->number == MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_name)
             name = value.bytes;
@@ -250,7 +259,7 @@ static bool read_output(Call *call, Slice message, Problem *problem)
     CallTensor *output = call_output(call, name, problem);
     if (output == NULL)
         return false;
-    if (place.classes >= 0 && !call_output_classes(call, output, place.classes, problem))
+    if (place.has_classes && !call_output_classes(call, output, place.classes, problem))
         return false;
     return place.region.start == NULL ||
         call_output_region(call, output, place.region, (uint64_t)place.offset, (uint64_t)place.size, problem);
@@ -264,12 +273,13 @@ bool infer_read(Call *call, uint64_t most_inputs, InferOptions *options, Problem
     ProtoNext next;
     Named named;
     bool fine = true;
-    if (!read_names(message, &named, problem) || !call_model(call, named.model, named.version, problem))
+    bool named_right = read_names(message, &named, problem);
+    options->id = named_right ? named.id : (Slice){0}; /* an error tells of it as well */
+    if (!named_right || !call_model(call, named.model, named.version, problem))
         return false;
     if (named.raw > most_inputs)
         return problem_set(
             problem, PROBLEM_TOO_LARGE, "the request has more than %llu inputs", (unsigned long long)most_inputs);
-    options->id = named.id;
     size_t raw_left = named.raw;
     if (named.id.size && !call_id(call, named.id, problem))
         return false;

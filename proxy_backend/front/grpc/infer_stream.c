@@ -115,14 +115,13 @@ static void end(Request *request)
 
 static void send_answer(Request *request, Answer *answer)
 {
-    bool decoupled = request->call->decoupled;
     if (answer->problem.kind != PROBLEM_NONE) {
         send_error(request->stream, request->all, answer->problem.kind, problem_text(&answer->problem),
             request->options.id, answer);
     } else if (answer->empty && !request->options.empty_final) {
         answer_release(answer);
     } else {
-        InferPart part = !decoupled ? INFER_ONCE : answer->final ? INFER_ENDS : INFER_GOES_ON;
+        InferPart part = answer->final ? INFER_ENDS : INFER_GOES_ON;
         InferReply *reply = infer_reply_part(answer, part);
         if (reply)
             grpc_send(request->stream, &reply->message);

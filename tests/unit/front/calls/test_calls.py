@@ -106,8 +106,9 @@ BYTES = "[request id: <id_unknown>] "
         ),
         (
             ("input=IN:BYTES:1", "data=010000"),
-            BYTES + "incomplete string length indicator for inference input 'IN', "
-            "expecting 4 bytes but only 3 bytes available",
+            BYTES + "incomplete string length indicator for inference input 'IN' for model 'echo', "
+            "expecting 4 bytes but only 3 bytes available. "
+            "Please make sure the string length indicator is in one buffer.",
         ),
         (
             ("input=IN:BYTES:1", "data=0200000041"),

@@ -1,0 +1,73 @@
+"""How the calls of front_grpc_corpus.py are written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+FLOATS = struct.pack("<2f", 1.5, 2.0)
+STRINGS = b"\1\0\0\0a\2\0\0\0bc"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, unary or, with several messages, ModelStreamInfer."""
+
+    name: str
+    method: str
+    requests: Sequence[Any]
+    metadata: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def parameter(value: Any) -> Any:
+    """A parameter of a request."""
+    if isinstance(value, bool):
+        return pb.InferParameter(bool_param=value)
+    if isinstance(value, str):
+        return pb.InferParameter(string_param=value)
+    if isinstance(value, float):
+        return pb.InferParameter(double_param=value)
+    if value > 2**63 - 1:
+        return pb.InferParameter(uint64_param=value)
+    return pb.InferParameter(int64_param=value)
+
+
+def tensor(
+    name: str = "INPUT0",
+    datatype: str = "FP32",
+    shape: Sequence[int] = (1, 2),
+    contents: Any = None,
+    **parameters: Any,
+) -> Any:
+    """An input."""
+    given = {key: parameter(value) for key, value in parameters.items()}
+    return pb.ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape, contents=contents, parameters=given
+    )
+
+
+def output(name: str = "OUTPUT0", **parameters: Any) -> Any:
+    """An output that is asked for."""
+    given = {key: parameter(value) for key, value in parameters.items()}
+    return pb.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=given)
+
+
+def request(
+    *inputs: Any,
+    model: str = "one",
+    version: str = "",
+    id: str = "",
+    raw: Sequence[bytes] = (FLOATS,),
+    outputs: Sequence[Any] = (),
+    **parameters: Any,
+) -> Any:
+    """A request for an inference."""
+    given = {key: parameter(value) for key, value in parameters.items()}
+    return pb.ModelInferRequest(
+        model_name=model, model_version=version, id=id, inputs=inputs or [tensor()], outputs=outputs,
+        raw_input_contents=raw, parameters=given,
+    )  # fmt: skip
