@@ -56,16 +56,26 @@ def build(folder: Path) -> Built:
 
 
 @contextmanager
-def running(made: Built, limits: Mapping[str, float] | None = None) -> Iterator[FrontProcess]:
-    """Start it with such limits. It has to end in order, and without a word of the sanitizers."""
+def running(
+    made: Built,
+    limits: Mapping[str, float] | None = None,
+    *,
+    protocol: str = "http",
+    **more: object,
+) -> Iterator[FrontProcess]:
+    """Start it with such limits, for that protocol, and `more` of its settings.
+
+    It has to end in order, and without a word of the sanitizers.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings, told = os.pipe()
         heard, ready = os.pipe()
         document = {
             "core": str(made.core),
-            "listen": [{"fd": listener.fileno(), "protocol": "http"}],
+            "listen": [{"fd": listener.fileno(), "protocol": protocol}],
             "limits": dict(limits or {}),
             "ready_fd": ready,
+            **more,
         }
         process = subprocess.Popen(
             [made.program, f"--settings={settings}"],

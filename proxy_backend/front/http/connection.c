@@ -170,8 +170,8 @@ static void timed_out(Connection *connection)
         refuse_slow(connection, http);
         return;
     }
-    if (limits->idle_ms && idle_ms < limits->idle_ms) {
-        connection_set_deadline(connection, limits->idle_ms - idle_ms);
+    if (idle_ms < limits->idle_ms || limits->idle_ms == 0) {
+        connection_set_deadline(connection, limits->idle_ms ? limits->idle_ms - idle_ms : 0);
         return;
     }
     refusals_count(REFUSED_IDLE_TIME);

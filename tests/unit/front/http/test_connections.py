@@ -309,3 +309,35 @@ def test_the_end_says_goodbye(made: Built) -> None:
         idle.close()
         asking.close()
         assert front.process.wait(60) == 0
+
+
+_CLOUDS = {
+    "sagemaker": ("/invocations", "application/vnd.sagemaker-triton.binary+json;json-header-size="),
+    "vertex_ai": ("/v1/predict", "application/vnd.vertex-ai-triton.binary+json;json-header-size="),
+}
+
+
+@pytest.mark.parametrize("cloud", _CLOUDS)
+def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
+    """How much of a body is JSON, they say in its type, both ways."""
+    path, binary_type = _CLOUDS[cloud]
+    vertex = {"health": "/v1/health", "predict": "/v1/predict", "model": "echo"}
+    text = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":{"binary_data_size":4}}],'
+    body = (text + '"parameters":{"binary_data_output":true}}').encode()
+    with running(made, protocol=cloud, vertex=vertex) as front:
+        assert _data(_ask(front, _head(f"POST {path}", (), _json()))) == [1, 2]
+        typed = [f"Content-Type: {binary_type}{len(body)}"]
+        status, headers, answer = _ask(
+            front, _head(f"POST {path}", typed, body + struct.pack("<f", 5))
+        )
+        assert status == 200
+        assert headers["content-type"].startswith(binary_type)
+        json_size = int(headers["content-type"][len(binary_type) :])
+        assert struct.unpack("<f", answer[json_size:]) == (5,)
+        assert _ask(front, _head("GET /v2/health/live"))[0] == 404
+        if cloud == "vertex_ai":
+            redirect = ["X-Vertex-Ai-Triton-Redirect: v2/models/thread/infer"]
+            answered = _ask(front, _head(f"POST {path}", redirect, _json()))
+            assert json.loads(answered[2])["model_name"] == "thread"
+            redirect = ["X-Vertex-Ai-Triton-Redirect: nowhere"]
+            assert _ask(front, _head(f"POST {path}", redirect, _json()))[0] == 404
