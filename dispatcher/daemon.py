@@ -352,7 +352,25 @@ class Daemon:
         self.registry.forget_proxies()
         self.repository_models.known.server_lost = True
 
+    async def replace_server(self, why: str) -> None:
+        """Have another tritonserver take the place of the one that runs, without a request lost.
+
+        Raises:
+            RemoteFailure: that cannot be; the one that runs serves on.
+        """
+        former = {one: one.proxies.names() for one in self.registry}
+        try:
+            await self._server_watch.replace(why)
+        except (ServerStartError, OSError) as error:
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
+            ) from error
+        for registration, names in former.items():
+            for name in names & registration.proxies.names():  # of one that was killed at last
+                registration.detach(name)
+
     async def _load_again(self, loaded: set[str]) -> None:
+        self.repository_models.known.server_lost = True
         await self.registry.load_again(loaded)
         await self.repository_models.load_again()
         self._server_up.set()

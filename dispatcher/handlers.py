@@ -148,6 +148,14 @@ async def reload(
     return daemon.reload()
 
 
+async def replace_server(
+    daemon: Daemon, peer: Peer, message: messages.ReplaceServer, payloads: Payloads
+) -> messages.AnyMessage:
+    """Have another tritonserver take the place of the one that runs."""
+    await daemon.replace_server("asked to by a client")
+    return messages.Done()
+
+
 async def worker_hello(
     daemon: Daemon, peer: Peer, message: messages.WorkerHello, payloads: Payloads
 ) -> None:
@@ -302,6 +310,7 @@ _HANDLERS: dict[
     messages.GetLogs: get_logs,
     messages.Shutdown: shutdown,
     messages.Reload: reload,
+    messages.ReplaceServer: replace_server,
     messages.WorkerHello: worker_hello,
     messages.WorkerReady: worker_ready,
     messages.WorkerFailed: worker_failed,

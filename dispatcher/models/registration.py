@@ -260,6 +260,10 @@ class Registration:
         """A proxy has ended."""
         self._in_triton.ends.detach(proxy)
 
+    def missing(self) -> None:
+        """The tritonserver that runs by now does not have the model yet."""
+        self._in_triton.server_lost = True
+
     def forget_proxies(self) -> None:
         """tritonserver has ended, and all proxies with it."""
         self._in_triton.forget_proxies()

@@ -216,6 +216,9 @@ class Registry(ServedModels):
 
     async def load_again(self, loaded: set[str]) -> None:
         """After tritonserver was started again: load all models but those; their workers have kept theirs."""
+        for one in self:
+            if one.spec.name not in loaded:
+                one.missing()
         await asyncio.gather(
             *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self)
         )

@@ -127,17 +127,25 @@ class Front(Protocol):
     def make_gate(self, backend: str) -> ReadinessGate:
         """Have the readiness of all processes be the daemon's to tell; `backend` loads what is harmless."""
 
-    async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
+    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
         """Start a process; it need not be ready when this returns.
 
         Args:
             preload: names of models in the repository that it loads before it takes requests. One that cannot be
                 loaded does not end it.
             vertex: Vertex AI's frontend may be started: its model is among them
+            beside: another process serves until `let_in`, where `replaces` says that this can be
 
         Raises:
             OSError: it could not be started.
         """
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a process can be started beside another one, to take its place without a request lost."""
+
+    def let_in(self, pid: int) -> None:
+        """Have a process that was started beside another one take requests."""
 
     def connect(self) -> Admin:
         """Return a new connection to the process that was started last. It need not listen yet."""

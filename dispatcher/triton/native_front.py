@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,17 +33,22 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 #: Connections that wait until somebody accepts them; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
-_ADMIN_SOCKET = "front.sock"
+#: For the dispatcher alone, one for each process.
+_ADMIN_SOCKET = "front-{}.sock"
 
 
 class NativeFront:
     """Our own program; see `Front` for what the methods do."""
+
+    replaces = True
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
         self._config = config
         self._place = place
         self._program = program
         self._held = False
+        self._starts = 0
+        self._admin: Listening | None = None  #: of the process that was started last
         self._listening: list[Listening] = []
         self._child: Child | None = None
         self._accepting: asyncio.Future[None] | None = None
@@ -62,32 +68,30 @@ class NativeFront:
             if path is not None:
                 listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
-        admin = self._admin_socket
-        self._listening.append(
-            Listening("admin", listening_at(admin, backlog=_BACKLOG), None, admin)
-        )
-
-    @property
-    def _admin_socket(self) -> Path:
-        return self._place.models.parent / _ADMIN_SOCKET
 
     def make_gate(self, backend: str) -> NativeGate:
         """From its start on, it says that it is not ready, until the gate is opened."""
         self._held = True
         return NativeGate(self.connect)
 
-    async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
+    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
         """Start a process that accepts from the sockets, which connections may be waiting on already."""
         place = self._place
+        self._close_admin()
+        self._starts += 1
+        path = place.models.parent / _ADMIN_SOCKET.format(self._starts)
+        self._admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
+        listening = [*self._listening, self._admin]
         reader, writer = os.pipe()
         document = native_settings.document(
             self._config,
             place,
             self._program,
-            self._listening,
+            listening,
             preload,
             vertex=vertex,
             held=self._held,
+            waiting=beside,
             ready_fd=writer,
         )
         settings = _readable(document)
@@ -104,7 +108,7 @@ class NativeFront:
                 kill_on_death=place.kill_on_death,
                 # What it creates in /dev/shm and in its cache is for this user alone.
                 umask=0o077,
-                pass_fds=[settings, writer, *(one.listener.fileno() for one in self._listening)],
+                pass_fds=[settings, writer, *(one.listener.fileno() for one in listening)],
             )
         except BaseException:
             os.close(reader)
@@ -119,7 +123,13 @@ class NativeFront:
         """Return a connection over the private socket."""
         assert self._child is not None  # it has been started
         assert self._accepting is not None
-        return NativeAdmin(self._admin_socket, self._child.exited, self._accepting)
+        assert self._admin is not None
+        assert self._admin.path is not None
+        return NativeAdmin(self._admin.path, self._child.exited, self._accepting)
+
+    def let_in(self, pid: int) -> None:
+        """Have it accept what clients send; see main.c."""
+        os.kill(pid, signal.SIGUSR1)
 
     async def check_open(self) -> None:
         """All sockets listen, and have since before the process was started."""
@@ -130,10 +140,14 @@ class NativeFront:
     def close(self) -> None:
         """Listen no more: what waits in the backlog is reset."""
         for one in self._listening:
-            one.listener.close()
-            if one.path is not None:
-                one.path.unlink(missing_ok=True)
+            one.close()
         self._listening = []
+        self._close_admin()
+
+    def _close_admin(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
 
 
 class NativeGate:

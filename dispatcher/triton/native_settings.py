@@ -64,6 +64,12 @@ class Listening(NamedTuple):
     tls: Tls
     path: Path | None = None
 
+    def close(self) -> None:
+        """Listen no more here; processes that have the socket do."""
+        self.listener.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
 
 def tls(config: DaemonConfig) -> dict[str, Tls]:
     """Return the files of certificates by endpoint."""
@@ -89,6 +95,7 @@ def document(
     *,
     vertex: bool,
     held: bool,
+    waiting: bool,
     ready_fd: int,
 ) -> dict[str, Any]:
     """Return the front's settings.
@@ -101,6 +108,7 @@ def document(
         preload: names of models to load before it accepts connections
         vertex: Vertex AI's frontend may start
         held: it says that it is not ready until the daemon says otherwise
+        waiting: it accepts connections of clients when it is told to, not from its start on
         ready_fd: a descriptor to write to when it accepts connections
     """
     return {
@@ -119,6 +127,7 @@ def document(
             for name in ("http", "grpc")
         },
         "held": held,
+        "waiting": waiting,
         "ready_fd": ready_fd,
     }
 

@@ -80,6 +80,12 @@ class ServerWatch:
         self._planned = True
         await self._server.quit(busy)
 
+    async def replace(self, why: str) -> None:
+        """Have another tritonserver take this one's place without a request lost; see TritonServer.replace."""
+        _log.info("tritonserver is to be replaced", why=why)
+        await self._server.replace(self._preload(), self._load_again)
+        self._up_since = time.monotonic()
+
     def problem(self) -> str | None:
         """Return what status says of a tritonserver that ends again and again; None while all is well."""
         if self._failures < 2 or self._stable:

@@ -51,10 +51,16 @@ class ServerProcess:
 
     @classmethod
     async def start(
-        cls, config: DaemonConfig, front: Front, preload: Sequence[str], *, vertex: bool
+        cls,
+        config: DaemonConfig,
+        front: Front,
+        preload: Sequence[str],
+        *,
+        vertex: bool,
+        beside: bool = False,
     ) -> ServerProcess:
         """Start it; `until_ready` waits for it. For the arguments, see `Front.start`."""
-        return cls(config, front, await front.start(preload, vertex=vertex))
+        return cls(config, front, await front.start(preload, vertex=vertex, beside=beside))
 
     @property
     def running(self) -> bool:

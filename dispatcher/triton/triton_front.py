@@ -27,6 +27,8 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 class TritonFront:
     """NVIDIA's executable; see `Front` for what the methods do."""
 
+    replaces = False
+
     def __init__(self, config: DaemonConfig, place: ServerPlace) -> None:
         self._config = config
         self._place = place
@@ -41,7 +43,7 @@ class TritonFront:
         """A model in the repository, which cannot be loaded as long as the gate is closed."""
         return Gate(self._place.models, backend)
 
-    async def start(self, preload: Sequence[str], *, vertex: bool) -> Child:
+    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
         """Start a process that listens on the settled ports."""
         place = self._place
         arguments = command_line.arguments(
@@ -68,6 +70,9 @@ class TritonFront:
             # What it creates in /dev/shm and in its cache is for this user alone.
             umask=0o077,
         )
+
+    def let_in(self, pid: int) -> None:
+        """It takes requests as soon as it has started."""
 
     def connect(self) -> AdminClient:
         """Return a connection over HTTP or gRPC."""

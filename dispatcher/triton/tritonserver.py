@@ -5,6 +5,7 @@ What program that is, how it is started and asked: front.py. How one process of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -19,7 +20,11 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import gate, preloading, vertex_stand_in
 from pytriton.dispatcher.triton.front import Admin, Front, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.own_repository import BACKEND
-from pytriton.dispatcher.triton.server_process import ServerProcess
+from pytriton.dispatcher.triton.server_process import (
+    EXIT_GRACE_S,
+    ServerProcess,
+    ServerStartError,
+)
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -47,6 +52,8 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self.news = News()
         self._process: ServerProcess | None = None
+        self._beside: ServerProcess | None = None  #: the other one, while one replaces another
+        self._replacing = asyncio.Lock()
         self._gate = front.make_gate(self._backend) if _is_gated(config) else None
         self.vertex_model: str | None = None
 
@@ -101,9 +108,74 @@ class TritonServer:
             await self._process.quit(busy)
 
     async def ended(self) -> str:
-        """Wait for the process to end, and say how it did."""
-        assert self._process is not None  # it has been started
-        return await self._process.ended()
+        """Wait for the process to end, and say how it did. One that is replaced does not count."""
+        while True:
+            process = self._process
+            assert process is not None  # it has been started
+            how = await process.ended()
+            async with self._replacing:  # by one that has been started already
+                if process is self._process:
+                    return how
+
+    async def replace(
+        self,
+        preload: Mapping[str, Mapping[str, Any]],
+        load_rest: Callable[[set[str]], Awaitable[None]],
+    ) -> None:
+        """Have another process take the place of this one, which answers what it has; no request is lost.
+
+        Args:
+            preload: models that it loads at its start: name -> configuration
+            load_rest: loads all others; gets the names of those that it has loaded
+
+        Raises:
+            RemoteFailure: this front cannot do that, or tritonserver is not up.
+            ServerStartError: the other one did not come up, or ended; this one serves on.
+        """
+        if not self._front.replaces:
+            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native to replace the server")
+        async with self._replacing:
+            former = self._running
+            if former is None or not self.ready:
+                raise RemoteFailure(
+                    ErrorKind.UNAVAILABLE,
+                    f"tritonserver is {self.state.value}: wait, and try again",
+                )
+            loaded = await self._start_beside(preload)
+            successor, self._process, self._beside = self._beside, self._beside, former
+            assert successor is not None
+            await load_rest(loaded)
+            if not successor.running:
+                self._process, self._beside = former, None
+                how = await successor.ended()
+                await successor.stop(0)
+                raise ServerStartError(how)
+            self._front.let_in(successor.pid)
+            _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
+            # It ends its connections within the grace period, then its core.
+            await former.stop(self._config.grace_period_s + EXIT_GRACE_S)
+            self._beside = None
+
+    async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Start another process, which takes no requests yet; return the models that it has loaded."""
+        models = self._place.models
+        names = preloading.lay_out(models, preload, gate=False)
+        self._change(ServerState.STARTING)  # what changes models waits
+        try:
+            process = await ServerProcess.start(
+                self._config, self._front, names, vertex=False, beside=True
+            )
+            self._beside = process  # its proxies attach while it starts
+            try:
+                states = await process.until_ready()
+            except BaseException:
+                self._beside = None
+                await process.stop(0)
+                raise
+        finally:
+            preloading.clear(models, names)
+            self._change(ServerState.READY)
+        return {name for name in preload if states.get(name) == "READY"}
 
     async def clean_up(self) -> None:
         """After the process ended by itself, or did not start: end what is left of it. It may be started again then."""
@@ -119,15 +191,15 @@ class TritonServer:
             return
         self._change(ServerState.STOPPING)
         self._front.close()
-        if self._process is not None:
-            await self._process.stop()
+        for process in filter(None, (self._beside, self._process)):
+            await process.stop()
         self._place.sweep_shared_memory()
         self._change(ServerState.STOPPED)
 
     def kill(self) -> None:
         """End the process and its stubs at once, and give back the shared memory that they cannot."""
-        if self._process is not None:
-            self._process.kill()
+        for process in filter(None, (self._beside, self._process)):
+            process.kill()
         self._place.sweep_shared_memory()
 
     # ── what it is asked to do ───────────────────────────────────────────────────────────────────
@@ -237,12 +309,12 @@ class TritonServer:
         Raises:
             RemoteFailure: tritonserver has not started it.
         """
-        process = self._running
-        if process is None or not process.started(pid):
-            raise RemoteFailure(
-                ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
-            )
-        return pid == process.pid
+        for process in filter(None, (self._running, self._beside)):
+            if process.started(pid):
+                return pid == process.pid
+        raise RemoteFailure(
+            ErrorKind.INVALID, f"process {pid} is no proxy: tritonserver did not start it"
+        )
 
     @property
     def _running(self) -> ServerProcess | None:

@@ -3,6 +3,7 @@
  *     pytriton-front --settings=FD            serve, until SIGTERM
  *     pytriton-front --settings=FD --check    see whether all libraries can be loaded that the settings name
  *
+ * SIGUSR1: with "waiting" in the settings, accept connections of clients from now on: another process has until then.
  * SIGTERM: accept no more, say goodbye, answer what is there within the exit timeout, end the core, exit 0. A second one: end at once. What it cannot go on
  * with is one line on standard error, and the exit code 1.
  */
@@ -21,8 +22,9 @@
 
 enum { AT_ONCE = 143 }; /* as a shell tells of a process that SIGTERM has ended */
 
-static sem_t ending; /* it is time to end */
+static sem_t asked; /* something is to be done: one of these */
 static atomic_int end_signals;
+static atomic_bool may_accept, must_end;
 
 static void on_end(int number)
 {
@@ -30,7 +32,17 @@ static void on_end(int number)
     int error = errno;
     if (atomic_fetch_add(&end_signals, 1))
         _exit(AT_ONCE);
-    sem_post(&ending);
+    must_end = true;
+    sem_post(&asked);
+    errno = error;
+}
+
+static void on_accept(int number)
+{
+    (void)number;
+    int error = errno;
+    may_accept = true;
+    sem_post(&asked);
     errno = error;
 }
 
@@ -38,7 +50,8 @@ static void on_end(int number)
 static void on_drain(void *unused)
 {
     (void)unused;
-    sem_post(&ending);
+    must_end = true;
+    sem_post(&asked);
 }
 
 static void on_nothing(int number)
@@ -50,8 +63,10 @@ static void on_nothing(int number)
 static void handle_signals(void)
 {
     struct sigaction end = {.sa_handler = on_end, .sa_flags = SA_RESTART};
+    struct sigaction accept = {.sa_handler = on_accept, .sa_flags = SA_RESTART};
     struct sigaction nothing = {.sa_handler = on_nothing, .sa_flags = SA_RESTART};
-    sem_init(&ending, 0, 0);
+    sem_init(&asked, 0, 0);
+    sigaction(SIGUSR1, &accept, NULL);
     sigaction(SIGTERM, &end, NULL);
     sigaction(SIGINT, &end, NULL);
     sigaction(SIGHUP, &nothing, NULL);
@@ -78,21 +93,30 @@ static void stop_accepting(Task *task)
     }
 }
 
-static bool open_place(Place *place, const Services *services, size_t count, Problem *problem)
+/* Listen on the endpoints of clients, or of the dispatcher. */
+static bool start_accepting(Place *place, bool is_admin, Problem *problem)
+{
+    for (size_t i = 0; i < place->count; i++) {
+        if (place->endpoints[i].is_admin != is_admin)
+            continue;
+        place->listeners[i] = listener_open(place->loop, &place->endpoints[i], problem);
+        if (place->listeners[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static bool open_place(Place *place, const Services *services, const Settings *settings, Problem *problem)
 {
     place->close.run = stop_accepting;
     place->endpoints = services_endpoints(services);
+    place->count = settings->listen_count;
     place->loop = loop_new(problem);
-    if (place->loop == NULL)
+    place->listeners = calloc(place->count + 1, sizeof *place->listeners);
+    if (place->loop == NULL || place->listeners == NULL)
+        return problem->kind == PROBLEM_NONE ? problem_no_memory(problem) : false;
+    if (!start_accepting(place, true, problem) || (!settings->waiting && !start_accepting(place, false, problem)))
         return false;
-    place->listeners = calloc(count + 1, sizeof *place->listeners);
-    if (place->listeners == NULL)
-        return problem_no_memory(problem);
-    for (place->count = 0; place->count < count; place->count++) {
-        place->listeners[place->count] = listener_open(place->loop, &place->endpoints[place->count], problem);
-        if (place->listeners[place->count] == NULL)
-            return false;
-    }
     return loop_start(place->loop, "front", problem);
 }
 
@@ -141,6 +165,23 @@ static int fail(Problem *problem)
     return 1;
 }
 
+/* Until it is to end; a process that waits for that begins to accept. */
+static bool wait_for_end(Place *places, const Settings *settings, Problem *problem)
+{
+    bool accepting = !settings->waiting;
+    while (!must_end) {
+        if (sem_wait(&asked) != 0 || !may_accept || accepting)
+            continue;
+        accepting = true;
+        for (size_t i = 0; i < settings->loops; i++) {
+            if (!start_accepting(&places[i], false, problem))
+                return false;
+        }
+        log_info("connections are accepted");
+    }
+    return true;
+}
+
 static int serve(const Settings *settings)
 {
     Problem problem = {0};
@@ -149,13 +190,14 @@ static int serve(const Settings *settings)
     if (places == NULL)
         return fail(&problem);
     for (size_t i = 0; i < settings->loops; i++) {
-        if (!open_place(&places[i], services, settings->listen_count, &problem))
+        if (!open_place(&places[i], services, settings, &problem))
             return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
     }
-    log_info("connections are accepted");
+    if (!settings->waiting)
+        log_info("connections are accepted");
     tell_ready(settings->ready_fd);
-    while (sem_wait(&ending) != 0)
-        continue;
+    if (!wait_for_end(places, settings, &problem))
+        return fail(&problem);
     drain(places, settings->loops, services_server(services));
     services_stop(services);
     for (size_t i = 0; i < settings->loops; i++)

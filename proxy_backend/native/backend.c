@@ -18,6 +18,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
 {
@@ -110,7 +111,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
     }
     if (error == NULL && !proxy->model->stand_in) {
         /* Triton may have two of one name for a moment: when it changes their number, or one replaces another. */
-        proxy->name = texted("%s:native-%lu", name, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
+        proxy->name = texted("%s:native-%d-%lu", name, (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
         if (proxy->model->streams)
             proxy->streams = streams_new(proxy);

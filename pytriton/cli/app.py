@@ -45,6 +45,13 @@ app.add_typer(service, name="service")
 app.add_typer(repository, name="repository")
 app.add_typer(keys, name="keys")
 
+ServerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--server",
+        help="Replace tritonserver alone, without a request lost: with front=native.",
+    ),
+]
 TimeoutFlag = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
 ]
@@ -120,7 +127,12 @@ def reload(runtime_dir: RuntimeDirFlag = None) -> None:
 @app.command()
 @command
 @with_setting_flags
-def restart(flags: dict[str, Any], config: ConfigFlag = None, timeout: TimeoutFlag = 120.0) -> None:
+def restart(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    timeout: TimeoutFlag = 120.0,
+    server: ServerFlag = False,
+) -> None:
     """Stop the daemon if one runs, and start it in the background.
 
     Settings file and environment are read anew; the flags of the last start hold, and those given
@@ -129,6 +141,10 @@ def restart(flags: dict[str, Any], config: ConfigFlag = None, timeout: TimeoutFl
     from pytriton.cli import launch, link
 
     rundir = link.runtime_dir(Path(flags["runtime_dir"]) if "runtime_dir" in flags else None)
+    if server:
+        link.replace_server(rundir)
+        typer.echo(f"tritonserver was replaced (pid {link.ask_status(rundir).server.pid})")
+        return
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     given = Given(pinned, config).over(kept(rundir))
     settings = given.load()  # before the stop: wrong settings leave the old daemon running

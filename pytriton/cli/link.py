@@ -147,6 +147,11 @@ def reload(rundir: RuntimeDir) -> messages.Reloaded:
     return answer
 
 
+def replace_server(rundir: RuntimeDir) -> None:
+    """Have another tritonserver take the place of the one that runs; raises as `ask` does."""
+    ask(rundir, messages.ReplaceServer())
+
+
 def stop(rundir: RuntimeDir, timeout_s: float) -> int:
     """Have the daemon stop in order, wait until its process has ended, and return its former pid.
 

@@ -118,7 +118,7 @@ class Brain:
         )
         self._replace_processes(folder)
         runtime: Any = SimpleNamespace(
-            tree=SimpleNamespace(version="99.0"), native=folder, python=None
+            tree=SimpleNamespace(version="99.0"), native=folder, python=None, front=None
         )
         self.daemon = self.loop.ask(
             lambda: Daemon(self.config, self.rundir, runtime, self.store, Notifier())

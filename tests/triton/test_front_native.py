@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from support.inference import Array
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton.cli import link
+from pytriton.cli.errors import CliError
 from pytriton.decorators import batch
 from pytriton.model_config import Tensor
 
@@ -188,6 +190,128 @@ def test_clients_wait_while_a_front_that_was_killed_is_started_again(
     after = daemon.client.status()
     assert after.server.pid not in (None, before.server.pid)
     assert [one.pid for one in after.models[0].instances] == workers
+
+
+class Load:
+    """Clients of all kinds, each in a thread, until it is told to stop; counts what went well, keeps what did not."""
+
+    def __init__(self, running: RunningDaemon) -> None:
+        self.well: dict[str, int] = {}
+        self.wrong: list[str] = []
+        self._stop = threading.Event()
+        self._http, self._grpc = running.http, running.grpc
+        kinds = (self._new_connections, self._kept_connection, self._over_grpc)
+        self._threads = [threading.Thread(target=self._run, args=(kind,)) for kind in kinds * 2]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until_all_go_on(self) -> None:
+        """Return when each kind of client has had some answers more, or one has met with something wrong."""
+        before = dict(self.well)
+
+        def go_on() -> bool:
+            return bool(self.wrong) or all(self.well[kind] > before[kind] + 5 for kind in before)
+
+        assert len(before) == 3
+        eventually(go_on, "all clients go on")
+
+    def _run(self, kind: Callable[[], Iterator[bool]]) -> None:
+        name = kind.__name__
+        try:
+            for well in kind():
+                if not well:
+                    self.wrong.append(f"{name}: a wrong answer")
+                self.well[name] = self.well.get(name, 0) + 1
+                if self._stop.is_set():
+                    return
+        except Exception as error:
+            self.wrong.append(f"{name}: {type(error).__name__}: {error}")
+
+    def _new_connections(self) -> Iterator[bool]:
+        while True:
+            with closing(http.client.HTTPConnection(self._http, timeout=60)) as client:
+                yield doubles(client)
+
+    def _kept_connection(self) -> Iterator[bool]:
+        """It connects anew when the server has said, with an answer, that it closes the connection."""
+        client = http.client.HTTPConnection(self._http, timeout=60)
+        with closing(client):
+            while True:
+                yield doubles(client)
+
+    def _over_grpc(self) -> Iterator[bool]:
+        tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
+        with tritonclient.grpc.InferenceServerClient(self._grpc) as client:
+            while True:
+                answer = client.infer("double", [tensor], client_timeout=60)
+                yield answer.as_numpy("y").tolist() == [[2.0, 2.0]]
+
+
+def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDaemon) -> None:
+    """Nor does a worker load its model again."""
+    workers = [one.pid for one in daemon.client.status().models[0].instances]
+    pids = set()
+    with Load(daemon) as load:
+        for _ in range(3):
+            pids.add(daemon.client.status().server.pid)
+            link.replace_server(daemon.config.rundir)
+            load.until_all_go_on()
+    after = daemon.client.status()
+    assert load.wrong == []
+    assert len(pids | {after.server.pid}) == 4
+    assert [one.pid for one in after.models[0].instances] == workers
+    assert [child.name() for child in daemon.children()].count("pytriton-front") == 1
+    with closing(connection(daemon)) as client:
+        assert ask(client, "GET", "/v2/health/ready")[0] == 200
+
+
+def test_a_replacement_answers_what_is_under_way(tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+
+    @batch
+    def slow(x: Array) -> dict[str, Array]:
+        import time
+
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return {"y": x}
+
+    with RunningDaemon.start(front="native") as running:
+        running.client.register(slow, "double", inputs=X, outputs=Y)
+        first = running.client.status().server.pid
+        with closing(connection(running)) as client:
+            client.request("POST", _INFER, _BODY)
+            eventually(begun.exists, "the request has begun")
+            replacing = threading.Thread(target=link.replace_server, args=(running.config.rundir,))
+            replacing.start()
+            eventually(lambda: "tritonserver is replaced" in running.said(), "the other one serves")
+            assert running.client.status().server.pid != first
+            go.touch()
+            response = client.getresponse()
+            assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
+            replacing.join()
+            assert doubles_or_not(client)
+
+
+def doubles_or_not(client: http.client.HTTPConnection) -> bool:
+    return ask(client, "GET", "/v2/models/double/ready")[0] == 200
+
+
+def test_nvidia_s_executable_cannot_be_replaced() -> None:
+    with RunningDaemon.start(front="triton") as running:
+        with pytest.raises(CliError, match="it takes front=native"):
+            link.replace_server(running.config.rundir)
+        assert running.client.status().server.state == "ready"
 
 
 def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:

@@ -163,8 +163,9 @@ Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem)
     listener->watch = (Watch){.fd = endpoint->fd, .ready = accept_some};
     listener->pause.expired = watch_again;
     listener->spare = open_spare();
-    listener->watched = loop_watch(loop, &listener->watch, EPOLLIN | EPOLLEXCLUSIVE);
-    if (!listener->watched) {
+    listener->watched = true; /* before the loop's thread may look */
+    if (!loop_watch(loop, &listener->watch, EPOLLIN | EPOLLEXCLUSIVE)) {
+        listener->watched = false;
         problem_set(problem, PROBLEM_INTERNAL, "descriptor %d cannot be watched: %s", endpoint->fd, strerror(errno));
         listener_close(listener);
         return NULL;

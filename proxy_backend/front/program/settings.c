@@ -234,6 +234,7 @@ static const Member document[] = {
     {"forward", read_forward, 0},
     {"vertex", read_vertex, 0},
     {"held", read_bool, offsetof(Settings, held)},
+    {"waiting", read_bool, offsetof(Settings, waiting)},
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},
 };
 

@@ -101,6 +101,10 @@ class Reload(Message, frozen=True):
     """Read the settings anew as SIGHUP does; answered with Reloaded."""
 
 
+class ReplaceServer(Message, frozen=True):
+    """Have another tritonserver take the place of the one that runs, without a request lost; answered when it has."""
+
+
 #: All that a client sends.
 FromClient = Union[
     Offer,
@@ -117,4 +121,5 @@ FromClient = Union[
     Cancel,
     Shutdown,
     Reload,
+    ReplaceServer,
 ]

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support import fake_front_program
 
@@ -64,7 +65,7 @@ class Scene:
         return found
 
     async def says_ready(self) -> bool:
-        reader, writer = await asyncio.open_unix_connection(str(self.folder / "front.sock"))
+        reader, writer = await asyncio.open_unix_connection(str(next(self.folder.glob("*.sock"))))
         writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         status = await reader.readline()
         writer.close()
@@ -86,7 +87,7 @@ def play(
             await scene(one)
         finally:
             await one.close()
-        assert not (folder / "front.sock").exists()
+        assert list(folder.glob("*.sock")) == []
 
     asyncio.run(asyncio.wait_for(played(), 200))
 
@@ -137,16 +138,85 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
         assert "SIGKILL" in await one.server.ended()
         port = one.front.endpoints.port("http")
         with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
-            waiting = asyncio.create_task(one.says_ready())
             await one.server.clean_up()
             await one.server.start()
-            await waiting
         assert one.front.endpoints.port("http") == port
         await one.server.stop()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
 
     play(tmp_path, scene)
+
+
+def test_another_process_takes_its_place(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        await one.server.load("m", None)
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+        rest: list[set[str]] = []
+
+        async def load_rest(loaded: set[str]) -> None:
+            rest.append(loaded)
+            assert one.told["waiting"]
+            assert one.server.check_proxy(former or 0)  # it still serves
+            assert await one.server.repository_states() == {}  # of the other one
+
+        assert former is not None
+        await one.server.replace({}, load_rest)
+        successor = one.server.info().pid
+        assert successor not in (None, former)
+        assert rest == [set()]
+        assert not psutil.pid_exists(former)
+        assert (tmp_path / "let_in").read_text() == str(successor)
+        assert not ending.done()
+        with pytest.raises(RemoteFailure, match="did not start it"):
+            one.server.check_proxy(former)
+        os.kill(successor, signal.SIGKILL)
+        assert "SIGKILL" in await ending
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("behaviour", ["ends", "slow"])
+def test_one_that_cannot_take_its_place_leaves_it_there(tmp_path: Path, behaviour: str) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        (tmp_path / "behaviour").write_text(behaviour)
+        with pytest.raises(ServerStartError):
+            await one.server.replace({}, _nothing)
+        assert one.server.info().pid == former
+        assert one.server.ready
+        await one.server.load("m", None)
+
+    play(tmp_path, scene, server_start_timeout_s=2.0)
+
+
+def test_one_that_ends_before_all_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        ending = asyncio.create_task(one.server.ended())
+
+        async def load_rest(loaded: set[str]) -> None:
+            pid = one.server.info().pid
+            assert pid not in (None, former)
+            os.kill(pid, signal.SIGKILL)
+            while one.server.info().pid == pid:
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(ServerStartError, match="SIGKILL"):
+            await one.server.replace({}, load_rest)
+        assert one.server.info().pid == former
+        assert not ending.done()
+        ending.cancel()
+
+    play(tmp_path, scene)
+
+
+async def _nothing(loaded: set[str]) -> None:
+    pass
 
 
 def test_a_start_that_fails_is_told(tmp_path: Path) -> None:
