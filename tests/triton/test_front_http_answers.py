@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator
 
 import pytest
 from support.both_fronts import Front, both_fronts
+from support.front_asking import answer
 from support.front_corpus import corpus
-from support.front_decisions import DECISIONS, Reply, is_same, is_the_clients_fault
+from support.front_decisions import DECISIONS, is_same, is_the_clients_fault
 from support.front_requests import Ask
 
 CORPUS = list(corpus())
@@ -18,20 +18,6 @@ CORPUS = list(corpus())
 def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
     with both_fronts(tmp_path_factory.mktemp("fronts")) as both:
         yield both
-
-
-def answer(front: Front, ask: Ask) -> Reply:
-    """Ask one of the two."""
-    connection = http.client.HTTPConnection(front.http, timeout=60)
-    try:
-        connection.request(ask.verb, ask.path, ask.body, dict(ask.headers))
-        response = connection.getresponse()
-        body = response.read()
-        return Reply(
-            response.status, {name.lower(): value for name, value in response.getheaders()}, body
-        )
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])

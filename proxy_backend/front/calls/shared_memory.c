@@ -3,6 +3,7 @@
 
 #include "base/names.h"
 #include "base/utf8.h"
+#include "base/bus_guard.h"
 #include "calls/cuda.h"
 
 #include <errno.h>
@@ -55,10 +56,12 @@ void shared_region_unref(SharedRegion *region)
 {
     if (region == NULL || __atomic_sub_fetch(&region->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    if (region->cuda)
+    if (region->cuda) {
         cuda_close(region->base);
-    else if (region->mapped)
+    } else if (region->mapped) {
+        bus_guard_remove(region->mapped);
         munmap(region->mapped, region->mapped_size);
+    }
     free(region->name);
     free(region->key);
     free(region);
@@ -179,6 +182,11 @@ static bool map(int fd, SharedRegion *region, Problem *problem)
     if (mapped == MAP_FAILED)
         return problem_set(problem, PROBLEM_INTERNAL,
             "unable to process address space of shared memory region '%s' (%s)", region->name, strerror(errno));
+    /* Pages are what is taken away. */
+    if (!bus_guard_add(mapped, (size + page - 1) / page * page)) {
+        munmap(mapped, size);
+        return problem_no_memory(problem);
+    }
     region->mapped = mapped;
     region->mapped_size = size;
     region->base = (char *)mapped + (region->offset - begin);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { OPTIONS = 32, DIMS = 128, VALUE = 1 << 20 };
 
@@ -151,6 +152,8 @@ static bool handle_regions(World *world, Slice verb, Slice rest, Problem *proble
     }
     if (slice_is(verb, "cuda"))
         return shared_memory_register_cuda(world->memory, name, SLICE("0"), 0, 4, problem);
+    if (slice_is(verb, "cut"))
+        return truncate(name.start, 0) == 0;
     if (slice_is(verb, "unregister"))
         return shared_memory_unregister(world->memory, false, name, problem);
     if (slice_is(verb, "regions"))

@@ -225,6 +225,19 @@ def test_a_region_that_is_unregistered_while_it_is_used(calls: Run, key: str) ->
     assert "Unable to find system shared memory region: 'r'" in said
 
 
+def test_a_region_that_is_taken_away_is_empty(calls: Run, key: str) -> None:
+    floats = ("input=IN:FP32:2", "data=0000803f00000040")
+    said = calls(
+        f"register=r:/{key}:4096:4096", f"cut=/dev/shm/{key}",
+        "model=echo", floats[0], "region=r:0:8", "start", "wait",
+        "model=thread", *floats, "output=OUTIN", "out_region=r:8:16", "start", "wait",
+        "model=echo", "input=IN:BYTES:2", "region=r:64:8", "start", "wait",
+    )  # fmt: skip
+    assert "  output OUTIN FP32 [2] 8 0000000000000000" in said.splitlines()
+    assert "  output OUTIN FP32 [2] 8 in region " in said.splitlines()
+    assert "  output OUTIN BYTES [2] 8 0000000000000000" in said.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

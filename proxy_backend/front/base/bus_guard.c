@@ -1,0 +1,86 @@
+#define _GNU_SOURCE
+#include "base/bus_guard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* One mapping. They are never freed, but used again: the handler may be looking at any of them. */
+typedef struct Guarded {
+    struct Guarded *next;
+    uintptr_t start, end; /* `end` 0: it is free. It is written last, and cleared first. */
+} Guarded;
+
+static Guarded *first;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change the list; the handler only reads it */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct sigaction former;
+
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    uintptr_t address = (uintptr_t)info->si_addr;
+    int error = errno;
+    for (Guarded *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
+        uintptr_t end = __atomic_load_n(&one->end, __ATOMIC_ACQUIRE),
+                  start = __atomic_load_n(&one->start, __ATOMIC_RELAXED);
+        if (address < start || address >= end)
+            continue;
+        /* All of it at once: a mapping for each page would be too many. */
+        void *made = mmap((void *)start, end - start, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        errno = error;
+        if (made != MAP_FAILED)
+            return;
+    }
+    /* It is somebody else's. */
+    if (former.sa_flags & SA_SIGINFO)
+        former.sa_sigaction(number, info, context);
+    else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN)
+        former.sa_handler(number);
+    else
+        sigaction(SIGBUS, &former, NULL); /* the same happens again, and is the end */
+    errno = error;
+}
+
+static void install(void)
+{
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &former);
+}
+
+bool bus_guard_add(void *start, size_t size)
+{
+    pthread_once(&once, install);
+    pthread_mutex_lock(&lock);
+    Guarded *one = first;
+    while (one && one->end)
+        one = one->next;
+    bool is_new = one == NULL;
+    if (is_new)
+        one = calloc(1, sizeof *one);
+    if (one) {
+        __atomic_store_n(&one->start, (uintptr_t)start, __ATOMIC_RELAXED);
+        __atomic_store_n(&one->end, (uintptr_t)start + size, __ATOMIC_RELEASE);
+    }
+    if (one && is_new) {
+        one->next = first;
+        __atomic_store_n(&first, one, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&lock);
+    return one != NULL;
+}
+
+void bus_guard_remove(void *start)
+{
+    pthread_mutex_lock(&lock);
+    for (Guarded *one = first; one; one = one->next)
+        if (one->end && one->start == (uintptr_t)start) {
+            __atomic_store_n(&one->end, 0, __ATOMIC_RELEASE);
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}
