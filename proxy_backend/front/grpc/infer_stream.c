@@ -131,6 +131,15 @@ static void send_answer(Request *request, Answer *answer)
     }
 }
 
+/* After each answer, also to what is no request. */
+static void check_unread(GrpcStream *stream, Requests *requests)
+{
+    if (grpc_unsent(stream) <= requests->service->unread_bytes)
+        return;
+    grpc_finish(stream, problem_grpc_code(PROBLEM_TOO_LARGE), SLICE("the client reads its answers too slowly"));
+    cancel_all(requests);
+}
+
 static void answered(Call *call, Answer *answer)
 {
     Request *request = call->state;
@@ -138,21 +147,23 @@ static void answered(Call *call, Answer *answer)
     bool is_final = answer->final;
     call_ref(call); /* the answer's may be the last one */
     send_answer(request, answer);
-    if (grpc_unsent(request->stream) > requests->service->unread_bytes) {
-        grpc_finish(
-            request->stream, problem_grpc_code(PROBLEM_TOO_LARGE), SLICE("the client reads its answers too slowly"));
-        cancel_all(requests);
-    }
+    check_unread(request->stream, requests);
     if (is_final)
         end(request);
     call_unref(call);
 }
 
+/* NULL: the stream is over. */
 static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
 {
     Request *request = call->state;
     *request = (Request){.all = requests, .call = call, .stream = grpc_ref(stream)};
     pthread_mutex_lock(&requests->lock);
+    if (requests->over) {
+        pthread_mutex_unlock(&requests->lock);
+        grpc_unref(stream);
+        return NULL;
+    }
     requests->refs++;
     requests->running++;
     request->next = requests->requests;
@@ -185,10 +196,15 @@ void infer_stream_message(GrpcStream *stream, Text *message)
     *message = room;
     text_clear(message);
     Request *request = begin(stream, requests, call);
+    if (request == NULL) {
+        call_unref(call);
+        return;
+    }
     if (!infer_read(call, service->inputs, &request->options, &problem) ||
         !headers_forward(stream, service->forwarded, call, &problem) || !call_start(call, answered, &problem)) {
         send_error(stream, requests, problem.kind, problem_text(&problem), request->options.id, NULL);
         problem_clear(&problem);
+        check_unread(stream, requests);
         end(request);
     }
     call_unref(call);

@@ -57,6 +57,7 @@ void service_begin(GrpcStream *stream)
         problem_clear(&problem);
     } else if (allowed(stream, method)) {
         stream->method = method;
+        stream->needs_message = method->kind != METHOD_MODEL_STREAM_INFER;
         if (method->kind == METHOD_MODEL_STREAM_INFER)
             infer_stream_begin(stream, &service_of(stream)->infer);
     }
@@ -74,6 +75,7 @@ void service_message(GrpcStream *stream, Text *message)
         service_cancelled(stream);
     } else {
         stream->has_message = true;
+        stream->needs_message = false;
         if (method->kind == METHOD_MODEL_INFER)
             infer_once(stream, &service_of(stream)->infer, message);
         else

@@ -9,8 +9,9 @@ enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 2
 enum { MOST_CONTINUATIONS = 8 };
 /* What is reserved for a message before its bytes come; the memory is not touched before. */
 enum { RESERVED_BYTES = 4 << 20 };
-/* Calls that a client sends before it has heard of the goodbye. */
-enum { GOODBYE_MS = 1000 };
+/* Frames that wait to be sent, for each stream and besides: who has us answer more than it reads is cut off. Messages do not count, whose
+ * streams have limits of their own. */
+enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
 
 /* ── what nghttp2 hears, with the lock held ─────────────────────────────────────────────────────────── */
 
@@ -121,6 +122,7 @@ static int data_came(nghttp2_session *session, uint8_t flags, int32_t id, const 
     nghttp2.session_consume_connection(session, size);
     if (stream == NULL)
         return 0;
+    stream->coming.bytes += size;
     if (stream->held)
         stream->unconsumed += size;
     else
@@ -134,7 +136,7 @@ static int data_came(nghttp2_session *session, uint8_t flags, int32_t id, const 
 static int frame_came(nghttp2_session *session, const nghttp2_frame *frame, void *user)
 {
     GrpcStream *stream = nghttp2.session_get_stream_user_data(session, frame->hd.stream_id);
-    (void)user;
+    ((Session *)connection_state(user))->greeted = true;
     if (frame->hd.type == NGHTTP2_HEADERS && begun(stream))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     bool ends = (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) &&
@@ -207,16 +209,6 @@ static void prepare(void)
 
 /* ── what the connection calls, in the loop's thread ────────────────────────────────────────────────── */
 
-static void set_deadline(Connection *connection)
-{
-    Session *session = connection_state(connection);
-    const Limits *limits = connection_endpoint(connection)->limits;
-    connection_set_deadline(connection,
-        session->goodbye         ? GOODBYE_MS
-            : session->receiving ? limits->body_ms
-                                 : limits->idle_ms);
-}
-
 static void opened(Connection *connection)
 {
     Session *session = connection_state(connection);
@@ -253,10 +245,17 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
     if (taken < 0)
         refusals_count(REFUSED_MALFORMED);
     session_push(connection, &done); /* also why it ends */
+    bool floods = taken >= 0 &&
+        nghttp2.session_get_outbound_queue_size(session->session) >
+            FRAMES_PER_STREAM * connection_endpoint(connection)->limits->streams + FRAMES_BESIDES;
+    if (taken >= 0)
+        session_set_deadline(connection);
     session_unlock(session, done);
+    if (floods)
+        connection_refuse(connection, REFUSED_UNSENT_BYTES);
     if (taken < 0)
         connection_finish(connection);
-    return taken >= 0;
+    return taken >= 0 && !floods;
 }
 
 static void readable(Connection *connection)
@@ -268,8 +267,6 @@ static void readable(Connection *connection)
             return;
     if (size < 0)
         connection_abort(connection);
-    else
-        set_deadline(connection);
 }
 
 static void writable(Connection *connection)
@@ -285,23 +282,13 @@ static void timed_out(Connection *connection)
 {
     Session *session = connection_state(connection);
     Outgoing *done = NULL;
+    bool idle = false;
     pthread_mutex_lock(&session->lock);
-    if (session->session == NULL) {
-        pthread_mutex_unlock(&session->lock);
-        return;
+    if (session->session) {
+        session_timed_out(connection);
+        session_push(connection, &done);
+        idle = session->stream_count == 0 && session->draining;
     }
-    if (session->goodbye) {
-        session->goodbye = false;
-        nghttp2.submit_goaway(
-            session->session, 0, nghttp2.session_get_last_proc_stream_id(session->session), NGHTTP2_NO_ERROR, NULL, 0);
-        session->draining = true;
-    } else if (session->receiving || session->stream_count == 0) {
-        refusals_count(session->receiving ? REFUSED_BODY_TIME : REFUSED_IDLE_TIME);
-        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
-    }
-    session_push(connection, &done);
-    bool idle = session->stream_count == 0 && session->draining;
-    set_deadline(connection);
     session_unlock(session, done);
     if (idle)
         connection_finish(connection);
@@ -316,7 +303,7 @@ static void drain(Connection *connection)
         session->goodbye = true;
         nghttp2.submit_shutdown_notice(session->session);
         session_push(connection, &done);
-        connection_set_deadline(connection, GOODBYE_MS);
+        session_set_deadline(connection);
     }
     session_unlock(session, done);
 }

@@ -30,6 +30,12 @@ typedef struct Outgoing {
     void (*sent)(struct Outgoing *message);
 } Outgoing;
 
+/* How far a client has come with what it has begun: see waiting.c. */
+typedef struct {
+    uint64_t bytes, looked_bytes, looked_ms;
+    bool awaited;
+} GrpcProgress;
+
 /* A call: one stream of HTTP/2. */
 struct GrpcStream {
     Connection *connection;
@@ -47,6 +53,7 @@ struct GrpcStream {
     /* The service's: */
     const struct GrpcMethod *method; /* NULL: none has begun */
     bool has_message;
+    bool needs_message; /* the client has to send one before long */
     void *service;
 
     /* http2's: what comes */
@@ -61,6 +68,8 @@ struct GrpcStream {
     /* and what goes */
     Outgoing *first, **last;
     size_t queued; /* bytes in these messages that are not with nghttp2 */
+    size_t waiting; /* how many messages these are */
+    GrpcProgress coming, going;
     bool begun, finishing;
     int code;
     Text trailer;
@@ -79,7 +88,7 @@ void grpc_finish(GrpcStream *stream, int code, Slice text);
 void grpc_finish_problem(GrpcStream *stream, const Problem *problem);
 /* Whether nobody waits for it any more. Any thread. */
 bool grpc_is_over(GrpcStream *stream);
-/* How many bytes of its answers the client has not taken. Any thread. */
+/* How many bytes its answers take that the client has not taken, with what each costs besides. Any thread. */
 size_t grpc_unsent(GrpcStream *stream);
 /* Let the client send no more on this stream than what its window has left, or go on. Any thread. */
 void grpc_hold(GrpcStream *stream, bool held);

@@ -110,6 +110,7 @@ enum {
     X(ssize_t, session_mem_recv, (nghttp2_session *session, const uint8_t *data, size_t size)) \
     X(int, session_send, (nghttp2_session *session)) \
     X(int, session_want_read, (nghttp2_session *session)) \
+    X(size_t, session_get_outbound_queue_size, (nghttp2_session *session)) \
     X(int, session_want_write, (nghttp2_session *session)) \
     X(void *, session_get_stream_user_data, (nghttp2_session *session, int32_t stream)) \
     X(int, session_set_stream_user_data, (nghttp2_session *session, int32_t stream, void *data)) \

@@ -5,6 +5,8 @@
 
 /* What is given to the socket at once: frames' heads and headers are copied, messages stay where they are. */
 enum { COPIED_PIECE = 512 };
+/* A message has 32 bits for its length, and protobuf reads 31 of them. */
+enum { MOST_MESSAGE = INT32_MAX };
 enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
 
 typedef struct {
@@ -106,8 +108,10 @@ static void put_data(Connection *connection, GrpcStream *stream, size_t size)
             add(piece.start, piece.size);
         size -= piece.size;
         stream->queued -= piece.size;
+        stream->going.bytes += piece.size;
         if (message->at == message->size) {
             stream->first = message->next;
+            stream->waiting--;
             if (stream->first == NULL)
                 stream->last = &stream->first;
             message->next = batched;
@@ -233,7 +237,7 @@ void grpc_stream_drop(GrpcStream *stream, Outgoing **done)
     *done = stream->first;
     stream->first = NULL;
     stream->last = &stream->first;
-    stream->queued = 0;
+    stream->queued = stream->waiting = 0;
 }
 
 void outgoing_done(Outgoing *done)
@@ -262,6 +266,12 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
     size_t size = 0;
     for (unsigned i = 0; i < message->count; i++)
         size += message->parts[i].iov_len;
+    if (size > MOST_MESSAGE) {
+        grpc_finish(stream, problem_grpc_code(PROBLEM_TOO_LARGE),
+            SLICE("an answer is larger than 2 GiB, the most that gRPC takes"));
+        message->sent(message);
+        return;
+    }
     message->prefix[0] = 0; /* not compressed */
     for (int i = 0; i < 4; i++)
         message->prefix[1 + i] = (char)(size >> (24 - 8 * i));
@@ -275,6 +285,7 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
         *stream->last = message;
         stream->last = &message->next;
         stream->queued += message->size;
+        stream->waiting++;
         stream->finishing = is_last;
         go_on(session, stream, &done);
     }

@@ -14,6 +14,9 @@ typedef struct {
     unsigned continuations;
     uint64_t resets, resets_since_ms;
     bool draining, goodbye, blocked;
+    bool greeted; /* the client's first frame has come */
+    bool parting; /* the deadline is the goodbye's end */
+    bool looking; /* the deadline is the next look at the streams */
 } Session;
 
 static inline Session *session_of(const GrpcStream *stream)
@@ -49,6 +52,13 @@ void session_push(Connection *connection, Outgoing **done);
 void grpc_stream_drop(GrpcStream *stream, Outgoing **done);
 /* Without the lock: call `sent` of all of them. */
 void outgoing_done(Outgoing *done);
+
+/* ── waiting.c; with the lock held, in the loop's thread ────────────────────────────────────────────── */
+
+/* What the connection waits for now sets its deadline. */
+void session_set_deadline(Connection *connection);
+/* The deadline has passed: end what has been waited for too long. */
+void session_timed_out(Connection *connection);
 
 /* ── headers.c ──────────────────────────────────────────────────────────────────────────────── */
 

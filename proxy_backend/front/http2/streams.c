@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 enum { MOST_SPARE = 16, KEPT_BYTES = 64 << 10 };
+/* What a message that waits costs, however small it is. */
+enum { MESSAGE_BYTES = 512 };
 
 /* What came while the session was locked, for the service to hear of afterwards. */
 typedef struct {
@@ -248,7 +250,7 @@ size_t grpc_unsent(GrpcStream *stream)
 {
     Session *session = session_of(stream);
     pthread_mutex_lock(&session->lock);
-    size_t unsent = stream->queued;
+    size_t unsent = stream->queued + stream->waiting * MESSAGE_BYTES;
     pthread_mutex_unlock(&session->lock);
     return unsent;
 }

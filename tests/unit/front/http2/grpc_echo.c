@@ -5,6 +5,8 @@
  *     /echo/Many    the message is two numbers: so many messages of so many bytes come back, from another thread
  *     /echo/Never   nothing comes back before the client gives up
  *     /echo/Refuse  the status 3, with the message as its text
+ *     /echo/Huge    an answer of more bytes than a message can have
+ *     /echo/Wants   a message has to come
  *
  * Arguments: the path of nghttp2, then name=value of limits, and the descriptor that listens. It writes "ready", and at its end
  * how many calls began, were cancelled and are gone. SIGTERM: drain.
@@ -56,6 +58,19 @@ static void send_text(GrpcStream *stream, Text *text)
     answer->part = (struct iovec){answer->text.data, answer->text.size};
     answer->message = (Outgoing){.parts = &answer->part, .count = answer->text.size > 0, .sent = sent};
     *text = (Text){0};
+    grpc_send(stream, &answer->message);
+}
+
+/* The same piece of memory again and again. */
+static void send_huge(GrpcStream *stream)
+{
+    enum { PARTS = 65 };
+    static char bytes[64 << 20];
+    static struct iovec parts[PARTS];
+    Answer *answer = calloc(1, sizeof *answer);
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = (struct iovec){bytes, sizeof bytes};
+    answer->message = (Outgoing){.parts = parts, .count = PARTS, .sent = sent};
     grpc_send(stream, &answer->message);
 }
 
@@ -112,12 +127,16 @@ void service_begin(GrpcStream *stream)
     call->refs = 1;
     call->kind = stream->path.size > 6 ? stream->path.start[6] : '?';
     stream->service = call;
+    stream->needs_message = call->kind == 'W';
 }
 
 void service_message(GrpcStream *stream, Text *message)
 {
     Call *call = stream->service;
-    if (call->kind == 'R') {
+    stream->needs_message = false;
+    if (call->kind == 'H') {
+        send_huge(stream);
+    } else if (call->kind == 'R') {
         grpc_finish(stream, 3, text_slice(message));
     } else if (call->kind == 'L' || call->kind == 'M') {
         Answer *answer = calloc(1, sizeof *answer);

@@ -4,53 +4,40 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
-from support.fronts import built
 from support.grpc_echo import GrpcEcho, once, stream
+from support.raw_http2 import (
+    CONTINUATION,
+    DATA,
+    HEADERS,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    call,
+    frame,
+    frames,
+    hello,
+    rest,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
 Start = Callable[..., GrpcEcho]
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS, _HEADERS, _DATA, _RESET, _PING, _CONTINUATION = 4, 1, 0, 3, 6, 9
 
 
-@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(
-        Path(__file__).with_name("grpc_echo.c"),
-        ["base/*.c", "net/*.c", "http2/*.c"],
-        tmp_path_factory.mktemp("grpc_echo"),
-        sanitizers=(f"-fsanitize={request.param}", "-fno-sanitize-recover=all"),
-    )
-
-
-@pytest.fixture
-def start(program: Path) -> Iterator[Start]:
-    """Start servers; those that a test has not ended are killed."""
-    with ExitStack() as stack:
-
-        def make(*limits: str) -> GrpcEcho:
-            server = GrpcEcho(program, *limits)
-            stack.callback(server.kill)
-            return server
-
-        yield make
-
-
-@pytest.mark.parametrize("call", ["Now", "Later"])
-def test_messages_of_all_sizes_come_back(start: Start, call: str) -> None:
+@pytest.mark.parametrize("name", ["Now", "Later"])
+def test_messages_of_all_sizes_come_back(start: Start, name: str) -> None:
     server = start()
     with server.channel() as channel:
         for size in (0, 1, 5, 511, 513, 16_384, 70_000, 3_000_000, 20_000_000):
             message = bytes(i % 251 for i in range(min(size, 1000))) * (size // 1000 or 1)
-            assert once(channel, call, message) == message
+            assert once(channel, name, message) == message
     counts = server.end()
     assert counts == {"begun": 9, "cancelled": 0, "gone": 9, "connections": 0}
 
@@ -160,51 +147,9 @@ def test_a_server_that_ends_answers_what_it_has(start: Start) -> None:
     assert counts["connections"] == 0
 
 
-def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id)
-    return head + payload
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def _call(stream_id: int, path: bytes = b"/echo/Never", flags: int = 4) -> bytes:
-    block = _literal(b":method", b"POST") + _literal(b":scheme", b"http") + _literal(b":path", path)
-    block += _literal(b":authority", b"x") + _literal(b"content-type", b"application/grpc")
-    return _frame(_HEADERS, flags, stream_id, block)
-
-
-def _rest(connection: socket.socket) -> bytes:
-    """What the server says until it ends the connection."""
-    said = b""
-    try:
-        while piece := connection.recv(65536):
-            said += piece
-    except ConnectionResetError:
-        pass
-    return said
-
-
 def _answered(connection: socket.socket, stream_id: int) -> bool:
     """Read frames until one has headers of that stream, with which a call ends that is refused."""
-    said = connection.makefile("rb")
-    while head := said.read(9):
-        size, kind, number = (
-            int.from_bytes(head[:3], "big"),
-            head[3],
-            int.from_bytes(head[5:], "big"),
-        )
-        said.read(size)
-        if (kind, number) == (_HEADERS, stream_id):
-            return True
-    return False
-
-
-def _hello(server: GrpcEcho) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
-    return connection
+    return (HEADERS, stream_id) in frames(connection)
 
 
 @pytest.mark.parametrize(
@@ -212,14 +157,11 @@ def _hello(server: GrpcEcho) -> socket.socket:
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x00" * 100,
-        _PREFACE + b"\xff" * 100,
-        _PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_HEADERS, 4, 1, b"\xff" * 50),
-        _PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_DATA, 0, 1, b"x"),
-        _PREFACE + _frame(_SETTINGS, 0, 0) + _call(2),
-        _PREFACE
-        + _frame(_SETTINGS, 0, 0)
-        + _call(1, flags=0)
-        + _frame(_CONTINUATION, 0, 1, b"") * 100,
+        PREFACE + b"\xff" * 100,
+        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 4, 1, b"\xff" * 50),
+        PREFACE + frame(SETTINGS, 0, 0) + frame(DATA, 0, 1, b"x"),
+        PREFACE + frame(SETTINGS, 0, 0) + call(2),
+        PREFACE + frame(SETTINGS, 0, 0) + call(1, flags=0) + frame(CONTINUATION, 0, 1, b"") * 100,
     ],
     ids=["http1", "zeros", "frames", "hpack", "data", "even-stream", "continuations"],
 )
@@ -229,18 +171,18 @@ def test_hostile_bytes_end_their_connection_only(start: Start, hostile: bytes) -
         assert once(channel, "Now", b"x") == b"x"
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
             connection.sendall(hostile)
-            _rest(connection)
+            rest(connection)
         assert once(channel, "Now", b"x") == b"x"
     server.end()
 
 
 def test_rapid_resets_end_their_connection(start: Start) -> None:
     server = start("resets_per_s=100")
-    with _hello(server) as connection:
-        frames = (_call(i) + _frame(_RESET, 0, i, struct.pack(">I", 8)) for i in range(1, 2001, 2))
+    with hello(server.port) as connection:
+        frames = (call(i) + frame(RESET, 0, i, struct.pack(">I", 8)) for i in range(1, 2001, 2))
         with suppress(OSError):
             connection.sendall(b"".join(frames))
-        _rest(connection)
+        rest(connection)
     counts = server.end()
     assert counts["resets"] == 1
     assert counts["begun"] == counts["gone"] <= 300
@@ -248,9 +190,9 @@ def test_rapid_resets_end_their_connection(start: Start) -> None:
 
 def test_a_message_that_stops_in_the_middle_is_not_waited_for(start: Start) -> None:
     server = start("body_s=0.3")
-    with _hello(server) as connection:
-        connection.sendall(_call(1) + _frame(_DATA, 0, 1, b"\0" + struct.pack(">I", 100) + b"abc"))
-        assert _rest(connection)
+    with hello(server.port) as connection:
+        connection.sendall(call(1) + frame(DATA, 0, 1, b"\0" + struct.pack(">I", 100) + b"abc"))
+        assert rest(connection)
     counts = server.end()
     assert counts["body_time"] == 1
     assert counts["begun"] == counts["gone"] == 1
@@ -258,10 +200,10 @@ def test_a_message_that_stops_in_the_middle_is_not_waited_for(start: Start) -> N
 
 def test_who_says_much_and_sends_nothing_gets_no_memory(start: Start) -> None:
     server = start("body_bytes=4000000000", "streams=100")
-    with _hello(server) as connection:
+    with hello(server.port) as connection:
         for i in range(1, 200, 2):
             connection.sendall(
-                _call(i) + _frame(_DATA, 0, i, b"\0" + struct.pack(">I", 3_900_000_000) + b"abc")
+                call(i) + frame(DATA, 0, i, b"\0" + struct.pack(">I", 3_900_000_000) + b"abc")
             )
         with server.channel() as channel:
             assert once(channel, "Now", b"x") == b"x"
@@ -274,9 +216,9 @@ def test_who_says_much_and_sends_nothing_gets_no_memory(start: Start) -> None:
 
 def test_messages_that_are_cut_off_are_refused(start: Start) -> None:
     server = start()
-    with _hello(server) as connection:
+    with hello(server.port) as connection:
         connection.sendall(
-            _call(1, b"/echo/Now") + _frame(_DATA, 1, 1, b"\0" + struct.pack(">I", 100) + b"abc")
+            call(1, b"/echo/Now") + frame(DATA, 1, 1, b"\0" + struct.pack(">I", 100) + b"abc")
         )
         assert _answered(connection, 1)
     server.end()

@@ -1,0 +1,91 @@
+/* How long a client may let others wait: every wait for one ends, whatever else it sends meanwhile.
+ *
+ * As long as there are calls, their streams are looked at every so often; a look that nothing puts off. A stream on which the client has
+ * to go on, and has done less than LIMITS_PROGRESS bytes of it since a look that is as long ago as the limit, is ended.
+ */
+#include "http2/session.h"
+
+/* Calls that a client sends before it has heard of the goodbye. */
+enum { GOODBYE_MS = 1000 };
+
+static uint64_t look_ms(const Limits *limits)
+{
+    uint64_t least = limits->header_ms < limits->body_ms ? limits->header_ms : limits->body_ms;
+    least = limits->unsent_ms < least ? limits->unsent_ms : least;
+    return least / 2 + 1;
+}
+
+void session_set_deadline(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    if (session->goodbye) {
+        if (!session->parting)
+            connection_set_deadline(connection, GOODBYE_MS);
+        session->parting = true;
+    } else if (session->stream_count) {
+        if (!session->looking)
+            connection_set_deadline(connection, look_ms(limits));
+        session->looking = true;
+    } else if (session->greeted) {
+        session->looking = false;
+        connection_set_deadline(connection, limits->idle_ms);
+    } /* else: the deadline of its first frame stays */
+}
+
+/* Whether the client has been too slow with something. `awaited`: it has to do it now. */
+static bool stalls(GrpcProgress *progress, bool awaited, uint64_t limit_ms, uint64_t now_ms)
+{
+    bool goes_on = !awaited || !progress->awaited || progress->bytes - progress->looked_bytes >= LIMITS_PROGRESS;
+    progress->awaited = awaited;
+    if (goes_on) {
+        progress->looked_bytes = progress->bytes;
+        progress->looked_ms = now_ms;
+    }
+    return now_ms - progress->looked_ms >= limit_ms;
+}
+
+static bool is_cut_off(const GrpcStream *stream)
+{
+    bool in_headers = stream->path.start == NULL && stream->problem.kind == PROBLEM_NONE;
+    return !stream->held && !stream->finishing && (in_headers || stream->receiving || stream->needs_message);
+}
+
+/* Look at all streams. */
+static void look(Connection *connection, uint64_t now_ms)
+{
+    Session *session = connection_state(connection);
+    const Limits *limits = connection_endpoint(connection)->limits;
+    bool slow = false;
+    for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
+        slow |= stalls(&stream->coming, is_cut_off(stream) && !session->blocked, limits->body_ms, now_ms);
+        /* Where the socket takes all, it is the stream's window that holds a message back. */
+        bool unread = stream->begun && stream->first && !session->blocked;
+        if (!stalls(&stream->going, unread, limits->unsent_ms, now_ms))
+            continue;
+        refusals_count(REFUSED_UNSENT_TIME);
+        nghttp2.submit_rst_stream(session->session, 0, stream->id, NGHTTP2_CANCEL);
+    }
+    if (slow) {
+        refusals_count(REFUSED_BODY_TIME);
+        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
+    }
+}
+
+void session_timed_out(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    if (session->goodbye) {
+        session->goodbye = false;
+        nghttp2.submit_goaway(
+            session->session, 0, nghttp2.session_get_last_proc_stream_id(session->session), NGHTTP2_NO_ERROR, NULL, 0);
+        session->draining = true;
+    } else if (session->looking) {
+        look(connection, loop_now_ms(connection_loop(connection)));
+    } else {
+        refusals_count(session->greeted ? REFUSED_IDLE_TIME : REFUSED_HEADER_TIME);
+        nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
+    }
+    session->looking = false;
+    session_set_deadline(connection);
+}

@@ -1,0 +1,50 @@
+"""Frames of HTTP/2, well-formed and not, for a server of gRPC that listens on 127.0.0.1."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, HEADERS, DATA, RESET, PING, CONTINUATION = 4, 1, 0, 3, 6, 9
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id)
+    return head + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def call(stream_id: int, path: bytes = b"/echo/Never", flags: int = 4) -> bytes:
+    block = literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":path", path)
+    block += literal(b":authority", b"x") + literal(b"content-type", b"application/grpc")
+    return frame(HEADERS, flags, stream_id, block)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What the server says until it ends the connection."""
+    said = b""
+    try:
+        while piece := connection.recv(65536):
+            said += piece
+    except ConnectionResetError:
+        pass
+    return said
+
+
+def hello(port: int, settings: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
+    return connection
+
+
+def frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
+    """Read what the server says: each frame's kind and stream."""
+    said = connection.makefile("rb")
+    while head := said.read(9):
+        said.read(int.from_bytes(head[:3], "big"))
+        yield head[3], int.from_bytes(head[5:], "big")

@@ -1,0 +1,124 @@
+"""What clients may have a server of gRPC keep for them, and how long it waits for them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+import grpc
+import pytest
+from support.grpc_echo import GrpcEcho, once
+from support.raw_http2 import DATA, PING, PREFACE, RESET, call, frame, frames, hello, rest
+
+pytestmark = pytest.mark.timeout(600)
+
+Start = Callable[..., GrpcEcho]
+_WINDOW_0 = struct.pack(">HI", 4, 0)
+
+
+@contextmanager
+def _pinging(connection: socket.socket) -> Iterator[None]:
+    """Have the client send something all the while."""
+    over = threading.Event()
+
+    def ping() -> None:
+        with suppress(OSError):
+            while not over.wait(0.05):
+                connection.sendall(frame(PING, 0, 0, b"12345678"))
+
+    thread = threading.Thread(target=ping)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _message(size: int, given: bytes) -> bytes:
+    return b"\0" + struct.pack(">I", size) + given
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        call(1) + frame(DATA, 0, 1, _message(100, b"abc")),
+        call(1, flags=0),
+        call(1, b"/echo/Wants"),
+    ],
+    ids=["message", "headers", "no-message"],
+)
+def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes) -> None:
+    """Headers that are cut off let nothing come between, so there the client says nothing more."""
+    server = start("body_s=0.3", "header_s=0.3")
+    with hello(server.port) as connection:
+        connection.sendall(unfinished)
+        if unfinished == call(1, flags=0):
+            rest(connection)
+        else:
+            with _pinging(connection):
+                rest(connection)
+    counts = server.end()
+    assert counts["body_time"] == 1
+    assert counts["begun"] == counts["gone"]
+
+
+def test_a_client_that_does_not_greet_is_not_waited_for(start: Start) -> None:
+    server = start("header_s=0.3")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(PREFACE[:10])
+        rest(connection)
+    assert server.end()["header_time"] == 1
+
+
+def test_pings_do_not_put_off_the_end(start: Start) -> None:
+    """A server that drains ends a connection without calls, whatever its client sends."""
+    server = start()
+    with hello(server.port) as connection, _pinging(connection):
+        assert connection.recv(1)
+        server.terminate()
+        rest(connection)
+    assert server.end()["connections"] == 0
+
+
+def test_answers_that_a_closed_window_holds_back_are_let_go(start: Start) -> None:
+    server = start("unsent_s=0.3")
+    with hello(server.port, _WINDOW_0) as connection, _pinging(connection):
+        for i in range(1, 20, 2):
+            connection.sendall(
+                call(i, b"/echo/Now") + frame(DATA, 0, i, _message(1000, b"x" * 1000))
+            )
+        with server.channel() as channel:
+            resets = (stream for kind, stream in frames(connection) if kind == RESET)
+            assert set(islice(resets, 10)) == set(range(1, 20, 2))
+            assert once(channel, "Now", b"x") == b"x"
+    counts = server.end()
+    assert counts["unsent_time"] == 10
+    assert (counts["begun"], counts["gone"]) == (11, 11)
+
+
+def test_who_has_streams_refused_and_reads_nothing_is_cut_off(start: Start) -> None:
+    """Who has not acknowledged the settings may open too many: each is refused with a frame."""
+    server = start("streams=4")
+    with hello(server.port) as connection, suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for first in range(1, 2_000_000, 1000):
+            connection.sendall(b"".join(call(i) for i in range(first, first + 1000, 2)))
+    counts = server.end()
+    assert counts["unsent_bytes"] == 1
+    assert counts["begun"] == counts["gone"]
+
+
+def test_an_answer_that_no_message_can_hold_is_a_status(start: Start) -> None:
+    server = start()
+    with server.channel() as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            once(channel, "Huge", b"x")
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert once(channel, "Now", b"x") == b"x"
+    counts = server.end()
+    assert counts["begun"] == counts["gone"]
