@@ -28,6 +28,9 @@ _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
+#: Of what a compiler says, the first so many lines are worth reading.
+_LINES_SHOWN = 30
+
 
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,9 +60,8 @@ def _built(name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory
         *[file for part in parts for file in folder.glob(part)],
     ]
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    subprocess.run(
-        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"],
-        check=True,
+    _compile(
+        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"]
     )
     return target
 
@@ -71,10 +73,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert command is not None, "these tests need a C compiler"
     folder, build = sources(), tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
-    main = str(Path(__file__).with_name("fake_tritonserver.c"))
+    mains = [
+        str(Path(__file__).with_name(name)) for name in ("fake_tritonserver.c", "fake_metrics.c")
+    ]
     files = map(str, sorted(folder.rglob("*.c")))
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    subprocess.run(
+    _compile(
         [
             command,
             *FLAGS,
@@ -87,11 +91,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
             library,
             *files,
             *_LIBRARIES,
-        ],
-        check=True,
+        ]
     )
-    subprocess.run(
-        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, main, library, *_LINK],
-        check=True,
+    _compile(
+        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *mains, library, *_LINK],
     )
     return target
+
+
+def _compile(command: list[str | Path]) -> None:
+    """Run the compiler; a failure is what it said first, not its command line."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        said = "\n".join(done.stderr.splitlines()[:_LINES_SHOWN])
+        pytest.fail(f"the C sources do not compile:\n{said}", pytrace=False)

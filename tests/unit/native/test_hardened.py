@@ -113,6 +113,32 @@ def test_custom_metrics_are_not_named_as_those_of_tritonserver(
     assert "custom metric nv_inference_count: nv_* are tritonserver's own" in said
 
 
+def test_custom_metrics_are_counted_by_tritonserver(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each family and labels; an update without a change only makes it."""
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(change: str, value: float, **labels: str) -> MetricUpdate:
+        return MetricUpdate("seen", "", "COUNTER", labels, None, change, value)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update("", 0, model="a"), update("increment", 2, model="a")]))
+        lane.send(Metrics([update("increment", 3, model="a"), update("increment", 4, model="b")]))
+        lane.send(Metrics([MetricUpdate("held", "", "GAUGE", {}, None, "set", 1.5)]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert sorted(counted) == [
+        "metric held{} 1.5",
+        'metric seen{model="a"} 5',
+        'metric seen{model="b"} 4',
+    ]
+
+
 def test_a_worker_announces_no_more_memories_than_there_may_be(
     program: Path, tmp_path: Path
 ) -> None:
