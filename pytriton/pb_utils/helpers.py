@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 #: In the order of TRITONSERVER_DataType, from 1.
-DATATYPES = (
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
-    "FP16", "FP32", "FP64", "BYTES", "BF16",
-)  # fmt: skip
+DATATYPES = datatypes.TRITON_CODES[1:]
 #: The type's name in a model configuration -> numpy's type. BF16 is not among them: numpy has none.
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": (
