@@ -14,6 +14,10 @@ from pytriton.ipc import messages
 from pytriton.ipc.access import access_headers
 from pytriton.ipc.errors import RemoteFailure
 
+#: What the daemon answers at once, so that a longer silence than `connect(timeout_s=...)` means that it hangs. Any
+#: other message is waited on for as long as the daemon lives.
+_AT_ONCE = (messages.GetStatus, messages.ListModels, messages.GetLogs)
+#: Messages whose failure is a RegistrationError.
 _REGISTERING = (
     messages.Register,
     messages.Scale,
@@ -110,9 +114,8 @@ class DaemonView:
         report: Report | None = None,
         model: str | None = None,
     ) -> MessageT:
-        """Return the daemon's answer; only what it knows at once has to come within `timeout_s`."""
-        quick = isinstance(message, (messages.GetStatus, messages.ListModels, messages.GetLogs))
-        silence_s = self._timeout_s if quick else None
+        """Return the daemon's answer; see `_AT_ONCE` for how long it is waited for."""
+        silence_s = self._timeout_s if isinstance(message, _AT_ONCE) else None
         try:
             answer = self._connection.ask(Question(message, payloads, silence_s, report))
         except RemoteFailure as failure:

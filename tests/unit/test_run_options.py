@@ -54,6 +54,8 @@ def model_message_of(**options: Any) -> messages.Register:
 
 def test_every_option_goes_somewhere() -> None:
     fields = {field.name for field in msgspec.structs.fields(messages.ModelSpec)}
+    nowhere = sorted(set(OPTIONS) - fields - set(READ_BY_NAME))
+    assert nowhere == [], "give ModelSpec a field of that name, or say in READ_BY_NAME who reads it"
     assert set(OPTIONS) - fields == set(READ_BY_NAME)
 
 
@@ -85,6 +87,8 @@ def test_an_option_becomes_the_field_of_its_name(name: str) -> None:
 
 
 def test_no_field_was_forgotten() -> None:
+    untried = sorted(set(OPTIONS) - set(GIVEN) - set(READ_BY_NAME))
+    assert untried == [], "give these a row in GIVEN, and in REFUSED where a value can be wrong"
     assert set(GIVEN) | set(READ_BY_NAME) == set(OPTIONS)
 
 
@@ -168,4 +172,5 @@ def test_help_and_completion_show_every_option(method: Any, kind: Any) -> None:
 
 def test_the_document_names_every_option() -> None:
     text = (ROOT / "docs" / "registering.md").read_text()
-    assert [name for name in OPTIONS if f"{name}=" not in text] == []
+    unnamed = [name for name in OPTIONS if f"{name}=" not in text]
+    assert unnamed == [], "name these in docs/registering.md, as `NAME=`"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Raised whenever a message or a lane descriptor changes its shape.
+#: Raised whenever a message or a lane descriptor changes its shape: fields that come, go or have another type, also in
+#: what messages are made of (ModelSpec, ModelInfo). `scripts/generate` then tells the compiled proxy.
 PROTOCOL = 7
 
 
