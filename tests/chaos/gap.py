@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from support.inference import Inference
+from support.models.inference import Inference
 from support.running import AS_SHIPPED, RunningDaemon
 
 from pytriton.model_config import ModelConfig, Tensor

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import psutil
-from support.inference import Array, Inference
+from support.models.inference import Array, Inference
+from support.models.streaming import Streaming
 from support.running import RunningDaemon
-from support.streaming import Streaming
 
 from fuzzing.target import Finding
 from pytriton.daemon import Model

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.inference import Inference
+from support.models.inference import Inference
 from support.plain_triton import plain_triton
 from support.running import AS_SHIPPED, RunningDaemon
 

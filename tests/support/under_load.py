@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from support.inference import Inference
+from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 
 _ONES = np.ones((1, 2), np.float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.calling import Ask, Serve, serving
-from support.inference import Inference
+from support.models.calling import Ask, Serve, serving
+from support.models.inference import Inference
 from support.running import RunningDaemon
 
 

@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import trustme
-from support.inference import Array
+from support.models.inference import Array
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 

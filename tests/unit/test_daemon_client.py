@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.descriptors import leaves_open
-from support.fake_dispatcher import SERVER, FakeDispatcher, status
+from support.fakes.fake_dispatcher import SERVER, FakeDispatcher, status
+from support.models.descriptors import leaves_open
 
 from pytriton._control.connection import Connection
 from pytriton.daemon import DaemonClient, connect

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.model_folders import CONFIG, make_model
+from support.models.model_folders import CONFIG, make_model
 
 from pytriton._model_py.whole_repository import is_repository, register_all, repository_of
 from pytriton.exceptions import (

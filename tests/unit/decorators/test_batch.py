@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decorated import config, requests_of
+from support.models.decorated import config, requests_of
 
 from pytriton.decorators import (
     batch,

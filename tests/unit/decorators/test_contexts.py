@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.decorated import Scaler, config, requests_of
+from support.models.decorated import Scaler, config, requests_of
 
 from pytriton.decorators import (
     ModelConfigDict,

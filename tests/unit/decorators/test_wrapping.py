@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.decorated import Scaler, config, requests_of
+from support.models.decorated import Scaler, config, requests_of
 
 from pytriton.decorators import (
     Kind,

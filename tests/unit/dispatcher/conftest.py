@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.brain import Brain
+from support.fakes.brain import Brain
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support import fake_server_program
-from support.fake_worker import SPEC
+from support.fakes import fake_server_program
+from support.fakes.fake_worker import SPEC
 from support.ports import lasting_port
 
 from pytriton.dispatcher.base import last_exit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.fake_worker import SPEC
+from support.fakes.fake_worker import SPEC
 
 from pytriton._registering import gpus
 from pytriton.dispatcher.models.admission import check_devices

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.brain import Brain
-from support.fake_clients import model_spec
-from support.fake_server import SERVER_PID
+from support.fakes.brain import Brain
+from support.fakes.fake_clients import model_spec
+from support.fakes.fake_server import SERVER_PID
 
 from pytriton.dispatcher import handlers
 from pytriton.dispatcher.handlers import newest

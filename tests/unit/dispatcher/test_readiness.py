@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import repositories
-from support.brain import Brain
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_server import Obstacle
+from support.models import repositories
 
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.ipc import messages

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import onnx_files, repositories
+from support.models import onnx_files, repositories
 
 from pytriton.formats import complete, probe, table
 from pytriton.formats.loaded import FormatError, Loaded

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.descriptors import leaves_open
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc import linux
 from pytriton.ipc.lanes.arena import ALIGNMENT, Arena, ArenaError, MappedMemory

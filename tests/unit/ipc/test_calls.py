@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import pytest
-from support.descriptors import leaves_open
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc.calls import call_connection, call_slots
 from pytriton.ipc.calls.call_chain import Link, decode_chain, encode_chain

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from support.descriptors import leaves_open
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc import datatypes, linux, messages
 from pytriton.ipc.lanes import tensors

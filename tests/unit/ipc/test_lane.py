@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.descriptors import leaves_open
-from support.raw_lanes import (
+from support.fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
     TENSOR,
@@ -24,6 +23,7 @@ from support.raw_lanes import (
     sealed_memory,
     send_raw,
 )
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (

@@ -7,8 +7,7 @@ import socket
 
 import msgspec
 import pytest
-from support.descriptors import leaves_open
-from support.raw_lanes import (
+from support.fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
     announce_raw,
@@ -16,6 +15,7 @@ from support.raw_lanes import (
     sealed_memory,
     send_raw,
 )
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc import linux
 from pytriton.ipc.lanes.lane import MOST_MEMORIES, Lane, LaneError

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import msgspec
 import pytest
-from support.descriptors import leaves_open
+from support.models.descriptors import leaves_open
 
 from pytriton.ipc import linux
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent

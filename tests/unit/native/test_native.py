@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.fake_tritonserver import Work, echo, output, run, serving
+from support.fakes.fake_tritonserver import Work, echo, output, run, serving
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.lanes.lane import Lane, LaneClosed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support import fake_stub
-from support.proxy_stage import Stage
+from support.fakes import fake_stub
+from support.fakes.proxy_stage import Stage
 
 
 @pytest.fixture(autouse=True)

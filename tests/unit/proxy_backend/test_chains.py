@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.fake_dispatcher import FakeDispatcher
+from support.fakes.fake_dispatcher import FakeDispatcher
 
 from pytriton.ipc import messages
 from pytriton.ipc.calls.call_chain import Link

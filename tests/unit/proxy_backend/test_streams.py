@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.fake_attachment import FakeAttachment
-from support.fake_stub import FINAL, Request, Sender
+from support.fakes.fake_attachment import FakeAttachment
+from support.fakes.fake_stub import FINAL, Request, Sender
 from support.running import eventually
 
 from pytriton.ipc.lanes.lane import Lane

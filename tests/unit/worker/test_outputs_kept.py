@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.descriptors import leaves_open
+from support.models.descriptors import leaves_open
 from support.output_client import (
     COLUMNS,
     Client,

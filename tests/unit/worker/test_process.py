@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fake_dispatcher import FakeDispatcher
+from support.fakes.fake_dispatcher import FakeDispatcher
 
 import pytriton
 from pytriton.ipc import messages

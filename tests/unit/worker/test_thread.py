@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_dispatcher import FakeDispatcher
+from support.fakes.fake_dispatcher import FakeDispatcher
 from support.running import eventually
 
 from pytriton.ipc import messages

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from support.fake_triton import MODEL, FakeTriton, fake_triton
-from support.inference import Array
+from support.fakes.fake_triton import MODEL, FakeTriton, fake_triton
+from support.models.inference import Array
 from support.running import eventually
 
 from pytriton.client import AsyncioModelClient, FuturesModelClient, ModelClient, RequestOptions

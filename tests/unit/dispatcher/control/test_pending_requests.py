@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.fake_processes import FakeProcesses
-from support.virtual_time import VirtualLoop
+from support.fakes.fake_processes import FakeProcesses
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.control.peers import Refused
 from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY, Requests, when_ended

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.brain import Brain
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_server import Obstacle
 
 from pytriton.dispatcher.models.model_in_triton import _LOAD_AGAIN_S
 from pytriton.dispatcher.models.registration import Registration

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.virtual_time import VirtualLoop
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.ipc.errors import ErrorKind, RemoteFailure

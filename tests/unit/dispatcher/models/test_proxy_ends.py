@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from support.virtual_time import VirtualLoop
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.models.proxy_ends import ProxyEnds
 from pytriton.dispatcher.workers.pool import Pool

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.brain import Brain
-from support.fake_clients import Client, Request
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_clients import Client, Request
+from support.fakes.fake_server import Obstacle
 
 from pytriton.ipc import messages
 

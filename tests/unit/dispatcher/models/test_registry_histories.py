@@ -1,7 +1,7 @@
 """Random histories of the registry: models come, are replaced, scaled and go; workers, tritonserver and clients end.
 
-The whole daemon on a virtual clock (support/brain.py). After every step all is run until it waits, and what must always
-hold is looked at.
+The whole daemon on a virtual clock (support/fakes/brain.py). After every step all is run until it waits, and what must
+always hold is looked at.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import structlog
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.brain import Brain
-from support.fake_clients import Client, Request
-from support.fake_server import Obstacle
-from support.fake_worker import FakeWorker
+from support.fakes.brain import Brain
+from support.fakes.fake_clients import Client, Request
+from support.fakes.fake_server import Obstacle
+from support.fakes.fake_worker import FakeWorker
 
 from pytriton.ipc import messages
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.brain import Brain
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_server import Obstacle
 
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure

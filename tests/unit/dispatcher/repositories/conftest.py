@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import repositories
-from support.brain import Brain
-from support.fake_clients import model_spec
+from support.fakes.brain import Brain
+from support.fakes.fake_clients import model_spec
+from support.models import repositories
 
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel
 from pytriton.ipc import messages

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.virtual_time import VirtualLoop
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.ipc.errors import ErrorKind, RemoteFailure

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from support.brain import Brain
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_server import Obstacle
 
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.ipc import messages

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import repositories
+from support.models import repositories
 
 from pytriton.dispatcher.repositories.folder_spec import instance_groups
 from pytriton.dispatcher.repositories.model_folders import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import repositories
-from support.brain import Brain
-from support.fake_server import Obstacle
+from support.fakes.brain import Brain
+from support.fakes.fake_server import Obstacle
+from support.models import repositories
 
 from pytriton.ipc import messages
 

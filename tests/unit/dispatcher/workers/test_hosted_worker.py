@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
-from support.virtual_time import VirtualLoop
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker

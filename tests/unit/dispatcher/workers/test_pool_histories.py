@@ -27,8 +27,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from support.fake_worker import SPEC, FakeWorker
-from support.virtual_time import VirtualLoop
+from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.fake_worker import SPEC, FakeWorker
+from support.fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool

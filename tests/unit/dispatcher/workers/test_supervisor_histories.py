@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fake_worker import SPEC, FakeWorker
-from support.virtual_time import VirtualLoop
+from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers import supervisor as module
 from pytriton.dispatcher.workers.backoff import RestartPolicy

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from support.fake_worker import SPEC, FakeWorker
-from support.virtual_time import VirtualLoop
+from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.worker_loading import until_loaded, wait_any
 from pytriton.ipc import messages

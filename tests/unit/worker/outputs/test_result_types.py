@@ -7,7 +7,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.writing_results import Lanes, output, refusal, request, respond, responses, writer
+from support.fakes.writing_results import (
+    Lanes,
+    output,
+    refusal,
+    request,
+    respond,
+    responses,
+    writer,
+)
 
 from pytriton.ipc import datatypes
 

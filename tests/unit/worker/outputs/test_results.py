@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.writing_results import Lanes, output, refusal, request, respond, responses, writer
+from support.fakes.writing_results import (
+    Lanes,
+    output,
+    refusal,
+    request,
+    respond,
+    responses,
+    writer,
+)
 
 from pytriton.decorators.batching import split
 from pytriton.ipc import datatypes

@@ -7,7 +7,7 @@ import time
 from typing import Any, cast
 
 import pytest
-from support.virtual_time import VirtualLoop
+from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import (

@@ -1,0 +1,229 @@
+"""Clients that give up, or are killed, in the middle of a registration: real ones, against a real daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+from support.models.inference import Array, Inference
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton._registering.registering import prepare
+from pytriton.decorators import batch
+from pytriton.exceptions import ModelNotFoundError
+from pytriton.ipc import messages
+from pytriton.ipc.control import ControlClient
+from pytriton.model_config import ModelConfig, Tensor
+
+#: A module whose factory says that it runs, and then waits for a file that never comes.
+MODULE = """
+import os, sys, threading
+import numpy as np
+import pytriton
+from pytriton.decorators import batch
+from pytriton.model_config import Tensor
+
+X, Y = Tensor(name="x", dtype=np.float32, shape=(-1,)), Tensor(name="y", dtype=np.float32, shape=(-1,))
+
+@pytriton.declare(name="slow", inputs=[X], outputs=[Y], factory=True, env=["MARK"])
+def make():
+    open(os.environ["MARK"], "w").write(str(os.getpid()))
+    threading.Event().wait()
+"""
+SCRIPT = """
+import sys
+import pytriton, slow
+pytriton.connect(sys.argv[1]).register(slow.make, replace=sys.argv[2] == "replace", progress=False)
+"""
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+
+
+@batch
+def double(x: Array) -> dict[str, Array]:
+    return {"y": x * 2}
+
+
+@contextmanager
+def registering(
+    daemon: RunningDaemon, folder: Path, *command: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A client process whose model is being loaded, and the pid of the worker that loads it."""
+    (folder / "slow.py").write_text(MODULE)
+    mark = folder / "mark"
+    client = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "MARK": str(mark), "PYTHONPATH": str(folder)},
+        stderr=subprocess.PIPE,
+    )
+
+    def begun() -> str:
+        assert client.stderr is not None
+        assert client.poll() is None, client.stderr.read().decode()
+        return mark.read_text() if mark.exists() else ""
+
+    try:
+        worker = eventually(begun, "the factory runs")
+        yield client, int(worker)
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def script(daemon: RunningDaemon, how: str = "new") -> tuple[str, ...]:
+    return ("-c", SCRIPT, daemon.config.runtime_dir, how)
+
+
+def is_undone(daemon: RunningDaemon, worker: int) -> bool:
+    """Nothing of the registration is left: worker, folder, log, status."""
+    folder = Path(daemon.config.runtime_dir)
+    return not (
+        (worker and os.path.exists(f"/proc/{worker}"))
+        or (folder / "models" / "slow").exists()
+        or daemon.config.rundir.log_file("slow").exists()
+        or list((folder / "l").iterdir())
+        or daemon.client.models()
+    )
+
+
+def assert_undone(daemon: RunningDaemon, worker: int) -> None:
+    eventually(lambda: is_undone(daemon, worker), "all of the registration is undone")
+    with pytest.raises(ModelNotFoundError):
+        daemon.client.model("slow")
+    # The name is free again, and the daemon does what it always did.
+    serve(daemon)
+    assert ask(daemon) == [2.0, 2.0]
+    daemon.client.unregister("slow")
+
+
+def serve(daemon: RunningDaemon) -> None:
+    daemon.client.register(double, "slow", X, Y, ModelConfig(), progress=False)
+
+
+def workers(daemon: RunningDaemon) -> list[int]:
+    found = []
+    for child in daemon.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie, which is one of these
+            if "boot.py" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
+
+
+def ask(daemon: RunningDaemon) -> list[float]:
+    connection = Inference("http", daemon.http)
+    try:
+        answer: list[float] = connection.infer("slow", {"x": ONES})["y"][0].tolist()
+        return answer
+    finally:
+        connection.close()
+
+
+def test_client_killed_in_the_middle_of_a_registration(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    with registering(daemon, tmp_path, *script(daemon)) as (client, worker):
+        client.kill()
+        client.wait()
+        assert_undone(daemon, worker)
+    assert f"process {client.pid}, has ended" in daemon.said()
+
+
+def test_ctrl_c_in_a_script(daemon: RunningDaemon, tmp_path: Path) -> None:
+    with registering(daemon, tmp_path, *script(daemon)) as (client, worker):
+        client.send_signal(signal.SIGINT)
+        assert client.wait(60) == -signal.SIGINT
+        assert_undone(daemon, worker)
+    # It says so, and ends: a daemon that was held up meanwhile may see its end first.
+    told = ("its client gave it up", f"process {client.pid}, has ended")
+    assert any(text in daemon.said() for text in told)
+
+
+def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, tmp_path: Path) -> None:
+    command = ("-m", "pytriton.cli", "register", "slow:make", "--runtime-dir")
+    with registering(daemon, tmp_path, *command, daemon.config.runtime_dir) as (client, worker):
+        client.send_signal(signal.SIGINT)
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 130
+        assert said.decode().rstrip().endswith("pytriton-daemon: interrupted")
+        assert_undone(daemon, worker)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_model_that_was_to_be_replaced_goes_on(
+    daemon: RunningDaemon, tmp_path: Path, number: int
+) -> None:
+    serve(daemon)
+    try:
+        former = daemon.client.model("slow").instances[0].pid
+        with registering(daemon, tmp_path, *script(daemon, "replace")) as (client, worker):
+            client.send_signal(number)
+            client.wait(60)
+            eventually(lambda: not os.path.exists(f"/proc/{worker}"), "the new worker is gone")
+        assert ask(daemon) == [2.0, 2.0]
+        model = daemon.client.model("slow")
+        assert [(one.pid, one.state) for one in model.instances] == [(former, "ready")]
+        assert Path(daemon.config.runtime_dir, "models", "slow", "1").is_dir()
+    finally:
+        daemon.client.unregister("slow")
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
+def test_given_up_while_tritonserver_loads_the_model(
+    fresh_daemon: RunningDaemon, tmp_path: Path, replaces: bool
+) -> None:
+    """Too late to stop tritonserver, whose warm-up runs: it gets the former model back, or none."""
+    daemon, begun, go = fresh_daemon, tmp_path / "begun", tmp_path / "go"
+
+    @batch
+    def warmed_up(x: Array) -> dict[str, Array]:
+        begun.touch()
+        eventually(go.exists, "the client has given up")
+        return {"y": x * 3}
+
+    if replaces:
+        serve(daemon)
+    message, payloads = prepare(warmed_up, "slow", X, Y, ModelConfig(), {"replace": replaces})
+    request = {"x": {"data_type": "TYPE_FP32", "dims": [2], "zero_data": True}}
+    warmup = [{"name": "zeros", "batch_size": 1, "inputs": request}]
+    config = {**message.spec.config, "model_warmup": warmup}
+    spec = msgspec.structs.replace(message.spec, config=config)
+    with ControlClient(daemon.config.rundir.control_endpoint) as client:
+        asked = client.send(msgspec.structs.replace(message, spec=spec), payloads)
+        eventually(begun.exists, "the warm-up runs")
+        client.send(messages.Cancel(asked))
+        eventually(lambda: "its client gave it up" in daemon.said(), "the daemon has heard it")
+        go.touch()
+        eventually(lambda: len(workers(daemon)) == replaces, "the new worker is gone")
+    if replaces:
+        assert [ask(daemon) for _ in range(5)] == [[2.0, 2.0]] * 5
+        assert daemon.client.model("slow").info().state == "ready"
+    else:
+        eventually(lambda: is_undone(daemon, 0), "all is undone")
+        with pytest.raises(InferenceServerException, match="slow"):
+            ask(daemon)
+
+
+def test_registration_ends_with_what_its_report_raises(daemon: RunningDaemon) -> None:
+    """The client goes on, its registration does not."""
+
+    def stop_at(_: object) -> None:
+        raise LookupError("enough")
+
+    for _ in range(3):
+        with pytest.raises(LookupError, match="enough"):
+            daemon.client.register(double, "slow", X, Y, ModelConfig(), progress=stop_at)
+        eventually(lambda: not workers(daemon), "its worker is gone")
+        eventually(lambda: is_undone(daemon, 0), "all is undone")

@@ -1,0 +1,207 @@
+"""Clients in environments of their own: other Pythons, other numpys, one daemon."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.environments import find_interpreter, make_environment
+from support.models.inference import PROTOCOLS, Array, Inference
+from support.running import RunningDaemon
+
+from pytriton._registering import gpus
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonError, RegistrationError
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+TEXT = [Tensor(name="text", dtype=np.object_, shape=(1,))]
+
+#: Registers a closure by value that answers with where it runs.
+CLIENT = """
+import json, os, sys
+import numpy as np
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
+
+step = float(sys.argv[2])
+
+@batch
+def infer(x):
+    where = json.dumps([list(sys.version_info[:2]), np.__version__, sys.prefix])
+    return {"y": x + step, "where": np.full((len(x), 1), where, object)}
+
+model = connect(runtime_dir=sys.argv[1]).register(
+    infer,
+    sys.argv[3],
+    inputs=[Tensor(name="x", dtype=np.float32, shape=(-1,))],
+    outputs=[Tensor(name="y", dtype=np.float32, shape=(-1,)),
+             Tensor(name="where", dtype=object, shape=(1,))],
+    config=ModelConfig(max_batch_size=8),
+)
+print(model.url)
+"""
+
+
+def _environment(numpy: str, *versions: str) -> tuple[str, str]:
+    """Return (interpreter of an environment, its Python version); skip when no Python is there."""
+    python = find_interpreter(*versions)
+    if python is None:
+        pytest.skip(f"no Python {' or '.join(versions)} on this machine")
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return make_environment(python, numpy), done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_clients_of_different_pythons_and_numpys(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """numpy 1.26 on Python 3.9 or 3.10 and numpy 2 on 3.12 or 3.13, registered with one daemon."""
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT)
+    old = _environment("numpy==1.26.*", "3.9", "3.10")
+    new = _environment("numpy>=2", "3.13", "3.12")
+    for name, step, (python, _) in (("old", 1, old), ("new", 2, new)):
+        command = [python, str(script), daemon.config.runtime_dir, str(step), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    for protocol in PROTOCOLS:
+        connection = Inference(protocol, getattr(daemon, protocol))
+        for name, step, (python, version), numpy in (
+            ("old", 1, old, "1.26"),
+            ("new", 2, new, "2."),
+        ):
+            answer = connection.infer(name, {"x": x})
+            assert answer["y"].tolist() == (x + step).tolist()
+            got_version, got_numpy, prefix = json.loads(answer["where"][0, 0])
+            assert ".".join(map(str, got_version)) == version
+            assert got_numpy.startswith(numpy)
+            assert prefix == str(Path(python).parent.parent)
+        connection.close()
+    for name in ("old", "new"):
+        daemon.client.unregister(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> None:
+    """A clear error instead of a crash in the unpickler."""
+    others = [one for one in ("3.13", "3.12") if not sys.version.startswith(f"{one}.")]
+    python, _ = _environment("numpy>=2", *others)
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        return {"y": x}
+
+    with pytest.raises(RegistrationError, match=r"was pickled by Python 3\.\d+ and its worker is"):
+        daemon.client.register(infer, "mixed", X, X, python=python, progress=False)
+
+
+def test_an_environment_that_lacks_what_a_worker_needs(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The error names what is missing and the pip line."""
+    subprocess.run(
+        [sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(tmp_path / "bare")], check=True
+    )
+    with pytest.raises(RegistrationError) as caught:
+        daemon.client.register(json.dumps, "bare", X, X, python=tmp_path / "bare", progress=False)
+    said = caught.value.remote_traceback or ""
+    assert "it lacks numpy, pyzmq, msgspec, cloudpickle" in said
+    assert "-m pip install numpy pyzmq msgspec cloudpickle" in said
+
+
+def _surroundings(requests: object) -> list[dict[str, Array]]:
+    seen = [
+        os.getcwd(),
+        os.environ.get("CHOSEN"),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        importlib.import_module("helper_of_the_client").WORD,
+    ]
+    return [{"text": np.array([json.dumps(seen)], object)}]
+
+
+def test_a_worker_lives_in_the_world_it_is_given(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """env=, cwd=, sys_path= and devices= reach the worker; devices= is stronger than a variable."""
+    code, folder = tmp_path / "code", tmp_path / "folder"
+    code.mkdir()
+    folder.mkdir()
+    (code / "helper_of_the_client.py").write_text("WORD = 'found'")
+    model = daemon.client.register(
+        _surroundings,
+        "world",
+        X,
+        TEXT,
+        ModelConfig(batching=False),
+        env={"CHOSEN": "yes", "CUDA_VISIBLE_DEVICES": "5"},
+        cwd=folder,
+        sys_path=[code],
+        devices=["cpu"],
+        progress=False,
+    )
+    connection = Inference("http", daemon.http)
+    text = connection.infer("world", {"x": np.ones(1, np.float32)})["text"][0]
+    connection.close()
+    assert json.loads(text) == [str(folder), "yes", "", "found"]
+    assert [instance.device for instance in model.instances] == [""]
+    model.unregister()
+
+
+def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
+    """No GPU, and whatever the worker finds; tests/unit/dispatcher/test_devices.py has GPUs."""
+    model = daemon.client.register(
+        json.dumps, "pinned", X, X, devices=["cpu", None, "cpu"], progress=False
+    )
+    assert [instance.device for instance in model.instances] == ["", None, ""]
+    model.unregister()
+
+
+@pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
+def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
+    """No worker is started for it, and the model that was to be replaced serves on."""
+    model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
+    said = "model pinned: devices names GPU 999: this machine has .* leave devices out, or say"
+    wrong: list[list[Any]] = [[999], ["cpu", (999, 1000)]]
+    for devices in wrong:
+        with pytest.raises(RegistrationError, match=said):
+            daemon.client.register(
+                json.dumps, "pinned", X, X, devices=devices, replace=True, progress=False
+            )
+    assert model.info().state == "ready"
+    model.unregister()
+
+
+def test_a_response_cache_that_the_daemon_does_not_have(daemon: RunningDaemon) -> None:
+    """tests/triton/model_py/test_model_config.py has one that is there."""
+    with pytest.raises(RegistrationError, match="response_cache=True, and this daemon has no"):
+        daemon.client.register(
+            json.dumps, "cached", X, X, ModelConfig(response_cache=True), progress=False
+        )
+    assert daemon.client.models() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"python": "/no/such/python"}, "python"),
+        ({"cwd": "/no/such/folder"}, "cwd"),
+        ({"devices": [-1]}, "devices"),
+        ({"instances": 0}, "instances"),
+    ],
+)
+def test_a_world_that_does_not_exist(
+    daemon: RunningDaemon, options: dict[str, object], said: str
+) -> None:
+    """Wrong arguments are told before anything is started."""
+    with pytest.raises(PyTritonError, match=said):
+        daemon.client.register(json.dumps, "nowhere", X, X, progress=False, **options)  # type: ignore[arg-type]
+    assert daemon.client.models() == []
