@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
-from support.inference import Array
+from support.models.inference import Array
 from support.running import RunningDaemon
 
 from pytriton.decorators import batch
