@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytriton.dispatcher.base.ports import free_ports
+from pytriton.dispatcher.install.cache import cache_dir
 from pytriton.dispatcher.install.compiled_front import library_environment, make_front
 from pytriton.dispatcher.install.proxy_compiler import compiler
 from pytriton.dispatcher.install.server_runtime import (
@@ -99,7 +100,10 @@ def build_backend(folder: Path) -> None:
 
 @contextmanager
 def both_fronts(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Front, Front]]:
-    """NVIDIA's, then the native one, with these options of tritonserver beside the usual ones."""
+    """NVIDIA's, then the native one, with these options of tritonserver beside the usual ones.
+
+    "{folder}" in a value is the folder of that one's models.
+    """
     runtime = find_or_install_server(ServerChoice(python_backend=False), print)
     build_backend(folder / "backends")
     usual = [
@@ -116,7 +120,8 @@ def both_fronts(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Front
         for start in (_start_nvidia, _start_native):
             models = folder / f"models-{len(fronts)}"
             write_models(models)
-            own = [*usual, ("model-repository", str(models)), *options]
+            placed = [(name, value.replace("{folder}", str(models))) for name, value in options]
+            own = [*usual, ("model-repository", str(models)), *placed]
             fronts.append(stack.enter_context(start(folder, runtime, own)))
         yield fronts[0], fronts[1]
 
@@ -139,7 +144,7 @@ def _start_nvidia(
 def _start_native(
     folder: Path, runtime: ServerRuntime, options: Sequence[tuple[str, str]]
 ) -> Iterator[Front]:
-    program = make_front(runtime.tree, folder / "cache", print)
+    program = make_front(runtime.tree, cache_dir(), print)
     with ExitStack() as stack:
         sockets = {
             name: stack.enter_context(socket.socket()) for name in ("http", "grpc", "metrics")

@@ -1,0 +1,121 @@
+"""The native front and NVIDIA's executable trace alike: which requests, what models are told, spans, the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from support.both_fronts import Front, both_fronts
+from support.collector import Collector, Span, collector
+from support.front_asking import answer
+from support.front_grpc_requests import request
+from support.front_requests import Ask, inputs
+from support.running import eventually
+from tritonclient.grpc import service_pb2_grpc
+
+CLIENTS_SPAN = "00f067aa0ba902b7"
+#: What only the frontends do, and not the core.
+FRONTENDS = ("HTTP_", "GRPC_")
+
+
+@pytest.fixture(scope="module")
+def collected() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fronts(
+    tmp_path_factory: pytest.TempPathFactory, collected: Collector
+) -> Iterator[tuple[Front, Front]]:
+    options = [
+        "mode=opentelemetry",
+        "rate=1000",
+        "level=TIMESTAMPS",
+        f"opentelemetry,url={collected.url}",
+        "opentelemetry,resource=service.name=tests",
+        "opentelemetry,bsp_schedule_delay=100",
+    ]
+    folder = tmp_path_factory.mktemp("fronts")
+    with both_fronts(folder, *(("trace-config", option) for option in options)) as both:
+        yield both
+
+
+def told_over_http(front: Front, headers: dict[str, str]) -> Any:
+    """The trace context that a model has, which tells of it."""
+    body = json.dumps(inputs(None, parameters={"tell": True})).encode()
+    said = answer(front, Ask("", "/v2/models/one/infer", body, headers))
+    assert said.status == 200, said
+    return said.content["parameters"]["was_trace"]
+
+
+def told_over_grpc(front: Front, headers: dict[str, str]) -> Any:
+    """The same, asked over gRPC."""
+    with grpc.insecure_channel(front.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        said = stub.ModelInfer(request(tell=True), timeout=60, metadata=tuple(headers.items()))
+    return said.parameters["was_trace"].string_param
+
+
+@pytest.mark.parametrize("told", [told_over_http, told_over_grpc])
+def test_a_client_traces_its_request(
+    fronts: tuple[Front, Front], collected: Collector, told: Any
+) -> None:
+    for number, front in enumerate(fronts):
+        if told is told_over_grpc and front.name == "nvidia":
+            continue  # it does not see the trace of a gRPC request now and then
+        trace = f"{number + 1:016x}{id(told) % 2**64:016x}"
+        headers = {"traceparent": f"00-{trace}-{CLIENTS_SPAN}-01", "tracestate": "a=b"}
+        context = json.loads(told(front, headers))
+        assert context["tracestate"] == "a=b"
+        spans = three_spans(collected, trace)
+        assert spans["InferRequest"].parent == CLIENTS_SPAN
+        assert spans["one"].parent == spans["InferRequest"].id
+        assert spans["compute"].parent == spans["one"].id
+        assert context["traceparent"] == f"00-{trace}-{spans['one'].id}-01"
+        assert spans["one"].attributes["triton.model_name"] == "one"
+        assert {span.service for span in spans.values()} == {"tests"}
+        assert spans["InferRequest"].start_ns <= spans["one"].start_ns <= spans["compute"].start_ns
+
+
+def three_spans(collected: Collector, trace: str) -> dict[str, Span]:
+    """The spans of one request, by name."""
+
+    def found() -> bool:
+        return sorted(collected.of_trace(trace)) == ["InferRequest", "compute", "one"]
+
+    eventually(found, lambda: f"spans: {collected.of_trace(trace)}", 30)
+    return {name: spans[0] for name, spans in collected.of_trace(trace).items()}
+
+
+def test_one_of_so_many_is_traced(fronts: tuple[Front, Front]) -> None:
+    for front in fronts:
+        answered = answer(front, Ask("", "/v2/models/one/trace/setting", b'{"trace_rate": "3"}'))
+        assert answered.content["trace_rate"] == "3"
+        told = [told_over_http(front, {}) for _ in range(9)]
+        assert [context != "(no trace)" for context in told] == [False, False, True] * 3, front
+
+
+def test_what_a_file_of_traces_has(tmp_path: Path) -> None:
+    options = ["triton,file={folder}/traces.json", "level=TIMESTAMPS", "level=TENSORS", "rate=1"]
+    with both_fronts(tmp_path, *(("trace-config", option) for option in options)) as both:
+        for front in both:
+            body = json.dumps(inputs(None, id="7")).encode()
+            assert answer(front, Ask("", "/v2/models/one/infer", body)).status == 200
+    nvidia, native = (
+        [entry for entry in map(plain, json.loads((folder / "traces.json").read_text())) if entry]
+        for folder in (tmp_path / "models-0", tmp_path / "models-1")
+    )
+    assert sorted(native, key=str) == sorted(nvidia, key=str)
+
+
+def plain(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """What an entry says but for its times; None, if it is of the frontends."""
+    times = [stamp["name"] for stamp in entry.get("timestamps", [])]
+    if any(name.startswith(FRONTENDS) for name in times):
+        return None
+    return {**entry, "timestamps": times} if times else entry
