@@ -20,6 +20,7 @@ from pytriton.model_config import ModelConfig, Tensor
 
 N = [Tensor(name="n", dtype=np.int32, shape=(1,))]
 Y = [Tensor(name="y", dtype=np.int32, shape=(1,))]
+TEXT = [Tensor(name="text", dtype=bytes, shape=(1,))]
 _TOKEN = "a-token-that-is-long-enough"
 _ONE = "generate expects model to produce exactly 1 response"
 
@@ -37,19 +38,31 @@ def _next(n: Array) -> dict[str, Array]:
     return {"y": n + 1}
 
 
+def _parameters(requests: Any) -> list[dict[str, Array]]:
+    texts = [json.dumps(request.parameters).encode() for request in requests]
+    return [{"text": np.array([[text]], object)} for text in texts]
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(front="native", access_token=_TOKEN) as running:
+    forwarded = {"http-header-forward-pattern": "(?i)x-mine.*"}
+    with RunningDaemon.start(
+        front="native", access_token=_TOKEN, tritonserver_options=forwarded
+    ) as running:
         stream = ModelConfig(decoupled=True, batching=False)
         running.client.register(_count, "count", N, Y, stream, progress=False)
         running.client.register(_next, "next", N, Y, progress=False)
+        running.client.register(_parameters, "parameters", N, TEXT, progress=False)
         yield running
 
 
-def _ask(daemon: RunningDaemon, method: str, path: str, body: Any = None) -> tuple[int, str, bytes]:
+def _ask(
+    daemon: RunningDaemon, method: str, path: str, body: Any = None, **more: str
+) -> tuple[int, str, bytes]:
     """Return the status, the type and the body."""
     with closing(http.client.HTTPConnection(daemon.http, timeout=60)) as client:
         headers = {"triton-access-token": _TOKEN}
+        headers.update({name.replace("_", "-"): value for name, value in more.items()})
         client.request(method, path, None if body is None else json.dumps(body), headers)
         response = client.getresponse()
         return response.status, response.headers["Content-Type"], response.read()
@@ -92,6 +105,18 @@ def test_what_a_model_fails_with_is_told(daemon: RunningDaemon, path: str) -> No
         assert words in body
 
 
+def test_headers_that_fit_the_pattern_are_parameters(daemon: RunningDaemon) -> None:
+    """As Triton does it: in either case, and a part of the name is enough."""
+    request = {
+        "inputs": [{"name": "n", "shape": [1, 1], "datatype": "INT32", "data": [1]}],
+        "parameters": {"a": 1},
+    }
+    headers = {"X_MINE": "one", "not_x_mine_too": "two", "x_other": "three"}
+    answer = _ask(daemon, "POST", "/v2/models/parameters/infer", request, **headers)
+    told = json.loads(_read(answer)["outputs"][0]["data"][0])
+    assert told == {"a": 1, "X-MINE": "one", "not-x-mine-too": "two"}
+
+
 def test_what_can_be_asked_of_models(daemon: RunningDaemon) -> None:
     assert _read(_ask(daemon, "GET", "/v2"))["name"] == "triton"
     assert _read(_ask(daemon, "GET", "/v2/models/next"))["inputs"][0]["name"] == "n"
@@ -100,10 +125,10 @@ def test_what_can_be_asked_of_models(daemon: RunningDaemon) -> None:
         _read(_ask(daemon, "GET", "/v2/models/next/versions/1/stats"))["model_stats"][0]["name"]
         == "next"
     )
-    assert len(_read(_ask(daemon, "GET", "/v2/models/stats"))["model_stats"]) == 2
+    assert len(_read(_ask(daemon, "GET", "/v2/models/stats"))["model_stats"]) == 3
     assert {
         one["name"] for one in _read(_ask(daemon, "POST", "/v2/repository/index", {"ready": True}))
-    } == {"next", "count"}
+    } == {"next", "count", "parameters"}
     assert _ask(daemon, "GET", "/v2/models/next/ready")[0] == 200
     assert _ask(daemon, "GET", "/v2/models/none/ready")[0] == 400
     assert _ask(daemon, "GET", "/v2/models/none")[0] == 404

@@ -222,17 +222,18 @@ static bool take_restrictions(HttpService *service, Problem *problem)
     return true;
 }
 
-/* "(?i)" at the beginning, which extended regular expressions do not have, is understood. */
+/* A header's name has to have a part that fits, in either case, as Triton sees it. "(?i)" at the beginning, which extended regular expressions
+ * do not have, says nothing new. */
 static bool take_pattern(HttpService *service, Problem *problem)
 {
     const char *pattern = service->settings.header_forward_pattern;
     if (pattern == NULL || *pattern == '\0')
         return true;
-    bool nocase = strncmp(pattern, "(?i)", 4) == 0;
+    bool said = strncmp(pattern, "(?i)", 4) == 0;
     regex_t *forward = calloc(1, sizeof *forward);
     if (forward == NULL)
         return problem_no_memory(problem);
-    int wrong = regcomp(forward, nocase ? pattern + 4 : pattern, REG_EXTENDED | REG_NOSUB | (nocase ? REG_ICASE : 0));
+    int wrong = regcomp(forward, said ? pattern + 4 : pattern, REG_EXTENDED | REG_NOSUB | REG_ICASE);
     if (wrong) {
         char text[200];
         regerror(wrong, forward, text, sizeof text);
