@@ -20,13 +20,14 @@ import tritonclient.grpc
 import tritonclient.http
 import trustme
 from support.models.inference import Array
+from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.cli import link
 from pytriton.cli.errors import CliError
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
+from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
@@ -153,6 +154,30 @@ def test_metrics_of_the_core_and_of_the_front(daemon: RunningDaemon) -> None:
     assert b"nv_inference_request_success{" in text
     assert b'pytriton_front_refusals_total{limit="header_bytes"} 1' in text
     assert b"pytriton_front_connections " in text
+
+
+def test_a_generator_is_closed_when_its_client_goes(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Triton has the request released by then: the compiled proxy needs it no more once it has been read."""
+
+    def endless(requests: Any) -> Iterator[Any]:
+        import time
+
+        try:
+            while True:
+                time.sleep(0.01)
+                yield [{"y": request["x"]} for request in requests]
+        finally:
+            (tmp_path / "closed").touch()
+
+    daemon.client.register(
+        endless, "endless", inputs=X, outputs=Y, config=ModelConfig(decoupled=True, batching=False)
+    )
+    with Streaming(daemon.grpc, "endless", {"x": np.ones(2, np.float32)}) as stream:
+        assert next(iter(stream))["y"].tolist() == [1.0, 1.0]
+        assert not (tmp_path / "closed").exists()
+        stream.cancel()
+        eventually((tmp_path / "closed").exists, "the generator is closed")
+    daemon.client.unregister("endless")
 
 
 def test_a_registration_comes_and_goes(daemon: RunningDaemon) -> None:

@@ -35,8 +35,8 @@ typedef struct CallParts {
     CallAnswered answered;
     unsigned in_core; /* what the core still has of it: its request, its answers */
     pthread_mutex_t lock; /* guards all that follows */
-    TRITONSERVER_InferenceRequest *request; /* the core's as soon as it has started; NULL: none, or released */
-    bool started, cancelled;
+    TRITONSERVER_InferenceRequest *request; /* the core's as soon as it has started; NULL: none, or it is over */
+    bool started, cancelled, released;
     AnswerParts *queue, **last; /* answers that came while another one was being given */
     bool giving;
     AnswerParts *spare;

@@ -174,8 +174,8 @@ static void empty(CallParts *parts)
     outputs_reset(&parts->outputs, kept);
     drop_spares(parts, kept);
     memset(call->state, 0, parts->calls->state_size);
-    call->decoupled = parts->raw = parts->open = parts->started = parts->cancelled = parts->giving = parts->lost =
-        false;
+    call->decoupled = parts->raw = parts->open = parts->started = parts->cancelled = parts->released = parts->giving =
+        parts->lost = false;
     call->input_count = call->output_count = parts->parameter_count = 0;
     parts->model = parts->id = NULL;
     parts->sequence_flags = parts->in_core = 0;

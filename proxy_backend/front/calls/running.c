@@ -7,23 +7,35 @@
 /* Of a call's `in_core`. */
 enum { PARTS_IN_CORE = 2 };
 
-void running_part_done(CallParts *parts)
+/* It has been released, and its last answer was given. */
+static void delete_request(CallParts *parts)
 {
-    if (__atomic_sub_fetch(&parts->in_core, 1, __ATOMIC_ACQ_REL) == 0)
-        calls_count(false);
-    call_unref(&parts->call);
-}
-
-/* The core's, in any thread. From now on it does not read the inputs any more. */
-static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
-{
-    if ((flags & RELEASE_ALL) == 0)
-        return;
-    CallParts *parts = userp;
     pthread_mutex_lock(&parts->lock);
+    TRITONSERVER_InferenceRequest *request = parts->request;
     parts->request = NULL; /* before it is deleted: another thread may be about to cancel it */
     pthread_mutex_unlock(&parts->lock);
     api_ignore(triton.InferenceRequestDelete(request), "deleting a request");
+}
+
+void running_part_done(CallParts *parts)
+{
+    if (__atomic_sub_fetch(&parts->in_core, 1, __ATOMIC_ACQ_REL) == 0) {
+        if (parts->released)
+            delete_request(parts);
+        calls_count(false);
+    }
+    call_unref(&parts->call);
+}
+
+/* The core's, in any thread. From now on it does not read the inputs any more. A decoupled model goes on answering: until its last answer, the request
+ * is what it is cancelled by. */
+static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
+{
+    CallParts *parts = userp;
+    (void)request;
+    if ((flags & RELEASE_ALL) == 0)
+        return;
+    parts->released = true;
     running_part_done(parts);
 }
 
