@@ -20,6 +20,7 @@ import structlog
 from pytriton.dispatcher.base.states import ModelState
 from pytriton.dispatcher.models.admission import MOST_WORKERS
 from pytriton.dispatcher.models.model_in_triton import ModelInTriton
+from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
@@ -309,19 +310,11 @@ class Registration:
 
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return what status shows."""
-        name = self.spec.name
-        return messages.ModelInfo(
-            name=name,
-            version=self.spec.version,
-            versions=self.spec.versions,
-            state=self.state,
-            instances=self.pool.infos(),
-            url=f"{http_url}/v2/models/{name}" if http_url else "",
+        return msgspec.structs.replace(
+            info_of(self.spec, self.state, self._registered_at, self.pool.infos()),
+            url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.triton_config,
-            python=self.spec.world.python,
-            registered_at=self._registered_at,
             log_file=str(log_file),
-            isolation=self.spec.isolation,
         )
 
 

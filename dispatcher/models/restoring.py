@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.state_dir import Content, Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
@@ -124,13 +126,6 @@ class Restoring:
         for name, kept in self._kept.items():
             if name in without:
                 continue
-            spec = kept.entry.spec
-            yield messages.ModelInfo(
-                name=name,
-                version=spec.version,
-                state="restoring" if kept.error is None else "failed",
-                instances=[],
-                python=spec.world.python,
-                registered_at=kept.entry.registered_at,
-                error=kept.error,
-            )
+            state = "restoring" if kept.error is None else "failed"
+            known = info_of(kept.entry.spec, state, kept.entry.registered_at)
+            yield msgspec.structs.replace(known, error=kept.error)

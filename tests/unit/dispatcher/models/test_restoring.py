@@ -84,6 +84,28 @@ def test_a_temporary_model_that_somebody_replaces_is_kept(start: Start) -> None:
     assert brain.kept()["m"].payloads == [b"new"]
 
 
+def test_what_waits_to_be_restored_is_shown_as_it_was_registered(start: Start) -> None:
+    """All that the registration alone tells: python, versions, when it was."""
+
+    def told(brain: Brain) -> messages.ModelInfo:
+        (model,) = brain.loop.ask(brain.daemon.model_infos)
+        return model
+
+    brain = start()
+    brain.served(brain.client.register("m", versions=[1, 3]))
+    served = told(brain)
+    waiting = told(start(usual_plan="hangs"))
+    assert waiting == messages.ModelInfo(
+        "m",
+        1,
+        "restoring",
+        [],
+        python="python",
+        registered_at=served.registered_at,
+        versions=[1, 3],
+    )
+
+
 def test_models_are_restored_in_order_while_clients_ask(start: Start) -> None:
     brain = start()
     for name in ("a", "b", "c"):

@@ -1,0 +1,26 @@
+"""What status says of a model by its specification alone: the same, whether it is served or waits to be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytriton.ipc import messages
+
+
+def info_of(
+    spec: messages.ModelSpec,
+    state: str,
+    registered_at: float,
+    instances: Sequence[messages.InstanceInfo] = (),
+) -> messages.ModelInfo:
+    """Return that; who knows more of the model adds it."""
+    return messages.ModelInfo(
+        name=spec.name,
+        version=spec.version,
+        versions=spec.versions,
+        state=state,
+        instances=list(instances),
+        python=spec.world.python,
+        registered_at=registered_at,
+        isolation=spec.isolation,
+    )
