@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS, HEADERS, DATA, RESET, PING, CONTINUATION = 4, 1, 0, 3, 6, 9
+SETTINGS, HEADERS, DATA, RESET, PING, GOAWAY, CONTINUATION = 4, 1, 0, 3, 6, 7, 9
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:

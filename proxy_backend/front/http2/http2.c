@@ -9,6 +9,8 @@ enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 2
 enum { MOST_CONTINUATIONS = 8 };
 /* What is reserved for a message before its bytes come; the memory is not touched before. */
 enum { RESERVED_BYTES = 4 << 20 };
+/* Messages that are read from one client before others have their turn. */
+enum { TURN_MESSAGES = 512 };
 /* Frames that wait to be sent, for each stream and besides: who has us answer more than it reads is cut off. Messages do not count, whose
  * streams have limits of their own. */
 enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
@@ -107,6 +109,7 @@ static bool take_message(Connection *connection, GrpcStream *stream, const char 
     if (stream->prefix_size < sizeof stream->prefix || stream->message.size < stream->wanted)
         return true;
     stream->prefix_size = 0;
+    session_of(stream)->told++;
     session_set_receiving(session_of(stream), stream, false);
     if (!session_tell(EVENT_MESSAGE, stream))
         return problem_no_memory(&stream->problem);
@@ -205,6 +208,9 @@ static void prepare(void)
     nghttp2.session_callbacks_set_on_frame_recv_callback(callbacks, frame_came);
     nghttp2.session_callbacks_set_on_stream_close_callback(callbacks, stream_closed);
     nghttp2.option_set_no_auto_window_update(option, 1);
+    /* Its own limit, 33 a second, ends connections of clients that do no harm: ours is a setting. */
+    if (nghttp2_option_set_stream_reset_rate_limit)
+        nghttp2_option_set_stream_reset_rate_limit(option, UINT32_MAX, UINT32_MAX);
 }
 
 /* ── what the connection calls, in the loop's thread ────────────────────────────────────────────────── */
@@ -258,13 +264,28 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
     return taken >= 0 && !floods;
 }
 
+/* Whether others should have their turn before more is read from this client. */
+static bool many_told(Session *session)
+{
+    bool many = session->told >= TURN_MESSAGES;
+    if (many)
+        session->told = 0;
+    return many;
+}
+
 static void readable(Connection *connection)
 {
+    Session *session = connection_state(connection);
     char *scratch = loop_scratch(connection_loop(connection));
     ssize_t size;
-    while ((size = connection_read(connection, scratch, LOOP_SCRATCH)) > 0)
+    while ((size = connection_read(connection, scratch, LOOP_SCRATCH)) > 0) {
         if (!receive(connection, scratch, size))
             return;
+        if (many_told(session)) {
+            connection_read_later(connection);
+            return;
+        }
+    }
     if (size < 0)
         connection_abort(connection);
 }

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 Nghttp2 nghttp2;
+void (*nghttp2_option_set_stream_reset_rate_limit)(nghttp2_option *option, uint64_t burst, uint64_t rate);
 
 bool nghttp2_load(const char *path, Problem *problem)
 {
@@ -18,6 +19,7 @@ bool nghttp2_load(const char *path, Problem *problem)
         return problem_set(problem, PROBLEM_UNAVAILABLE, "nghttp2 in %s has no function nghttp2_" #name, path);
     NGHTTP2_FUNCTIONS(LOAD)
 #undef LOAD
+    *(void **)&nghttp2_option_set_stream_reset_rate_limit = dlsym(found, "nghttp2_option_set_stream_reset_rate_limit");
     library = found;
     return true;
 }

@@ -137,6 +137,9 @@ typedef struct {
 
 extern Nghttp2 nghttp2;
 
+/* Since version 1.57, and in older ones that have been mended; NULL: it is not there, nor what it limits. */
+extern void (*nghttp2_option_set_stream_reset_rate_limit)(nghttp2_option *option, uint64_t burst, uint64_t rate);
+
 /* Load the library from there, once in a process; false: it is not there, or lacks a function. */
 bool nghttp2_load(const char *path, Problem *problem);
 

@@ -12,6 +12,7 @@ typedef struct {
     size_t stream_count, spare_count;
     size_t receiving; /* streams with a message that has not come in full */
     unsigned continuations;
+    unsigned told; /* messages in this turn; the loop's thread's */
     uint64_t resets, resets_since_ms;
     bool draining, goodbye, blocked;
     bool greeted; /* the client's first frame has come */

@@ -7,12 +7,12 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 
 import grpc
 import pytest
 from support.grpc_echo import GrpcEcho, once
-from support.raw_http2 import DATA, PING, PREFACE, RESET, call, frame, frames, hello, rest
+from support.raw_http2 import DATA, GOAWAY, PING, PREFACE, RESET, call, frame, frames, hello, rest
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -111,6 +111,22 @@ def test_who_has_streams_refused_and_reads_nothing_is_cut_off(start: Start) -> N
     counts = server.end()
     assert counts["unsent_bytes"] == 1
     assert counts["begun"] == counts["gone"]
+
+
+def test_resets_are_limited_by_the_setting_alone(start: Start) -> None:
+    """Libraries of HTTP/2 say goodbye to a client after a thousand resets, or 33 a second."""
+    server = start("resets_per_s=1000000")
+    with hello(server.port) as connection:
+        for first in range(1, 6001, 200):
+            streams = range(first, first + 200, 2)
+            connection.sendall(
+                b"".join(call(i) + frame(RESET, 0, i, struct.pack(">I", 8)) for i in streams)
+            )
+        connection.sendall(frame(PING, 0, 0, b"12345678"))
+        said = takewhile(lambda kind: kind != PING, (kind for kind, _ in frames(connection)))
+        assert GOAWAY not in set(said)
+    counts = server.end()
+    assert counts["begun"] == counts["gone"] == 3000
 
 
 def test_an_answer_that_no_message_can_hold_is_a_status(start: Start) -> None:
