@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 from collections.abc import Iterator
@@ -132,6 +133,22 @@ def test_what_can_be_asked_of_models(daemon: RunningDaemon) -> None:
     assert _ask(daemon, "GET", "/v2/models/next/ready")[0] == 200
     assert _ask(daemon, "GET", "/v2/models/none/ready")[0] == 400
     assert _ask(daemon, "GET", "/v2/models/none")[0] == 404
+
+
+def test_only_answers_of_inferences_are_compressed(daemon: RunningDaemon) -> None:
+    """Triton's asyncio client says that it takes gzip, and reads only these as gzip."""
+    config = _ask(daemon, "GET", "/v2/models/next/config", Accept_Encoding="gzip, deflate")
+    assert _read(config)["name"] == "next"
+    status, _, body = _ask(
+        daemon, "POST", "/v2/models/" + "none" * 100 + "/infer", {}, Accept_Encoding="gzip"
+    )
+    assert (status, json.loads(body).keys()) == (404, {"error"})
+    tensor = {"name": "n", "shape": [1, 1], "datatype": "INT32", "data": [1]}
+    request = {"inputs": [tensor], "parameters": {"a": "b" * 1000}}
+    path = "/v2/models/parameters/infer"
+    status, _, body = _ask(daemon, "POST", path, request, Accept_Encoding="gzip")
+    assert status == 200
+    assert "b" * 1000 in gzip.decompress(body).decode()
 
 
 def test_settings_are_changed_and_told(daemon: RunningDaemon) -> None:

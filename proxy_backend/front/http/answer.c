@@ -176,6 +176,7 @@ void answer_problem(Call *call, Problem *problem)
 {
     int status = problem_status(problem->kind);
     Problem ignored = {0};
+    http_call(call)->compression = COMPRESSION_NONE; /* clients read errors as they are */
     if (answer_begin(call, &ignored)) {
         text_put_string(&call->reply, "{\"error\":");
         json_put_mended(&call->reply, slice_of(problem_text(problem)));

@@ -3,6 +3,7 @@
 
 #include "http/infer_request.h"
 #include "http/tensor_data.h"
+#include "http1/encoding.h"
 #include "json/writer.h"
 
 /* ── the answer ───────────────────────────────────────────────────────────────────────────────────── */
@@ -181,6 +182,7 @@ bool http_handle_infer(HttpRequest *request, Problem *problem)
             problem, PROBLEM_UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy");
     if (!json_size(request, &size, &is_raw, problem))
         return false;
+    state->compression = encoding_of_answer(request->head);
     Slice json = {request->body.start, (size_t)size}, binary = slice_after(request->body, (size_t)size);
     if (is_raw) {
         state->binary_output = true;

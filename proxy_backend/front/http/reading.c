@@ -246,7 +246,6 @@ static void begin_answer(Connection *connection, HttpConnection *http, const Htt
     state->keep_alive = head->keep_alive;
     state->is_head = head->method == HTTP_HEAD;
     state->is_old = head->minor == 0;
-    state->compression = encoding_of_answer(head);
     pthread_mutex_lock(&http->lock);
     http->busy = true;
     http->missed = http->pending.size > 0 || connection_has_unread(connection);

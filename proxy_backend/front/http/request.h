@@ -51,7 +51,8 @@ typedef struct {
     Connection *connection; /* a reference, from call_begin to the end */
     HttpService *service;
     bool keep_alive, is_head, is_old; /* `is_head`: the method HEAD; `is_old`: HTTP/1.0 */
-    Compression compression;          /* that the client takes */
+    Compression
+        compression; /* that the client takes, of inferences only: Triton's asyncio client reads all else as it is */
     /* The answer, when all of it is there: what is left to be written. */
     struct iovec *parts;
     int part_count;
@@ -59,7 +60,7 @@ typedef struct {
     Answer *answer; /* in which parts lie */
     /* Of inferences. */
     bool binary_output; /* where an output does not say otherwise */
-    bool begun;         /* the head has been written, of a stream */
+    bool begun; /* the head has been written, of a stream */
     bool is_broken; /* nobody reads the stream any more */
     unsigned answers; /* of generate: how many have come */
     const char *allow; /* with 405: the methods that there are */
