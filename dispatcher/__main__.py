@@ -25,7 +25,7 @@ from pytriton.ipc.exit_codes import ExitCode
 def main() -> int:
     """Read the settings, run the daemon, return its exit code."""
     arguments = _arguments()
-    # What the parent's thread had blocked, or ignored, is inherited; a daemon has to hear that it shall stop.
+    # A process inherits blocked and ignored signals from its parent's thread; a daemon has to hear that it shall stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner: Owner | None = None
@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _report(descriptor: int | None, **record: object) -> None:
-    """Write one line; who should read it may be gone, which `Owner` deals with."""
+    """Write one line. The reader may be gone already; `Owner` deals with that."""
     if descriptor is None:
         return
     try:

@@ -285,7 +285,7 @@ class Daemon:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} has no worker at the moment")
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
-        """Return what a client is told of a model."""
+        """Return a model's description for clients."""
         return self._status.model_info(registration)
 
     def model_infos(self) -> list[messages.ModelInfo]:

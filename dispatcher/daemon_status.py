@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: to clients that ask for the status or the models, and to its service manager."""
+"""The daemon's report on itself and its models, for clients and for the service manager."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DaemonStatus:
         self._started_at = time.time()
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
-        """Return what a client is told of a model."""
+        """Return a model's description for clients."""
         log_file = self._rundir.log_file(registration.spec.name)
         return registration.info(self._server.info().http_url, log_file)
 
@@ -86,7 +86,7 @@ class DaemonStatus:
         )
 
     def for_service_manager(self) -> State:
-        """Return what the service manager is told."""
+        """Return the state that the service manager is told."""
         if self.phase == "stopping":
             return State(f"stopping: {self.why_stopped}", healthy=True, busy=True)
         models = self.model_infos()

@@ -1,4 +1,4 @@
-"""One function per control message: what the dispatcher does when it gets it, and what it answers."""
+"""The handlers of control messages: one function per message acts on it and returns the answer."""
 
 from __future__ import annotations
 

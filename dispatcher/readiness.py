@@ -1,10 +1,11 @@
-"""When tritonserver says that it is ready: after each of its starts, once what is to be served is served.
+"""The daemon's control over tritonserver's readiness: it is ready once the models are served.
 
     tritonserver is up, its gate closed ──▶ models are restored, repositories loaded ──▶ the gate is opened
                  ▲                                                                            │
                  └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
 
-What "served" takes, the setting `ready_when` says. Vertex AI's frontend needs another start, see vertex_stand_in.py.
+The setting `ready_when` says which models have to be served. Vertex AI's frontend needs another start of tritonserver,
+see vertex_stand_in.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Readiness:
         self.announced = False
 
     async def run(self) -> None:
-        """Do so until cancelled."""
+        """Open the gate of each tritonserver that starts, until cancelled."""
         try:
             await self._follow()
         except Exception:
@@ -101,7 +102,7 @@ class Readiness:
 
     @property
     def _tried(self) -> bool:
-        """Whether everything that is to be served is served, or could not be."""
+        """Whether each model that is to be served has been tried, with or without success."""
         return not (
             self._registry.restoring.pending
             or self._registry.loads_again
@@ -111,7 +112,7 @@ class Readiness:
 
     @property
     def _there(self) -> bool:
-        """Whether everything is there that the settings ask for."""
+        """Whether all models are served that the settings ask for."""
         if self._when == "up":
             return True
         if not self._tried or (self._vertex is not None and self._server.vertex_model is None):

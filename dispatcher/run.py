@@ -1,4 +1,4 @@
-"""A daemon in this process: what it has to itself (runtime and state directory), found, locked, and given back."""
+"""Running a daemon in this process: lock its directories, find tritonserver, release all."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def _main(
 
 @contextmanager
 def _store(config: DaemonConfig) -> Iterator[Store]:
-    """Hold the state directory; one that shall not last begins empty."""
+    """Hold the state directory for the block; one that is not kept begins empty."""
     if config.ephemeral and config.state_path.exists():
         shutil.rmtree(config.state_path)
     store = Store(config.state_path)
@@ -125,7 +125,7 @@ def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock the file; False when a daemon holds it. Who only asks for it (`running_pid`) does so for a moment."""
+    """Lock the file; False when a daemon holds it. `running_pid` holds it for a moment only."""
     for attempt in range(_LOCK_ATTEMPTS):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

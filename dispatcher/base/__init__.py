@@ -1,4 +1,4 @@
-"""What every other room of the dispatcher stands on: child processes, signals, files, logs, states.
+"""Foundations of the dispatcher: child processes, signals, ports, log files, states.
 
-Belongs here: what knows nothing of models, tritonserver or workers. May import: the settings.
+Belongs here: code that knows nothing of models, tritonserver or workers. May import: the settings.
 """

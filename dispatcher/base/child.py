@@ -86,7 +86,7 @@ class Child:
         return list(self._last_lines)
 
     def last_lines(self) -> str:
-        """What the child printed last, as one text."""
+        """The lines that the child printed last, joined into one text."""
         return "\n".join(self._last_lines)
 
     def next_line_with(self, text: bytes) -> asyncio.Future[None]:

@@ -1,9 +1,10 @@
-"""What a child prints, line by line, as fast as the log takes it, and so that no print ever waits for the log.
+"""The output of a child process, read from its pipe and handed to the log line by line.
 
     pipe ──▶ _readable ──▶ blocks of whole lines, _MOST_WAITING bytes of them ──▶ _hand_on ──▶ on_line
 
-Reading costs next to nothing, a record of the log some 30 µs. So whoever prints faster than that fills what may
-wait here; then lines are left out, and a note says how many, until half of what waits has been logged.
+A print of the child never waits for the log: reading costs next to nothing, but a log record costs some 30 µs. A child
+that prints faster than that fills the queue here. Then lines are left out, and a note says how many, until half of the
+queue has been logged.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class ChildOutput:
                 self._all_handed_on.set()
 
     def _end(self) -> None:
-        """Nothing more comes, or is waited for."""
+        """Close the pipe: the child has closed its end, or nobody waits for more."""
         if self._at_end.is_set():
             return
         self._loop.remove_reader(self._pipe.fileno())

@@ -1,4 +1,4 @@
-"""What the first process of a container (PID 1) has to do beside its own work: bury orphans, and hear signals.
+"""The duties of a container's first process (PID 1): reap orphans and pass signals on.
 
 A process whose parent has ended becomes a child of PID 1, and a zombie when it ends, until PID 1 waits for it; and the
 kernel drops signals for PID 1 that it has no handler for, so that SIGTERM would do nothing before the daemon runs. So

@@ -1,4 +1,4 @@
-"""A process that ends what this one started when this one is killed.
+"""A small helper process that ends all that the daemon started when the daemon is killed.
 
 The kernel ends tritonserver and the workers with their parent (PR_SET_PDEATHSIG), but not what these
 started: tritonserver's stubs notice such an end only between batches, and not at all while they wait
@@ -51,15 +51,15 @@ class KillOnDeath:
         )
 
     def add(self, group: int) -> None:
-        """A process group is there."""
+        """Put a process group on the list of those to kill."""
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """All of a process group has ended."""
+        """Take a process group off the list: all of its processes have ended."""
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        """Nothing is left to do for it."""
+        """Close the helper's input: it kills the process groups that are left, if any, and ends."""
         assert self._process.stdin is not None  # a pipe
         self._process.stdin.close()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""last_end.json in the runtime directory: how the last daemon there ended, for whoever looks afterwards."""
+"""last_end.json in the runtime directory: it records how the last daemon there ended."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write to a standard stream; whoever read it may have gone, which is no reason to end."""
+    """Write to a standard stream. Its reader may have gone; the daemon runs on without it."""
     if stream is None:
         return
     try:

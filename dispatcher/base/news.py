@@ -1,4 +1,4 @@
-"""Something that changes, and those who wait for its next change."""
+"""A notification for tasks that wait for the next change of something."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 
 class News:
-    """Wakes all who wait for the next change.
+    """Wakes all tasks that wait for the next change.
 
-    Who waits for a condition takes `next` before looking whether it holds: a change in between is not missed then.
+    A task that waits for a condition takes `next` first and checks the condition then: so it misses no change.
     """
 
     def __init__(self) -> None:
@@ -16,10 +16,10 @@ class News:
 
     @property
     def next(self) -> asyncio.Event:
-        """What is set at the next change."""
+        """The event that the next change sets."""
         return self._next
 
     def tell(self) -> None:
-        """There was a change."""
+        """Announce a change: wake all tasks that wait."""
         self._next.set()
         self._next = asyncio.Event()

@@ -30,18 +30,18 @@ _MARGIN_S = 15.0
 
 
 class OwnerError(ValueError):
-    """What the environment says about an owner cannot be."""
+    """The environment variable that names an owner holds no usable process id."""
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return whom this daemon lives for; None when it lives for itself.
+    """Return the process that this daemon lives for; None when it lives for itself.
 
     Args:
         script: the process that it is private to
         environ: may name another one in $PYTRITON_DAEMON_OWNER
 
     Raises:
-        OwnerError: what that holds is no process id.
+        OwnerError: the variable holds no process id.
     """
     pids = [] if script is None else [script]
     named = environ.get(ENV_OWNER, "")
@@ -87,7 +87,7 @@ class Owner:
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
         """Make the owner's workspace, and from now on remove both folders at the end.
 
-        Whoever is killed cannot: so the owner only gives the names.
+        An owner that is killed cannot remove them. So the daemon does; the owner only names them.
 
         Raises:
             OSError: it cannot be made, or exists and is not empty.

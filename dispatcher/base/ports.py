@@ -1,4 +1,4 @@
-"""TCP ports and unix sockets to listen on: is one free, who holds it, give me free ones, listen there."""
+"""TCP ports and unix sockets: find free ones, check them, name a port's holder, listen on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_port_free(host: str, port: int, what: str = "") -> None:
 def free_port(host: str) -> int:
     """Return a port that nobody listens on now; the kernel chooses it.
 
-    Somebody else may take it before it is used, so whoever uses it must be ready to ask again.
+    Another process may take the port before it is used, so the caller must be ready to ask again.
     """
     return free_ports(host, 1)[0]
 

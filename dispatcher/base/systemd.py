@@ -131,7 +131,7 @@ class Notifier:
             await asyncio.sleep(pause_s)
 
     def _announce(self, *lines: str, status: str | None = None) -> None:
-        """Send what must not be lost, after what has not been sent yet."""
+        """Send a message that must not be lost, after those that are still unsent."""
         self._unsent.append(("\n".join(lines), status))
         self._send_unsent()
 

@@ -1,4 +1,4 @@
-"""Which `pytriton` workers import: the daemon's own, whatever their environment has installed."""
+"""The `pytriton` that workers import: the daemon's own, whatever their environment holds."""
 
 from __future__ import annotations
 

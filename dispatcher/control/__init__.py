@@ -1,4 +1,4 @@
-"""The dispatcher's end of the control socket: who may speak, what they asked, what still waits for an answer.
+"""The dispatcher's end of the control socket: peers and their keys, messages, pending requests.
 
 Belongs here: connections and messages, whatever they are about. May import: base, settings.
 """

@@ -1,4 +1,4 @@
-"""The keys of control over TCP (CurveZMQ): the server's own, and the public halves of the clients that may connect.
+"""The keys of control over TCP (CurveZMQ): the server's pair and the clients' public keys.
 
 ::
 

@@ -1,11 +1,11 @@
-"""The dispatcher's end of the control socket: admits, limits, parses, and hands every message to its handler.
+"""The dispatcher's control socket: it admits and parses messages and calls their handler.
 
-What becomes of a message::
+The checks that a message passes on its way::
 
     frames ▶ who sent it may? ▶ small enough? ▶ a message? ▶ not too many under way? ▶ handler, in a task of its own
                no: Refused       no: Refused     no: dropped    no: Refused
 
-What is refused is answered with a Failure and logged, at most once a minute for each sender.
+A refused message is answered with a Failure and logged, at most once a minute for each sender.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Handler = Callable[
 
 @dataclass(frozen=True)
 class Peer:
-    """Who sent a message, so that it can be answered: `request_id` is what the answer carries."""
+    """The sender of a message, with all that an answer needs: the answer carries `request_id`."""
 
     _socket: zmq.asyncio.Socket
     identity: bytes
@@ -74,7 +74,7 @@ class Peer:
         await self._send(self.request_id, message, ())
 
     async def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> None:
-        """Send something that was not asked for."""
+        """Send the peer a message that answers no request."""
         await self._send(control.UNASKED, message, payloads)
 
     async def _send(
@@ -87,7 +87,7 @@ class Peer:
 
 
 class Guard(Protocol):
-    """Tells who sent a frame, or raises Refused."""
+    """Identifies the sender of a frame, or raises Refused."""
 
     def admit(self, frame: zmq.Frame) -> Sender: ...
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of the control socket, and whether they may say anything.
+"""Access control for the control socket: it identifies a frame's sender and admits or refuses it.
 
 libzmq asks the kernel who connected to a unix socket (SO_PEERCRED, unix(7)) and puts it at the end of the
 message property "Peer-Address": `localhost:<uid>:<gid>:<pid>`. The kernel fills it in, so it cannot be forged;
@@ -27,7 +27,7 @@ _TELL_AGAIN_S, _MOST_TOLD = 60.0, 256
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sent a message, in words; `uid` and `pid` are None where the kernel does not tell them."""
+    """A message's sender, described in words; `uid` and `pid` are None where they are unknown."""
 
     name: str
     uid: int | None = None
@@ -35,7 +35,7 @@ class Sender:
 
 
 class Refused(Exception):
-    """A message that is not looked into; the text says why, for the sender and for the log."""
+    """A message was refused unread; the text says why, for the sender and for the log."""
 
     def __init__(self, text: str, kind: ErrorKind = ErrorKind.INVALID) -> None:
         super().__init__(text)

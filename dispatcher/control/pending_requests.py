@@ -1,4 +1,4 @@
-"""What clients have asked for and have no answer to yet: begun, limited, given up when its client vanishes."""
+"""The clients' requests under way: begun, limited in number, cancelled when the client vanishes."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Requests:
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
-        """End a request that nobody waits for any more, if it is one that can be ended.
+        """Cancel a request that its client no longer waits for, if it may be abandoned.
 
-        It is cancelled once only: it may be busy with undoing what it has done.
+        A second call does nothing: the request may be busy with undoing its work.
         """
         request = self._by_peer.get(identity, {}).get(request_id)
         if request is None or not request.abandonable or request.abandoned:

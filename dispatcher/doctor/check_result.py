@@ -1,4 +1,4 @@
-"""What one check of `pytriton-daemon doctor` found."""
+"""The result of one check of `pytriton-daemon doctor`."""
 
 from __future__ import annotations
 

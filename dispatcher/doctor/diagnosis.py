@@ -109,7 +109,7 @@ def _run(name: str, check: Callable[[], Check]) -> Check:
 
 @dataclass(frozen=True)
 class _Search:
-    """What looking for tritonserver gave."""
+    """The result of the search for tritonserver: the installation found, or the error."""
 
     found: tuple[ServerTree, str] | None
     error: str

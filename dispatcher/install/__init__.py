@@ -1,4 +1,4 @@
-"""What has to be on the machine before tritonserver can start: its binaries, the proxy, a Python for it, the cache.
+"""Preparation for tritonserver's start: its binaries, the proxy, the proxy's Python, the cache.
 
 Belongs here: finding, fetching, compiling, unpacking. May import: base, settings.
 """

@@ -1,6 +1,7 @@
-"""How the compiled proxy and the native front are made: by the daemon at its first start, by setup.py into a wheel.
+"""The C compiler calls that build the compiled proxy and the native front.
 
-Standard library only, and nothing of ours: setup.py has nothing else.
+The daemon builds them at its first start, setup.py for a wheel. This module imports the standard library only:
+setup.py has nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the user set about tritonserver."""
+"""The user's choice of a tritonserver installation and of the Python for its proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """What the user set about tritonserver; all of it may be left out."""
+    """The user's choice of tritonserver; every field may be left out."""
 
     tritonserver: Path | None = None  #: a binary or an installation's folder: this or none
     proxy_python: Path | None = None  #: the interpreter for the proxy: this or none

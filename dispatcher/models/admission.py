@@ -1,4 +1,4 @@
-"""What a registration has to be to be admitted at all: checked before anything is started."""
+"""Checks that a registration passes before anything is started: name, payloads, cache, devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LANES = 16
 
 
 def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse what cannot be registered, whatever the machine has.
+    """Refuse a registration that would be wrong on every machine.
 
     Raises:
         RemoteFailure: the name, the number of workers, or what was sent for them.

@@ -1,4 +1,4 @@
-"""The proxies of one registration: who they are, and that one is gone that could not say so."""
+"""The attached proxies of one registration, and a watch for those that end without a word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What the next start serves again: the store, away from the event loop, its failures told to who asked for it."""
+"""The registrations that survive a restart, kept in the state directory.
+
+Reads and writes of the store run in a thread, so that the event loop never waits for the disk. A failure of the store
+becomes a RemoteFailure, which reaches the client whose request it was.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Keeping(enum.Enum):
 
 
 class KeptModels:
-    """The models of a state directory. Every method raises RemoteFailure for what the store cannot do."""
+    """The models of a state directory. Every method raises RemoteFailure when the store fails."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,7 +49,7 @@ class KeptModels:
 
 
 def finish(unfinished: Unfinished, *, keep_previous: bool) -> None:
-    """Have what was written count; at once, so that nothing else happens in between.
+    """Make a written registration count. It runs in the event loop, so nothing happens in between.
 
     Raises:
         RemoteFailure: it cannot be.

@@ -1,4 +1,4 @@
-"""Which model names are being changed just now, so that nobody else changes them."""
+"""Reservations of model names: one task at a time registers, scales or unregisters a name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reservations:
 
     @contextmanager
     def giving_up(self, name: str) -> Iterator[None]:
-        """What was begun with a reserved name is being undone: the name is free soon."""
+        """Mark a reserved name, until the block ends, as one whose change is being undone."""
         self._given_up.add(name)
         try:
             yield

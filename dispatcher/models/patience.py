@@ -1,7 +1,7 @@
-"""Has a request wait for what is about to be there: tritonserver, which is being started, or a model's restore.
+"""Waiting on behalf of a request: until tritonserver is up, or until a model is restored.
 
-Boot scripts register as soon as there is a control socket. To refuse them "for a moment" would have each of them write
-the loop that is here.
+Boot scripts register as soon as there is a control socket. If the daemon refused them "for a moment", each of them
+would need the retry loop that is here.
 """
 
 from __future__ import annotations

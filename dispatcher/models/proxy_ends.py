@@ -1,4 +1,4 @@
-"""The ends of a registration's proxies: told, noticed, waited for, and brought about where tritonserver does not."""
+"""The ends of a registration's proxies: noticed, waited for, and forced where need be."""
 
 from __future__ import annotations
 

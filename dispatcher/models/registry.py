@@ -1,6 +1,7 @@
-"""What is asked of the models: register, replace, scale, roll back, unregister, restore. Here it is checked first.
+"""The entry point for requests about models: register, replace, scale, roll back, unregister.
 
-Who serves what is in served_models.py, how that changes in serving.py.
+The registry checks each request before it begins, and restores models after a start of the daemon. served_models.py
+looks registrations up; serving.py changes them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Registry(ServedModels):
-    """All registrations, and what can be asked of them.
+    """The daemon's registrations, and the operations on them.
 
     Attributes:
         restoring: the kept models that are not served (yet).
@@ -68,7 +69,7 @@ class Registry(ServedModels):
         self._stopping = False
 
     def problems(self) -> list[str]:
-        """Return what somebody should look at, a sentence each."""
+        """Return the problems that an administrator should look at, a sentence each."""
         return [*self.restoring.problems, *(text for one in self for text in one.pool.problems())]
 
     @property
@@ -108,7 +109,7 @@ class Registry(ServedModels):
             await patience.until_restored(spec.name)
         self._check_open(spec.name, "registered")
         own_repository.refuse_linked(self._models, spec.name)
-        # Whoever interrupts a registration and makes the next one at once is not in anybody's way.
+        # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
         await self._serving.reservations.until_given_up(spec.name)
         self._check_open(spec.name, "registered")
         self._refuse_taken(request)
@@ -302,7 +303,7 @@ class Registry(ServedModels):
 
 
 def _refuse_unkept(registration: Registration) -> None:
-    """Refuse to roll back what is not kept: what it may have replaced is not kept, either."""
+    """Refuse to roll back a model that is not kept: its predecessor is not kept either."""
     if registration.kept:
         return
     name, registrant = registration.spec.name, registration.registrant

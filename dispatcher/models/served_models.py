@@ -1,4 +1,4 @@
-"""The registrations that there are: by name those that serve, by key also those that begin or end. Only look-ups."""
+"""The table of registrations: by name those that serve, by key also those that begin or end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 class ServedModels:
-    """All registrations. What changes them is in placing.py.
+    """The table of registrations. It offers look-ups; serving.py changes it.
 
     Args:
         models: tritonserver's repository

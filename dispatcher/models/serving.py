@@ -1,7 +1,9 @@
-"""How a model begins to be served, takes another one's place, and ends: all or nothing, one at a time for each name.
+"""The ways in which a model begins to serve, replaces another one, and ends.
 
-written (does not count yet) ──▶ workers, tritonserver ──▶ it counts, its name is its own ──▶ the former one ends
-                                          └─ whatever fails: undone, and the former one serves on
+Each change happens as a whole or is undone, and each name has one change at a time.
+
+written (does not count yet) ──▶ workers, tritonserver ──▶ it counts and has the name ──▶ the former one ends
+                                          └─ a failure: all is undone, and the former one serves on
 """
 
 from __future__ import annotations
@@ -203,7 +205,7 @@ class Serving:
         written: Unfinished | None,
         on_served: OnServed | None,
     ) -> None:
-        """tritonserver has the model: from now on its name is its own, whatever happens to who asked for it."""
+        """Give the model its name once tritonserver has it, even if its client has vanished."""
         name = registration.spec.name
         if written is not None:
             finish(written, keep_previous=True)

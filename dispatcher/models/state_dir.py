@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Content(NamedTuple):
-    """What `Store.read` found: the registrations in order, and a sentence about each damaged file."""
+    """The result of `Store.read`: registrations in order, a sentence about each damaged file."""
 
     entries: list[Entry]
     problems: list[str]

@@ -1,4 +1,4 @@
-"""From a model's folder to a registration that workers serve: what `DaemonClient.register` makes elsewhere."""
+"""From a model's folder to the specification of a registration that workers serve."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Workshop:
-    """What registrations are made with.
+    """The means to make a registration: the workers' library, interpreter and environment.
 
     Args:
         library: the folder that holds this version of `pytriton`
@@ -95,7 +95,7 @@ async def specification(
 async def _of_python(
     model: FoundModel, workshop: Workshop, config: Mapping[str, Any] | None
 ) -> tuple[messages.ModelSpec, bytes]:
-    """What `DaemonClient.register_model` does, in a process of its own, which may run the model's code."""
+    """Return a Triton Python model's specification, made in a process that may run its code."""
     question = {
         "task": "python",
         "folder": str(model.folder),
@@ -145,7 +145,7 @@ async def _of_file(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a model's file is loaded: an interpreter, and a folder with what it lacks of a worker's needs."""
+    """The place where a model's file is loaded: an interpreter, and a folder of added packages."""
 
     python: str
     packages: str = ""

@@ -1,7 +1,7 @@
-"""Clients of tritonserver load and unload models, too: the daemon looks at its index, so that what it says is true.
+"""A watch on tritonserver's index: clients of tritonserver load and unload models, too.
 
-Of a model that a client has unloaded, the workers stay; when a client loads it again, its proxies come back to them.
-The daemon does not load it behind that client's back, whatever happens to workers and to tritonserver.
+The watch keeps the daemon's status true. When a client unloads a model, its workers stay; when a client loads the model
+again, its proxies come back to them. The daemon itself does not load such a model again, even after a crash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class IndexWatch:
     async def _look(self) -> None:
         if not self._server.ready:
             return
-        # What the daemon itself does meanwhile makes an answer worthless.
+        # An answer is worthless if the daemon itself loads or unloads the model meanwhile.
         marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
             (one.triton_mark, one.triton_mark(), one.seen_in_triton, one.spec.name)
             for one in self._registry

@@ -1,7 +1,7 @@
-"""Models that load, unload and ask after other models: `load_model` and its like of Triton's python backend.
+"""Models that load, unload and query other models, as Triton's python backend lets them.
 
-What a model may load is what the daemon's model repositories hold, and what it brings itself, as files. A name
-that somebody has registered is theirs: it can be asked after, not loaded anew and not unloaded.
+A model may load the models of the daemon's repositories, and models whose files it sends along. A registered model
+belongs to its registrant: other models may ask whether it is ready, but neither load it anew nor unload it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANY_VERSIONS = ("", "-1")
 
 
 class ModelControl:
-    """Grants models what they ask for."""
+    """Carries out the requests of models about other models."""
 
     def __init__(self, registry: Registry, repository: RepositoryModels) -> None:
         self._registry = registry

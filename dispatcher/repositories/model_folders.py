@@ -160,7 +160,7 @@ def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> 
 
 
 def not_given_by_workers(model: FoundModel) -> str | None:
-    """Return what a Python model asks for and workers do not give, in words; None: nothing."""
+    """Return in words a feature that a Python model needs and workers lack; None: there is none."""
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":
         return (
@@ -202,7 +202,7 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
 
 
 class Snapshot(NamedTuple):
-    """What changes when a model's files do.
+    """The sizes and times of a model's files: two snapshots differ when a file has changed.
 
     Attributes:
         files: path -> size, and time in nanoseconds. Folders have none: a Python model's own `__pycache__` is no change

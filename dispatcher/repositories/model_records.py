@@ -1,4 +1,4 @@
-"""What is known of the models of repositories beside their files: who serves them, how they are, and why not."""
+"""The daemon's records of repository models: who serves each, its state, and why it failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRITONSERVER, WORKERS = "tritonserver", "workers"
 
 @dataclasses.dataclass
 class ModelRecord:
-    """One model."""
+    """The record of one repository model."""
 
     state: str = "unloaded"
     served_by: str = ""
@@ -38,7 +38,7 @@ class ModelRecord:
 
 
 class ModelRecords(dict[str, ModelRecord]):
-    """All models that were ever heard of, by name."""
+    """The records by model name, for every model that was ever asked for or found."""
 
     def __init__(self, server: TritonServer, registry: Registry) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class ModelRecords(dict[str, ModelRecord]):
         self.server_lost = False
 
     def of(self, name: str) -> ModelRecord:
-        """Return what is known of a model, from now on."""
+        """Return a model's record; make it if there is none."""
         return self.setdefault(name, ModelRecord())
 
     @property

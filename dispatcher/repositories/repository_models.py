@@ -45,7 +45,7 @@ _LOOK_S = 0.05
 
 
 class RepositoryModels:
-    """All models of all given repositories, by name."""
+    """The models of all given repositories: loads, unloads and lists them by name."""
 
     def __init__(
         self,

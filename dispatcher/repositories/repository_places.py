@@ -103,8 +103,8 @@ class Places:
     async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
         """Return where each model is and what its files are, by name.
 
-        Whatever cannot be read just now is as it was in `former`: a repository that is out of reach for a moment has
-        not lost its models, and one that is being exchanged is looked at the next time.
+        A model that cannot be read just now keeps its entry of `former`: a repository that is out of reach for a moment
+        has not lost its models, and a model that is being exchanged is looked at the next time.
         """
         names, unreadable = await self._find()
         now = {}

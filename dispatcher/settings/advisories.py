@@ -1,8 +1,8 @@
-"""What is known to be wrong with old versions of tritonserver, and who could make use of it.
+"""Known vulnerabilities of old versions of tritonserver, and a warning where others can reach them.
 
 Source: NVIDIA's security bulletins for Triton Inference Server of August and September 2025, and three requests
-that end the fetched one (docs/security.md). Later bulletins are not followed here: whoever brings a
-tritonserver of his own reads them himself.
+that end the fetched one (docs/security.md). This module does not follow later bulletins: users who bring their own
+tritonserver have to read those themselves.
 """
 
 from __future__ import annotations

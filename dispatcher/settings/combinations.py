@@ -1,4 +1,4 @@
-"""What settings may not say together, though each is allowed by itself."""
+"""Checks for settings that contradict each other, though each is allowed by itself."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pytriton.dispatcher.settings.parsing import Kind, nearest
 
 @dataclass(frozen=True)
 class Limit:
-    """What a limit may be set to, and is if nobody sets it."""
+    """The range of values that a limit allows, and its default."""
 
     least: float
     most: float

@@ -1,4 +1,4 @@
-"""TLS of tritonserver's gRPC, as `tritonserver_options` switch it on: what the daemon's own client needs for it.
+"""TLS of tritonserver's gRPC, for the daemon's own client; `tritonserver_options` switch it on.
 
 tritonserver reads its certificate from the file of `grpc-server-cert`, so its client trusts just
 that certificate (or the chain in the file), whoever signed it. The certificate is made out to the
@@ -78,7 +78,7 @@ async def channel(config: DaemonConfig, host: str, port: int) -> tuple[Any, list
 async def _certificate(
     roots: Path, ours: tuple[str | None, str | None], host: str, port: int
 ) -> Mapping[str, Any]:
-    """Return the checked certificate of who listens, in the form of `SSLSocket.getpeercert`."""
+    """Return the checked certificate of the listener, in the form of `SSLSocket.getpeercert`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # which names there are is the question
     context.verify_flags |= _PARTIAL_CHAIN

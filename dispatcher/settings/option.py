@@ -1,4 +1,4 @@
-"""What the declaration of one setting says beside its type and default."""
+"""The metadata in a setting's declaration, beside its type and default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = values.number(0)
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of a setting beside its type and default.
+    """A setting's help text, its kind of values and its former name.
 
     Args:
         help: what it does

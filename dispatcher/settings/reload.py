@@ -1,4 +1,4 @@
-"""Reading the settings anew while the daemon runs: what can change at once does, the rest is told."""
+"""Reading the settings anew while the daemon runs: some apply at once, the rest is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last `pytriton-daemon start` in a runtime directory was told: kept for `restart` and for a reload."""
+"""The flags of a runtime directory's last `pytriton-daemon start`: for `restart` and reload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = "start.json"
 
 @dataclass(frozen=True)
 class StartFlags:
-    """Only what stood on the command line; settings file and environment are read anew."""
+    """The flags from the command line only; settings file and environment are read anew."""
 
     flags: Mapping[str, Any]
     config: str | None  #: the file named by --config

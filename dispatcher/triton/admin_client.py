@@ -131,7 +131,7 @@ class AdminClient:
 
 
 def _told(error: BaseException) -> Refused | Unreached:
-    """Return what an InferenceServerException, or an error of its transport's own, means."""
+    """Turn an InferenceServerException, or an error of its transport, into Refused or Unreached."""
     message, status = getattr(error, "message", None), getattr(error, "status", None)
     text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
     code = status() if callable(status) else None

@@ -1,4 +1,4 @@
-"""Where clients reach tritonserver: the addresses that the settings name, and the ports once these are settled."""
+"""The endpoints where clients reach tritonserver: the settings' addresses, and settled ports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Endpoints:
 
     @property
     def served(self) -> list[Endpoint]:
-        """All of them; a port is 0 until it has been settled, if the settings say 0."""
+        """The endpoints that are switched on; a port 0 in the settings is 0 until it is settled."""
         return list(self._all.values())
 
     def port(self, name: str) -> int:

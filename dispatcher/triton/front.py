@@ -9,7 +9,7 @@
     triton_front.py     NVIDIA's executable (command_line.py), asked over its public ports (admin_client.py)
     native_front.py     our own program (native_settings.py), asked over a private socket (native_admin.py)
 
-daemon.py chooses. What lies above the seam need not know.
+daemon.py chooses the front. The modules above the seam do not depend on that choice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PRIVATELY = (sys.executable, "-I", "-S", str(Path(__file__).with_name("private_s
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """What every front gets of its daemon.
+    """The daemon's folders and hooks that every front is given.
 
     Attributes:
         runtime: the installation of Triton
@@ -158,12 +158,12 @@ class Front(Protocol):
         """
 
     def conceal(self, pid: int) -> None:
-        """Hide from other users what a process was told in secret; it has read its arguments by now."""
+        """Hide the secrets in a process's arguments from other users; it has read them by now."""
 
     def close(self) -> None:
         """Listen no more, for good; processes that were started may still run."""
 
 
 def new_shm_prefix() -> str:
-    """Return what the names of one daemon's regions in /dev/shm begin with."""
+    """Return a new prefix for the names of one daemon's regions in /dev/shm."""
     return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"

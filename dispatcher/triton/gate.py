@@ -15,7 +15,7 @@ _LOOK_S = 0.02
 
 
 class Models(Protocol):
-    """What the gate needs of a tritonserver; all of it raises RemoteFailure."""
+    """The methods of a tritonserver that the gate uses; each raises RemoteFailure."""
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None: ...
 

@@ -106,7 +106,7 @@ class NativeFront:
                 cwd=str(place.backends / BACKEND),
                 on_line=place.on_line,
                 kill_on_death=place.kill_on_death,
-                # What it creates in /dev/shm and in its cache is for this user alone.
+                # The files that it creates in /dev/shm and in its cache are for this user alone.
                 umask=0o077,
                 pass_fds=[settings, writer, *(one.listener.fileno() for one in listening)],
             )
@@ -132,7 +132,7 @@ class NativeFront:
         os.kill(pid, signal.SIGUSR1)
 
     async def check_open(self) -> None:
-        """All sockets listen, and have since before the process was started."""
+        """Do nothing: the daemon opened all sockets before it started the process."""
 
     def conceal(self, pid: int) -> None:
         """It was told nothing on its command line."""

@@ -1,4 +1,4 @@
-"""What the native front is told when it is started: one document, whose form stands in its program/settings.h."""
+"""The document of settings for the native front's start; program/settings.h defines its form."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
     for version in spec.versions or [spec.version]:
         (folder / str(version)).mkdir(parents=True)
     if spec.python_model is not None and spec.python_model.folder:
-        # What Triton itself reads of a model's folder: labels, and samples to warm up with.
+        # Triton itself reads these files of a model's folder: labels, and samples to warm up with.
         labels = {entry.get("label_filename", "") for entry in spec.config["output"]}
         for name in {"warmup", *labels}:
             there = Path(spec.python_model.folder) / name

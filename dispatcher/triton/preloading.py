@@ -1,4 +1,4 @@
-"""What tritonserver loads before it opens its ports: models whose workers are there, and the gate.
+"""The models that tritonserver loads before it opens its ports: those with workers, and the gate.
 
 Models that are loaded by then are known to the first request that gets in. The *gate* is a model that cannot be loaded.
 tritonserver (2.51) is not ready (`/v2/health/ready`) as long as it has such a one, so its readiness is the daemon's to

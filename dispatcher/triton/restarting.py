@@ -1,8 +1,8 @@
-"""Starts tritonserver again whenever it ends by itself: at once, then with growing pauses, for as long as it takes.
+"""Starts tritonserver again whenever it ends by itself: at once, then with growing pauses.
 
-Workers keep their models meanwhile. What a first start cannot do (a missing library, a wrong option) is another matter:
-`first_start.py` tells it, and the daemon ends. A server that was up once can be up again, so nobody gives up on it,
-unless the setting `server_restart_limit` says that a service manager is to see it.
+Workers keep their models meanwhile. A first start that fails (a missing library, a wrong option) ends the daemon, see
+`first_start.py`. A server that was up once can come up again, so the daemon tries for ever, unless the setting
+`server_restart_limit` has it end, for a service manager to notice.
 """
 
 from __future__ import annotations

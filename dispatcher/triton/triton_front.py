@@ -67,7 +67,7 @@ class TritonFront:
             cwd=str(place.backends / BACKEND),
             on_line=self._say,
             kill_on_death=place.kill_on_death,
-            # What it creates in /dev/shm and in its cache is for this user alone.
+            # The files that it creates in /dev/shm and in its cache are for this user alone.
             umask=0o077,
         )
 

@@ -1,6 +1,7 @@
-"""The tritonserver that the daemon owns: where it stands, its models, and whether it says that it is ready.
+"""The tritonserver that the daemon owns: its state, its models and its readiness.
 
-What program that is, how it is started and asked: front.py. How one process of it lives: server_process.py.
+front.py has the program that serves as tritonserver and how it is administered; server_process.py has the life of one
+process of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How workers that end are replaced: how soon, how often, and what a crash loop is.
+"""The restart policy for workers that end: how soon, how often, and what a crash loop is.
 
 A worker that ended while it ran a batch is laid to that batch's charge, not to its instance's: the batch is tried
 again or fails (pool.py), and the next worker is started at once. Otherwise a few requests that end every worker would
@@ -39,10 +39,10 @@ class RestartPolicy:
 
 @dataclass
 class Streak:
-    """What has ended in a row in one instance.
+    """The count of worker ends in a row in one instance.
 
     Attributes:
-        failures: that count as the instance's: they make the pauses longer.
+        failures: ends that count as the instance's own; each makes the pause longer.
         fruitless: workers that ended without having answered a batch, also those that a batch has ended.
         next_try_at: when the next worker is started, seconds since the epoch; None: no pause is under way.
     """

@@ -1,8 +1,8 @@
-"""Which workers wait for calls to which models: finds calls that wait for each other in a circle.
+"""Detection of call deadlocks: workers whose calls to other models wait for each other in a circle.
 
 Proxies tell of calls that have waited for a while. A worker is stuck when it waits for a model all of whose
 workers are stuck: the largest such set is what is left when all others have been taken away. That is
-exact for callables that need the answers of all their calls; whoever tells last of a circle hears of it.
+exact for callables that need the answers of all their calls. The proxy that reports last of a circle learns of it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 
 class Waiting:
-    """What the proxies have told."""
+    """The waits that proxies have reported: which worker waits for which models."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int, str], list[str]] = {}
 
     def tell(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
-        """A worker waits for these models, by calls that a proxy has made; `proxy`: which one in its process."""
+        """Note that a worker waits for these models, by calls of `proxy`, one of that process."""
         self._models[worker, process, proxy] = list(models)
         self._models = {
             key: waits

@@ -1,4 +1,7 @@
-"""A worker that is a thread of its registrant: started and ended by asking, gone when that process is."""
+"""A worker that is a thread of its registrant.
+
+The dispatcher asks the registrant to start and end it. The worker ends when that process ends.
+"""
 
 from __future__ import annotations
 

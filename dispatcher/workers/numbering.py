@@ -1,8 +1,9 @@
-"""Which worker of a registration serves what: an instance of it, and where versions have own workers, one of these.
+"""The slots of a registration: which instance, and which version, each of its workers serves.
 
-Of a Triton Python model, every version is a program of its own: helper modules of the same names, globals, a crash.
-So each has workers of its own. The slots of a pool are numbered instance by instance, with all versions of each,
-so that scaling adds and removes slots at the end. Of any other model a worker serves all versions.
+Each version of a Triton Python model is a program of its own, with globals and helper modules whose names may clash.
+So each version has workers of its own, and a crash of one leaves the others. The slots of a pool are numbered instance
+by instance, with all versions of each, so that scaling adds and removes slots at the end. A worker of any other model
+serves all versions.
 """
 
 from __future__ import annotations

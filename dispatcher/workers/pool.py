@@ -207,13 +207,13 @@ class Pool:
         )
 
     def detach(self, proxy: str) -> None:
-        """A proxy is gone."""
+        """Forget a proxy that is gone."""
         self._asked.discard(self._routes.worker_of(proxy) or "")
         self._routes.forget(proxy)
         self._do_aside(self._balance())
 
     def forget_proxies(self) -> None:
-        """All proxies are gone: tritonserver has ended."""
+        """Forget all proxies: tritonserver has ended."""
         self._routes.clear()
 
     @property
@@ -286,12 +286,12 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
 
     async def give_up(self, why: str) -> None:
-        """No worker will come any more: answer so to every batch that waits for one."""
+        """Tell every batch that waits for a worker that none will come any more."""
         self._given_up_for = self.verdicts.given_up_for = why
         await self._tell(None)
 
     async def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all tasks that wait, to check their condition again."""
         await self._tell(None)
 
     def infos(self) -> list[messages.InstanceInfo]:
@@ -328,7 +328,7 @@ class Pool:
         return worker
 
     async def _tell(self, ready: str | None) -> None:
-        """Wake who waits for a worker."""
+        """Wake the tasks that wait for a worker."""
         async with self._changed:
             self._changed.notify_all()
         if ready is not None:

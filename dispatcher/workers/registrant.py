@@ -1,4 +1,4 @@
-"""A process that registered a model to run it in threads of its own: who it is, and whether it lives."""
+"""A process that runs its model's workers in threads of its own: its identity, a watch on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker serves which proxy: data, and the two choices that are made about it.
+"""The routes from proxies to workers: a table, and the two choices that depend on it.
 
 A worker is meant to serve `lanes` proxies. A proxy gets a worker that serves some, but not yet so
 many; else the one that serves the fewest: so spare workers stay free as long as no other has ended.
@@ -42,11 +42,11 @@ class Routes:
         return (0, -count) if 0 < count < self._lanes else (1, count)
 
     def forget(self, proxy: str) -> None:
-        """A proxy has gone, or is about to get another worker."""
+        """Remove the route of a proxy that has gone, or is about to get another worker."""
         self._worker_of.pop(proxy, None)
 
     def clear(self) -> None:
-        """All proxies are gone."""
+        """Forget all proxies."""
         self._worker_of.clear()
 
     def too_many_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:

@@ -243,7 +243,7 @@ class Supervisor:
             streak.next_try_at = None
 
     def _attempted(self, failure: RemoteFailure | None) -> None:
-        """Tell who waits for a worker how that ended."""
+        """Tell the tasks that wait for a worker whether the attempt to load one succeeded."""
         self._hurry.clear()
         attempt, self._attempt = self._attempt, None
         if attempt is not None and failure is None:

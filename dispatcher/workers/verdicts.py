@@ -1,4 +1,4 @@
-"""What becomes of a batch whose worker was lost, or that has taken too long: the answers to what proxies ask.
+"""Verdicts on lost and overdue batches: the dispatcher tells the proxy to try again, fail, or wait.
 
     lost or hung, the first time ──▶ its requests are tried again, each by itself     (on_crash="retry")
     lost or hung by itself       ──▶ that request fails, as it is what ends workers
@@ -52,7 +52,7 @@ class Verdicts:
         self._aside: set[asyncio.Task[None]] = set()
 
     def forget(self, worker: str) -> None:
-        """Nobody will ask about a worker any more."""
+        """Forget a worker: no proxy will ask about it any more."""
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:

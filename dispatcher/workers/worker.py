@@ -1,4 +1,4 @@
-"""What the dispatcher knows of any worker: it says hello, loads its model, is ready or failed, serves, ends.
+"""The dispatcher's view of a worker, from its hello over loading and serving to its end.
 
 There are two kinds: processes of the dispatcher's own (worker_process.py) and threads of a registrant
 (hosted_worker.py).
@@ -108,7 +108,7 @@ class Worker:
             await self._peer.send(messages.WithdrawLane())
 
     def last_lines(self) -> str:
-        """What it printed last, as one text; "" where that is not ours to see."""
+        """The worker's last lines as one text; "" where the dispatcher cannot see its output."""
         return ""
 
     def describe_end(self) -> str:

@@ -1,4 +1,4 @@
-"""A worker's way from its start until it serves: it says hello, then loads its callable, each in the time it has."""
+"""The loading of a worker: it says hello, then loads its callable, each within a time limit."""
 
 from __future__ import annotations
 

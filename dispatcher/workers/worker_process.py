@@ -1,4 +1,4 @@
-"""A worker that is a process: started, ended by signals, and what its exit tells."""
+"""A worker that is a process of the dispatcher's: started, ended by signals, its exit explained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LINES_KEPT = 20
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker needs of its daemon: the control endpoint, the folder that holds `pytriton`.
+    """The daemon's resources for a worker: the control endpoint, the folder that holds `pytriton`.
 
     `kill_on_death` ends what the worker started when this process is killed. `tracing`: tritonserver traces with
     OpenTelemetry, and these variables say where spans go.
@@ -132,7 +132,7 @@ class WorkerProcess(Worker):
         await peer.send(load, payloads_of(self._instance))
 
     def last_lines(self) -> str:
-        """What it printed last, as one text."""
+        """The worker's last lines as one text."""
         return self._child.last_lines()
 
     def describe_end(self) -> str:
