@@ -1,7 +1,7 @@
 """The end of a worker's process: in time, whatever threads its callable has left.
 
-Python ends a process when every thread that is no daemon has returned. One that a callable has started and that
-sleeps, or waits for work, would hold a worker that is told to end, or has ended by itself, for as long as it likes.
+Python ends a process only when every thread that is no daemon has returned. A thread that a callable has started may
+sleep or wait for work; it would keep a worker alive that has been told to end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ THREADS_S = 2.0
 
 
 def end_in_time(code: int, threads_s: float = THREADS_S) -> None:
-    """See that this process, which is about to end, does so: threads get `threads_s`, then it exits with `code`.
+    """Limit the end of this process: threads get `threads_s` to return, then it exits with `code`.
 
-    What is registered with `atexit` runs in either case.
+    The handlers of `atexit` run in either case.
     """
     joined = threading.Event()
     atexit.register(

@@ -1,4 +1,4 @@
-"""What a worker says of a variable that is not there, but was where its model was registered."""
+"""A helpful KeyError for an environment variable that the registrant had and its worker lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def explain_missing(stayed: Iterable[str]) -> None:
-    """From now on, the KeyError of `os.environ["X"]` says of these names why they are not there."""
+    """Have the KeyError of `os.environ["X"]` explain why each of these variables is missing."""
     _Environment.stayed = frozenset(stayed)
     os.environ.__class__ = _Environment
 

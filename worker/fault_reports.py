@@ -1,4 +1,4 @@
-"""Where a worker says what went wrong: a process prints it, for the daemon's log; a thread logs it, in its process."""
+"""A worker's reports of errors: a process prints them for the daemon's log, a thread logs them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report_error(
 
 
 def told(error: BaseException) -> str:
-    """Return what a client is told of an exception that is reported: so much as reaches it."""
+    """Return the text that a client gets of an exception that is reported, cut to its limit."""
     return for_client(described(error))
 
 

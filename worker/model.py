@@ -64,7 +64,7 @@ class Model:
             buffers=self._buffers,
         )
         for entry in spec.config["input"]:
-            # What is missing for it (ml_dtypes) shows now, not at a request.
+            # A package that the type needs (ml_dtypes) is found missing now, not at the first request.
             datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
@@ -75,10 +75,10 @@ class Model:
             context.serve_in_thread(infer, self._declared)
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
-        """A Triton Python model may have a word in it."""
+        """Do nothing; `PythonModel` overrides this and watches the model's `is_ready`."""
 
     def close(self) -> None:
-        """It serves no longer: leave nothing of it behind in this process."""
+        """Withdraw the model from this process's `pytriton` context, and close its event loop."""
         context.forget(self.produce, self._declared)
         if self._events is not None:
             self._events.close()

@@ -82,8 +82,8 @@ def _load(
     if load.tracing:
         batch_spans.prepare()
     warm_up(model, load.spec.warmups)
-    # What is loaded by now stays: without this, every full collection would walk through all of it (modules,
-    # layers, vocabularies: tens of ms) in the middle of somebody's request.
+    # All objects loaded by now stay. Without the freeze, every full collection would walk through them (modules,
+    # layers, vocabularies: tens of ms) in the middle of a request.
     gc.collect()
     gc.freeze()
     keep_freed_memory()

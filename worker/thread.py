@@ -1,7 +1,7 @@
 """A worker that is a thread of the process that registered it: hello, load, ready, serve, as in `process`.
 
-What belongs to the whole process stays as its owner has it: signals, module path, limits, output,
-heap. The callable is the registrant's own object, so there is no payload.
+The thread leaves the settings of the whole process alone: signals, module path, limits, output, heap. The
+callable is the registrant's own object, so there is no payload.
 """
 
 from __future__ import annotations

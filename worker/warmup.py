@@ -67,7 +67,7 @@ def _run(model: Model, message: messages.Warmup, lane: Lane) -> None:
 
 
 def _answer(model: Model, arrays: dict[str, Array], lane: Lane) -> None:
-    # Nothing is read where a reference points to: only the batch axis of the answer is compared.
+    # The references point to no memory: only the batch axis of the answer is compared with them.
     refs = [TensorRef(name, "", list(array.shape), 0, 0, 0) for name, array in arrays.items()]
     request = RequestRef(refs, "", [])
     for results in model.rehearse([Request(arrays)]):

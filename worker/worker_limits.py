@@ -1,4 +1,4 @@
-"""What a worker may use: set before the callable is loaded, looked at after every batch."""
+"""A worker's limits: set before the callable is loaded, and checked after every batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's connection with one proxy for calls: a thread hears the answers and gives them to who waits."""
+"""A worker's connection with one proxy for calls: a thread hands each answer to its call."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "B
 
 
 class Waiting(Protocol):
-    """Who waits for the answers to a call."""
+    """A call that waits for its answers."""
 
     call: ModelCall
 
     def sent(self, wire: Wire, number: int) -> None:
-        """It is under way as this number."""
+        """Note that the call is under way with this number on this connection."""
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
-        """An answer has come, to be given to `Wire.has_read`; from no wire: it is ours. False: not wanted."""
+        """Take an answer, and give it to `Wire.has_read` later; return False if it is not wanted.
+
+        Without a `wire`, the answer is the worker's own: it lies in no proxy's memory.
+        """
 
 
 class Wire:
@@ -103,7 +106,7 @@ class Wire:
         return copied
 
     def has_read(self, answer: Answer) -> None:
-        """The memory of an answer is needed no longer."""
+        """Tell the proxy that an answer has been read: its memory can be used again."""
         with contextlib.suppress(LaneClosed):
             self._connection.send(AnswerRead(answer.id))
         with self._lock:
@@ -111,7 +114,7 @@ class Wire:
         self._end_if_done()
 
     def drop(self, number: int) -> None:
-        """Nobody waits for this call any longer; if it has not ended, the proxy is told."""
+        """Give up a call; if it is still under way, tell the proxy."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallDropped(number))
@@ -126,7 +129,7 @@ class Wire:
         self._connection.let_go()
 
     def _take_back(self, number: int, slot: Slot) -> bool:
-        """A call was not sent after all; False if it has been taken back already."""
+        """Take back a call that was not sent after all; return False if that is done already."""
         with self._lock:
             known = self._pending.pop(number, None) is not None
         if known:

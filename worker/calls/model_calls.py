@@ -110,7 +110,7 @@ class Caller:
         return min(usable, key=lambda wire: wire.busy)
 
     def _chain(self) -> list[Link]:
-        """Return who waits for a call that is made now."""
+        """Return the chain of models that wait for a call that is made now."""
         parts = serving.get()
         occupied = parts is None
         if parts is None:
@@ -156,11 +156,11 @@ class _Pending:
         self._ended = False
 
     def sent(self, wire: Wire, number: int) -> None:
-        """It is under way as this number."""
+        """Note that the call is under way with this number on this connection."""
         self._sent = (wire, number)
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
-        """An answer has come (from no wire: it is ours); False if nobody waits for it."""
+        """Take an answer (without a `wire`, the worker's own); return False if it is not wanted."""
         with self._changed:
             if self._ended:
                 return False
@@ -205,7 +205,7 @@ class _Pending:
                 return delivery
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Give the call up."""
         with self._changed:
             if self._ended:
                 return

@@ -1,4 +1,4 @@
-"""Memory that a callable computes its outputs into, so that nothing is copied: what `empty_output` gives out.
+"""The buffers of `empty_output`: a callable computes its outputs in them, and nothing is copied.
 
 Each lane on which buffers were asked for has an arena for them, apart from the one that results are
 copied into. A buffer's memory is used again when nothing refers to its array any longer *and* the
@@ -8,10 +8,10 @@ proxy is done with it::
     reuse what     allocate, compute    point at buffers      still held?     (the proxy has read
     nobody holds                        in place              copy instead    what was in place)
 
-So an array is never another call's memory, however long it is kept. And what the proxy reads in place,
-nothing in this process can write to: when it is answered, a buffer that somebody still holds is copied
-like any other array. Holding is seen by a weak reference to the array that was given out: all its
-views, memoryviews and tensors hold that one.
+So an array is never another call's memory, however long it is kept. And nothing in this process can write to
+memory that the proxy reads in place: a buffer that is still held when its batch is answered is copied like
+any other array. A weak reference to the array that was given out shows whether it is held: all its views,
+memoryviews and tensors hold that array.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _LaneBuffers:
         self._full = False
 
     def recycle(self) -> None:
-        """Use again what nobody holds. The proxy must be done with it."""
+        """Make buffers that nothing holds free again. The proxy must be done with them."""
         self.placed = []
         self._blocks = [block for block in self._blocks if block.array() is not None]
         self._blocks.sort(key=_start)

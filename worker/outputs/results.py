@@ -1,6 +1,6 @@
 """Check what a callable returned against the model's declaration, and lay it down for the proxy.
 
-What lies in a buffer of `empty_output` stays where it is, and so does what can be lent (output_transfer.py).
+An output in a buffer of `empty_output` stays where it is, and so does one that can be lent (output_transfer.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The loop of a Triton Python model that may answer at any time, from any thread, also after `execute` has returned.
+"""The loop of a Triton Python model that may answer at any time, from any thread.
+
+Answers may come after `execute` has returned, too.
 
     main thread     execute, one batch after the other
     lanes' thread   lanes, control messages, signals: new batches to the main thread, credit to who waits
@@ -232,7 +234,7 @@ class PythonStreamLoop(Loop):
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 
     def ended(self, stream: PythonStream) -> None:
-        """All requests of a batch have been answered, or nobody waits for the answers. With the lock held."""
+        """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
         if stream in self._streams:
             self._streams.discard(stream)
             self._answered()

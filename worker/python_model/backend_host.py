@@ -1,4 +1,4 @@
-"""What `pb_utils` needs of a worker: where log lines, metrics and calls to other models go."""
+"""The worker's side of `pb_utils`: its log lines, metrics and calls to other models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a model's `auto_complete_config` in the interpreter that its workers have, and tells the result.
+"""Runs a model's `auto_complete_config` in its workers' interpreter and prints the result as JSON.
 
 Usage: python complete_config.py PYTRITON_FOLDER, with one JSON object on standard input: the model's
 file, the search path ([]: the interpreter's own), and the configuration. One JSON object on standard

@@ -1,4 +1,4 @@
-"""A batch of a Triton Python model that may answer at any time: what has been answered of it, and what may be."""
+"""A batch under way in a Triton Python model that may answer at any time, with its senders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 class AnswerLoop(Protocol):
-    """What a batch has to know of the loop that serves it."""
+    """The part of the loop that its batches use."""
 
     #: Guards the batch, its lane and its outbox.
     changed: threading.Condition
@@ -35,11 +35,11 @@ class AnswerLoop(Protocol):
         """Whether this thread runs `async def execute`."""
 
     def ended(self, stream: PythonStream) -> None:
-        """All requests of a batch have been answered, or nobody waits for the answers. With the lock held."""
+        """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
 
 
 class PythonStream:
-    """A batch under way: what has been answered of it."""
+    """A batch under way, with the record of which of its requests are answered."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class PythonStream:
             request.bind(partial(self._sender, index), partial(self._is_cancelled, index))
 
     def cancel(self, index: int) -> None:
-        """The client of a request has gone."""
+        """Note that the client of a request has gone."""
         self._cancelled.add(index)
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Who asked for it has enough to read."""
+        """Pause the stream of a request: the model that called for it has enough to read."""
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Who asked for it has read."""
+        """Resume the stream of a request: the model that called for it has read."""
         self._held.discard(index)
 
     def finish(self, result: Any) -> None:

@@ -1,7 +1,7 @@
-"""Lanes that the dispatcher wants elsewhere, of workers whose batches last: closed when nothing is under way on them.
+"""Withdrawals of lanes from workers that run streams: a lane closes when its streams have ended.
 
-A worker that answers one batch after the other closes a lane between two (loop.py). Here a closed lane would
-take the streams with it that are under way on it.
+A worker that answers one batch after the other closes a lane between two batches (loop.py). Streams last longer, and
+closing a lane early would end the streams that are under way on it.
 """
 
 from __future__ import annotations

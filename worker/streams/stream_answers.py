@@ -149,31 +149,31 @@ class Stream:
             self._outbox.put(BatchPart(self.id, responses))
 
     def cancel(self, index: int) -> None:
-        """The client of a request has gone."""
+        """Note that the client of a request has gone."""
         self._cancelled.add(index)
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Who asked for it has enough to read."""
+        """Pause the stream of a request: the model that called for it has enough to read."""
         if index not in self._cancelled and not self._held:
             self._held_since = time.monotonic()
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Who asked for it has read."""
+        """Resume the stream of a request: the model that called for it has read."""
         if self._held == {index}:
             self._held_s += time.monotonic() - self._held_since
         self._held.discard(index)
 
     @property
     def must_wait(self) -> bool:
-        """Whether somebody has to take something before the next answers are made."""
+        """Whether the proxy or a calling model has to read before the next answers are made."""
         return self._outbox.full or bool(self._held)
 
     @property
     def held_s(self) -> float:
-        """For how many seconds it has waited for who asked for it: that is none of the callable's time."""
+        """The seconds spent waiting for calling models to read; not part of the callable's time."""
         return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
 
     def is_cancelled(self, index: int) -> bool:
@@ -182,7 +182,7 @@ class Stream:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for any more answers."""
+        """Whether the clients of all requests have gone."""
         return len(self._cancelled) >= len(self._requests)
 
     def end(self, error: BaseException | None = None) -> None:
