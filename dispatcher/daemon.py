@@ -187,7 +187,7 @@ class Daemon:
         return None
 
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
-        """From the moment tritonserver is up until no model is served any more."""
+        """Serve from the moment tritonserver is up until all models are unloaded."""
         self._status.phase = "ready"
         if self._status.advice is not None:
             _log.warning(self._status.advice)

@@ -168,28 +168,28 @@ async def worker_hello(
 async def worker_ready(
     daemon: Daemon, peer: Peer, message: messages.WorkerReady, payloads: Payloads
 ) -> None:
-    """A worker serves."""
+    """Note that a worker serves."""
     daemon.registry.worker(message.worker)[1].loaded()
 
 
 async def worker_failed(
     daemon: Daemon, peer: Peer, message: messages.WorkerFailed, payloads: Payloads
 ) -> None:
-    """A worker could not load its callable."""
+    """Note that a worker could not load its callable."""
     daemon.registry.worker(message.worker)[1].failed(message)
 
 
 async def worker_spent(
     daemon: Daemon, peer: Peer, message: messages.WorkerSpent, payloads: Payloads
 ) -> None:
-    """A worker has passed a limit and should be replaced."""
+    """Note that a worker has passed a limit and should be replaced."""
     daemon.registry.worker(message.worker)[1].is_spent(message.text)
 
 
 async def worker_unrecoverable(
     daemon: Daemon, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
 ) -> None:
-    """A callable asked for the whole daemon to stop, for its supervisor to start it afresh."""
+    """Stop the daemon, as a callable asks, so that its service manager starts it afresh."""
     registration, _ = daemon.registry.worker(message.worker)
     daemon.stop_unrecoverable(registration.spec.name, message.text)
 
@@ -197,7 +197,7 @@ async def worker_unrecoverable(
 async def worker_readiness(
     daemon: Daemon, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
 ) -> None:
-    """A model's own `is_ready` says something else than before."""
+    """Note that the answer of a model's own `is_ready` has changed."""
     registration, worker = daemon.registry.worker(message.worker)
     await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
 
@@ -205,7 +205,7 @@ async def worker_readiness(
 async def worker_ended(
     daemon: Daemon, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
 ) -> None:
-    """A worker that is a thread has ended."""
+    """Note that a hosted worker has ended."""
     worker = daemon.registry.worker(message.worker)[1]
     if isinstance(worker, HostedWorker):  # of a process, the kernel tells
         worker.has_ended(message.how)
@@ -291,7 +291,7 @@ async def batch_overdue(
 
 
 async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
-    """A proxy has ended."""
+    """Note that a proxy has ended."""
     daemon.registry.by_key(message.registration).detach(message.instance)
 
 

@@ -104,7 +104,7 @@ class _File(logging.handlers.RotatingFileHandler):
 
 @dataclass
 class _Sinks:
-    """Where records go."""
+    """The destinations of log records."""
 
     config: DaemonConfig
     rundir: RuntimeDir

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 
 class InstanceState(enum.Enum):
-    """Where one instance's worker stands."""
+    """The states of an instance's worker."""
 
     STARTING = "starting"
     LOADING = "loading"
@@ -34,7 +34,7 @@ class InstanceState(enum.Enum):
 
 
 class ModelState(enum.Enum):
-    """Where a registration stands."""
+    """The states of a registration."""
 
     STARTING = "starting"
     READY = "ready"
@@ -45,7 +45,7 @@ class ModelState(enum.Enum):
 
 
 class ServerState(enum.Enum):
-    """Where tritonserver stands."""
+    """The states of tritonserver."""
 
     STARTING = "starting"
     READY = "ready"

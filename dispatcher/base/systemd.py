@@ -1,4 +1,4 @@
-"""Tells the service manager how the daemon is: systemd's notification protocol, sd_notify(3).
+"""Reports the daemon's state to its service manager by systemd's protocol, sd_notify(3).
 
 A message is one datagram of `NAME=value` lines to the socket named by $NOTIFY_SOCKET: a path, or "@" and a name
 in the abstract namespace. Written here because the protocol is ten lines of code; libsystemd's bindings are a
@@ -34,7 +34,7 @@ _KEPT = 8
 
 @dataclass(frozen=True)
 class State:
-    """How the daemon is, as a service manager wants to know it."""
+    """The daemon's state, in the service manager's terms."""
 
     text: str  #: one line for people
     healthy: bool  #: whether it does its work: a sign of life is given only then
@@ -72,16 +72,16 @@ class Notifier:
         return cls(address, watchdog_s)
 
     def ready(self, status: str) -> None:
-        """Models can be registered; also the end of a reload."""
+        """Announce that models can be registered; also the end of a reload."""
         self._announce("READY=1", _status_line(status), status=status)
 
     def reloading(self) -> None:
-        """The settings are being read anew; `ready` follows."""
+        """Announce that the settings are being read anew; `ready` follows."""
         # Of the same clock as CLOCK_MONOTONIC, as the protocol asks: time.monotonic() on Linux.
         self._announce("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """The daemon begins to stop."""
+        """Announce that the daemon begins to stop."""
         self._announce("STOPPING=1", _status_line(status), _extension(), status=status)
 
     def status(self, text: str) -> None:

@@ -16,8 +16,10 @@ _SHM = Path("/dev/shm")
 
 
 class _Proxy(NamedTuple):
-    """One process: its pid, a pidfd of it, and its region in /dev/shm. A compiled proxy has none of all that: it ends
-    with tritonserver, in which it runs, or says that it ends."""
+    """A proxy's process: its pid, a pidfd of it, and its region in /dev/shm.
+
+    All three are None for a compiled proxy: it runs inside tritonserver, and ends with it or says that it ends.
+    """
 
     pid: int | None
     pidfd: int | None
@@ -48,7 +50,7 @@ class Proxies:
         self._watched: dict[str, _Proxy] = {}
 
     def seen(self, proxy: str, pid: int | None) -> None:
-        """A proxy asks for a worker; `pid` is None for a compiled one.
+        """Watch the process of a proxy that asks for a worker; `pid` is None for a compiled proxy.
 
         Raises:
             RemoteFailure: there is no such process, or it is attached under another name.
@@ -70,7 +72,7 @@ class Proxies:
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 
     def forget(self, proxy: str) -> None:
-        """It has said that it ends."""
+        """Stop watching a proxy, which has ended or has another process by now."""
         known = self._watched.pop(proxy, None)
         if known is not None and known.pidfd is not None:
             asyncio.get_running_loop().remove_reader(known.pidfd)

@@ -139,14 +139,14 @@ class ModelInTriton:
         await server.load(self._name, preloading.stand_in(self.config, text))
 
     def forget_proxies(self) -> None:
-        """tritonserver has ended, and all proxies with it."""
+        """Forget all proxies, which have ended with tritonserver."""
         self.server_lost = True
         self.ends.forget_all()
 
     # ── duties ───────────────────────────────────────────────────────────────────────────────────
 
     def begin_duties(self, server: TritonServer, *, unready_after_s: float, grace_s: float) -> None:
-        """From now on follow the workers, and load the model anew when a proxy breaks."""
+        """Begin to follow the workers, and to load the model anew when a proxy breaks."""
         for duty in (
             self._follow_workers(server, unready_after_s),
             self._mend_proxies(server, grace_s),
@@ -156,12 +156,12 @@ class ModelInTriton:
             self._tasks.append(task)
 
     def end_duties(self) -> None:
-        """The registration is on its way out."""
+        """Stop following workers and proxies: the registration is on its way out."""
         for task in self._tasks:
             task.cancel()
 
     def _proxy_broken(self, proxy: str) -> None:
-        """A proxy ended without a word: Triton does not start it again, so the model is loaded anew."""
+        """Have the model loaded anew: Triton does not restart a proxy that ended without a word."""
         if self.ready:
             _log.error(
                 "a proxy ended by itself, the model is loaded anew",

@@ -30,13 +30,13 @@ class ProxyEnds:
         self._detached = asyncio.Event()
 
     def detach(self, proxy: str) -> None:
-        """A proxy has ended."""
+        """Forget a proxy that has ended."""
         self.proxies.forget(proxy)
         self._pool.detach(proxy)
         self._detached.set()
 
     def forget_all(self) -> None:
-        """tritonserver has ended, and all proxies with it."""
+        """Forget all proxies, which have ended with tritonserver."""
         self.proxies.clear()
         self._pool.forget_proxies()
         self._detached.set()

@@ -230,7 +230,7 @@ class Registration:
                 await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
-        """From now on the registration is on its way out."""
+        """Mark the registration as STOPPING, and no longer keep its model in Triton."""
         self._in_triton.end_duties()
         self._machine.change(ModelState.STOPPING)
 
@@ -258,15 +258,15 @@ class Registration:
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:
-        """A proxy has ended."""
+        """Forget a proxy that has ended."""
         self._in_triton.ends.detach(proxy)
 
     def missing(self) -> None:
-        """The tritonserver that runs by now does not have the model yet."""
+        """Note that the tritonserver that runs now does not have the model yet."""
         self._in_triton.server_lost = True
 
     def forget_proxies(self) -> None:
-        """tritonserver has ended, and all proxies with it."""
+        """Forget all proxies, which have ended with tritonserver."""
         self._in_triton.forget_proxies()
 
     def _scaled(self, instances: int) -> messages.ModelSpec:
@@ -305,7 +305,7 @@ class Registration:
 
     @property
     def state(self) -> str:
-        """Where it stands, in the word that status shows."""
+        """The registration's state, in the word that status shows."""
         return "unready" if self.loads_again else self._machine.state.value
 
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:

@@ -14,11 +14,11 @@ _PREFIX = "file:"
 
 
 class BadFileName(ValueError):
-    """A file's name is none that a model's folder can have."""
+    """A file's name is not allowed in a model's folder."""
 
 
 class GivenFiles:
-    """The folder below which they are: SERIAL/MODEL/VERSION/FILE. What a former daemon left there is removed."""
+    """The folder of such files, as SERIAL/MODEL/VERSION/FILE; it starts out empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""How one model of a repository begins to be served: by tritonserver itself, or by workers, as its files say."""
+"""The loading of a repository's model: into tritonserver or into workers, as its files decide."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class ModelLoading:
         known.versions = model_folders.served_versions(model.config, list(model.versions))
 
     def _refuse_registered(self, name: str, known: ModelRecord) -> None:
-        """A name that somebody has registered is theirs."""
+        """Refuse a name that belongs to a registered model."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         if present is None:
             if known.served_by == WORKERS:  # unregistered by somebody

@@ -1,4 +1,4 @@
-"""Where the models of the given repositories are: looked up anew each time, since files come and go."""
+"""The look-up of models in the given repositories: anew each time, since files come and go."""
 
 from __future__ import annotations
 

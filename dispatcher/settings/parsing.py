@@ -1,4 +1,4 @@
-"""How a setting's value is read, whichever source it comes from: text or a value of TOML.
+"""The parsing of a setting's value from any source: text or a value of TOML.
 
 A `Kind` turns what a source holds into the value of the setting, or raises ValueError with a text
 that completes "http_port = 'x': ...". Reading a value that was read before returns it unchanged.

@@ -1,4 +1,4 @@
-"""Where settings come from: defaults < settings file < environment < flags, the later wins.
+"""The sources of settings: defaults < settings file < environment < flags; the later wins.
 
 `load` reads nothing but the settings file; flags and environment are handed to it.
 """

@@ -90,7 +90,7 @@ class Admin(Protocol):
 
 
 class ReadinessGate(Protocol):
-    """It keeps a server from being ready until the daemon says that it may be.
+    """A gate that keeps a server from being ready until the daemon opens it.
 
     Attributes:
         in_repository: it is a model that lies in the repository
@@ -115,7 +115,7 @@ class Front(Protocol):
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where clients reach it."""
+        """The endpoints where clients reach the front."""
 
     def settle(self) -> None:
         """Choose where it will listen.

@@ -70,7 +70,7 @@ class NativeFront:
                 self._listening.append(Listening(name, listener, None, Path(path)))
 
     def make_gate(self, backend: str) -> NativeGate:
-        """From its start on, it says that it is not ready, until the gate is opened."""
+        """Have the front say from its start that it is not ready, until the gate is opened."""
         self._held = True
         return NativeGate(self.connect)
 
@@ -135,7 +135,7 @@ class NativeFront:
         """Do nothing: the daemon opened all sockets before it started the process."""
 
     def conceal(self, pid: int) -> None:
-        """It was told nothing on its command line."""
+        """Do nothing: its command line holds no secret."""
 
     def close(self) -> None:
         """Listen no more: what waits in the backlog is reset."""
@@ -151,7 +151,7 @@ class NativeFront:
 
 
 class NativeGate:
-    """The front keeps it itself, see `Gate`."""
+    """The native front's gate, which the front keeps itself; compare `Gate`."""
 
     in_repository = False
 

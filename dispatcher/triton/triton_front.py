@@ -40,7 +40,7 @@ class TritonFront:
         self.endpoints.settle()
 
     def make_gate(self, backend: str) -> Gate:
-        """A model in the repository, which cannot be loaded as long as the gate is closed."""
+        """Make the gate: a model in the repository that cannot be loaded while it is closed."""
         return Gate(self._place.models, backend)
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
@@ -72,7 +72,7 @@ class TritonFront:
         )
 
     def let_in(self, pid: int) -> None:
-        """It takes requests as soon as it has started."""
+        """Do nothing: tritonserver takes requests as soon as it has started."""
 
     def connect(self) -> AdminClient:
         """Return a connection over HTTP or gRPC."""
@@ -90,7 +90,7 @@ class TritonFront:
         admin_token.blank_out(pid, self._config.access_token)
 
     def close(self) -> None:
-        """It listens itself."""
+        """Do nothing: tritonserver opens and closes its own sockets."""
 
     def _say(self, pid: int, line: bytes) -> None:
         token = self._config.access_token

@@ -52,13 +52,13 @@ class Streak:
     next_try_at: float | None = None
 
     def add(self, *, in_batch: bool = False) -> None:
-        """A worker ended, or could not be loaded."""
+        """Count a worker that ended, or could not be loaded."""
         self.fruitless += 1
         if not in_batch:
             self.failures += 1
 
     def clear(self) -> None:
-        """A worker has shown that it serves."""
+        """End the streak: a worker has shown that it serves."""
         self.failures = self.fruitless = 0
 
     @property

@@ -103,14 +103,14 @@ class HostedWorker(Worker):
         self._gauge_path.unlink(missing_ok=True)
 
     def has_ended(self, how: str) -> None:
-        """The registrant says so, or is gone; `how` completes "worker w1 …"."""
+        """Note that the worker has ended, or its registrant; `how` completes "worker w1 …"."""
         if not self.exited.done():
             self._how = how
             self._gauge_path.unlink(missing_ok=True)
             self.exited.set_result(0)
 
     def is_deaf(self) -> None:
-        """A proxy could not connect to it: its process has become another program (exec), say."""
+        """Count the worker as ended: a proxy cannot connect to it, say after an exec."""
         self.has_ended("does not listen any longer")
 
     def describe_end(self) -> str:

@@ -53,18 +53,18 @@ class Registrant:
         self._loop.add_reader(self._pidfd, self._end)
 
     async def send(self, message: messages.AnyMessage) -> None:
-        """Tell it something that it did not ask for."""
+        """Send the registrant a message that answers no request."""
         await self._peer.send(message)
 
     async def release(self, why: str) -> None:
-        """The registration is over: say so, and watch it no longer."""
+        """Tell the registrant that its registration is over, and watch it no longer."""
         if not self.ended.done():
             await self.send(messages.Released(why))
             self._unwatch()
             self.ended.cancel()
 
     def give_up(self) -> None:
-        """It does not want to serve any more, though the model is registered: it is as if it had ended."""
+        """Count the registrant as ended: it no longer wants to serve its model."""
         if not self.ended.done():
             self._end()
 

@@ -362,7 +362,7 @@ class Supervisor:
         )
 
     def _report_fault(self, task: asyncio.Task[None]) -> None:
-        """A supervisor ends by an exception only through a fault of ours: say so, and let nobody wait for it."""
+        """Log an exception that ended the supervisor, a fault of ours, and fail the waiting tasks."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())

@@ -83,24 +83,24 @@ class Worker:
         self.greeted.set_result(None)
 
     def loaded(self) -> None:
-        """The worker says that it serves."""
+        """Note that the worker serves."""
         if not self.ready.done():
             self.ready.set_result(None)
 
     def failed(self, message: messages.WorkerFailed) -> None:
-        """The worker says that it could not load its callable."""
+        """Note that the worker could not load its callable."""
         if not self.ready.done():
             text = f"model {self._spec.name} could not be loaded: {message.text}"
             failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
             self.ready.set_exception(failure)
 
     def is_spent(self, text: str) -> None:
-        """The worker says that it should be replaced."""
+        """Note that the worker should be replaced, for the reason in `text`."""
         if not self.spent.done():
             self.spent.set_result(text)
 
     def is_deaf(self) -> None:
-        """A proxy could not connect to it; the end of a process is news that comes by itself."""
+        """Do nothing about a failed connection: a process's end is noticed anyway."""
 
     async def withdraw_lane(self) -> None:
         """Have the worker send one of its proxies elsewhere."""
