@@ -1,4 +1,4 @@
-"""From a pickled payload to something that takes a list of requests and returns a list of responses."""
+"""From a pickled payload to a function from a list of requests to a list of responses."""
 
 from __future__ import annotations
 

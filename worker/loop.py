@@ -137,7 +137,7 @@ class Loop:
         return True
 
     def _welcome(self, lane: Lane) -> None:
-        """A proxy has connected."""
+        """Let a new proxy read this process's memory, if the process is the worker's own."""
         if self._model.own_process:  # of a registrant's, its owner says who may look into it
             linux.let_read(lane.peer_pid())
 

@@ -168,7 +168,7 @@ class Model:
         self._buffers.give_back(lane)
 
     def was_read(self, lane: Lane) -> None:
-        """The proxy has read the last answer on a lane: its memory can be used again, or given back."""
+        """Free the memory of a lane's last answer, which the proxy has read."""
         lane.arena.reset()
         self._buffers.was_read(lane)
 

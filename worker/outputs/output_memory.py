@@ -125,7 +125,7 @@ class OutputBuffers:
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); a lane takes its own along
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """A call begins; so the proxies are done with their last answers."""
+        """Prepare for a call: its batches show that the proxies are done with their last answers."""
         if not self.used:
             self._lane = parts[0].lane
             return
@@ -182,7 +182,7 @@ class OutputBuffers:
         return buffers is not None and buffers.arena.large
 
     def was_read(self, lane: Lane) -> None:
-        """A lane's proxy has read the last answer: what nobody else holds can be used again, or given back."""
+        """Free the buffers that nothing holds: the lane's proxy has read the last answer."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         if buffers is not None:
             with self._lock:
@@ -195,13 +195,13 @@ class OutputBuffers:
             self.was_read(lane)
 
     def end(self) -> None:
-        """The call has ended, one way or the other."""
+        """End the call, whether it succeeded or failed."""
         self._lane = None
 
     def settled(
         self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
-        """The call has ended: return its answers without what can still be written to.
+        """Return a call's answers after copying the outputs that this process could still write to.
 
         Nothing of the worker may refer to the results any longer.
         """

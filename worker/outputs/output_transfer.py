@@ -1,4 +1,4 @@
-"""How an output gets to the proxy: by a copy in the lane's arena, or, a large one, from where it lies.
+"""The transfer of an output to the proxy: copied into the lane's arena or, a large one, lent.
 
 A proxy that may read this process's memory says so (`Batch.reads`); then a large array's address goes
 over the lane::

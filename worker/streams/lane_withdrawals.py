@@ -15,7 +15,7 @@ from pytriton.worker.streams.stream_answers import Outbox
 
 
 class Withdrawals:
-    """How many lanes are to be closed yet."""
+    """The number of lanes that are still to be closed."""
 
     def __init__(self) -> None:
         self._wanted = 0

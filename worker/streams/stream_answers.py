@@ -128,11 +128,11 @@ class Stream:
 
     @property
     def lane(self) -> Lane:
-        """On which they go out."""
+        """The lane on which the answers go out."""
         return self._outbox.lane
 
     def begun(self) -> None:
-        """The inputs have been copied."""
+        """Tell the proxy that the batch has begun: its inputs have been copied."""
         self._outbox.lane.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
@@ -197,7 +197,7 @@ class Stream:
         self._outbox.lane.send(end)
 
     def forget(self) -> None:
-        """The proxy is gone: there is nobody to tell."""
+        """Drop the stream without telling the proxy, which is gone."""
         self._outbox.streams.pop(self.id, None)
         self.spans.end()
 

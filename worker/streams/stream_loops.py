@@ -26,7 +26,7 @@ _AT_ONCE = 64
 
 
 class StreamLoop(Loop):
-    """For functions and generators: they run one at a time, since nothing says that they may overlap."""
+    """The loop for functions and generators: one runs at a time, as they may not be reentrant."""
 
     _batches_at_once = 1
 
@@ -130,7 +130,7 @@ class StreamLoop(Loop):
 
 
 class AsyncStreamLoop(StreamLoop):
-    """For coroutine functions and asynchronous generators: their streams share an event loop."""
+    """The loop for coroutine functions and asynchronous generators: streams share an event loop."""
 
     _batches_at_once = _AT_ONCE
 

@@ -88,12 +88,12 @@ class Spans:
                 span.end()
 
     def failed(self, text: str) -> None:
-        """The batch is answered with an error."""
+        """Note that the batch is answered with an error."""
         for span in self._open():
             span.set_status(_error(text))
 
     def end(self) -> None:
-        """The batch is answered; a second call does nothing."""
+        """End the spans: the batch is answered. A second call does nothing."""
         for span in self._open():
             span.end()
         self._outer = []
