@@ -362,7 +362,7 @@ class Supervisor:
         )
 
     def _report_fault(self, task: asyncio.Task[None]) -> None:
-        """Log an exception that ended the supervisor, a fault of ours, and fail the waiting tasks."""
+        """Log an exception that ended the supervisor, our own fault, and fail the waiting tasks."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())

@@ -125,7 +125,7 @@ class OutputBuffers:
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); a lane takes its own along
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Prepare for a call: its batches show that the proxies are done with their last answers."""
+        """Prepare for a call: its batches show that proxies are done with their last answers."""
         if not self.used:
             self._lane = parts[0].lane
             return
