@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from pytriton.dispatcher.install.proxy_compiler import compiler
+from support.compiling import compile_program
 from support.fronts import FRONT, built
 
 _HERE = Path(__file__).parents[1] / "unit" / "front" / "calls"
@@ -18,20 +18,20 @@ THREADS = ("-fsanitize=thread",)
 Run = Callable[..., str]
 
 
+def build_core(folder: Path, sanitizers: tuple[str, ...]) -> Path:
+    """Build the core that programs load instead of Triton's."""
+    flags = ["-std=gnu11", "-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    return compile_program(
+        folder / "libfakecore.so",
+        [*flags, *sanitizers, f"-I{FRONT}"],
+        [_HERE / "fake_core.c", _HERE / "fake_stubs.c"],
+        [],
+    )
+
+
 def program(main: str, folder: Path, sanitizers: tuple[str, ...]) -> Run:
     """Build a program of this folder and the core that it loads."""
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
-    core = folder / "libfakecore.so"
-    sources = [_HERE / "fake_core.c", _HERE / "fake_stubs.c"]
-    subprocess.run(
-        [
-            *(command, "-std=gnu11", "-g", "-O1", "-fPIC", "-shared"),
-            *("-Wall", "-Wextra", "-Werror", *sanitizers, f"-I{FRONT}"),
-            *("-o", str(core), *map(str, sources)),
-        ],
-        check=True,
-    )
+    core = build_core(folder, sanitizers)
     target = built(_HERE / f"{main}.c", _ROOMS, folder, sanitizers=sanitizers)
 
     def run(*arguments: str, code: int = 0) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from pytriton.dispatcher.install.proxy_compiler import compiler
+from support.compiling import compile_program
 
 ROOT = Path(__file__).parents[2]
 FRONT = ROOT / "proxy_backend" / "front"
@@ -26,18 +26,14 @@ def build(target: Path, sanitizer: str) -> Path:
         for room in ("base", "net")
         for path in FRONT.glob(f"{room}/*.c")
     ]
-    return compile_program("net_echo.c", sources, target, sanitizer)
+    return build_with("net_echo.c", sources, target, sanitizer)
 
 
-def compile_program(name: str, sources: Sequence[str], target: Path, sanitizer: str) -> Path:
+def build_with(name: str, sources: Sequence[str], target: Path, sanitizer: str) -> Path:
     """Compile a program of tests/unit/front with files of the front, under a sanitizer."""
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
     files = [_PROGRAMS / name, *(FRONT / source for source in sources)]
     checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    argv = [command, *_FLAGS, *checks, f"-I{FRONT}", "-o", target, *files, "-ldl"]
-    subprocess.run(list(map(str, argv)), check=True)
-    return target
+    return compile_program(target, [*_FLAGS, *checks, f"-I{FRONT}"], files, ["-ldl"])
 
 
 class EchoServer:

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton.dispatcher.install.proxy_compiler import compiler
-from support.front_calls import ADDRESSES
+from support.front_calls import ADDRESSES, build_core
 from support.fronts import FRONT, built
 
-_CORE = Path(__file__).parents[1] / "unit" / "front" / "calls"
 _ROOMS = (
     "base", "json", "core", "tracing", "calls", "admin", "net", "http1", "http", "http2", "protobuf", "grpc", "program",
 )  # fmt: skip
@@ -45,12 +43,7 @@ class FrontProcess:
 
 def build(folder: Path) -> Built:
     """Compile both with the sanitizers of addresses and undefined behaviour."""
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
-    core = folder / "libfakecore.so"
-    sources = [str(_CORE / "fake_core.c"), str(_CORE / "fake_stubs.c")]
-    flags = ("-std=gnu11", "-g", "-O1", "-fPIC", "-shared", *ADDRESSES, f"-I{FRONT}")
-    subprocess.run([command, *flags, "-o", str(core), *sources], check=True)
+    core = build_core(folder, ADDRESSES)
     program = built(FRONT / "main.c", [f"{room}/*.c" for room in _ROOMS], folder)
     return Built(program, core)
 

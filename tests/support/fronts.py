@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytriton.dispatcher.install.proxy_compiler import FLAGS, compiler
+from pytriton.dispatcher.install.proxy_compiler import FLAGS
+from support.compiling import compile_program
 
 FRONT = Path(__file__).parents[2] / "proxy_backend" / "front"
 _WARNED = ("-g", "-Wall", "-Wextra", "-Werror")
@@ -22,13 +22,14 @@ def built(
         main: its C source
         sources: patterns below the front's folder, such as "base/*.c"
         folder: where the program goes
+        sanitizers: the flags that it is checked by
     """
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
-    target = folder / main.stem
     files = [path for pattern in sources for path in sorted(FRONT.glob(pattern))]
     left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
     flags = [flag for flag in FLAGS if flag not in left_out and "FORTIFY" not in flag]
-    argv = [command, *flags, *_WARNED, *sanitizers, f"-I{FRONT}", "-o", target, main, *files]
-    subprocess.run([*map(str, argv), "-ldl", "-lpthread", "-lm"], check=True)
-    return target
+    return compile_program(
+        folder / main.stem,
+        [*flags, *_WARNED, *sanitizers, f"-I{FRONT}"],
+        [main, *files],
+        ["-ldl", "-lpthread", "-lm"],
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.compiling import compile_program
 from support.front_driver import Driver
 
-from pytriton.dispatcher.install.proxy_compiler import FLAGS, compiler
+from pytriton.dispatcher.install.proxy_compiler import FLAGS
 
 _HERE = Path(__file__).parent
 FRONT = _HERE.parents[2] / "proxy_backend" / "front"
@@ -24,14 +24,11 @@ _SOURCES = (
 )  # fmt: skip
 
 
-def _compile(target: Path, *more: Path | str) -> Path:
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
+def _compile(target: Path, sources: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
     files = [*_HERE.glob("drive*.c"), *(file for part in _SOURCES for file in FRONT.glob(part))]
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    argv = [command, *flags, *_SANITIZED, f"-I{FRONT}", f"-I{_HERE}", "-o", target, *more, *files]
-    subprocess.run([*map(str, argv), "-lm", "-ldl", "-lpthread"], check=True)
-    return target
+    own = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
+    own += [*_SANITIZED, f"-I{FRONT}", f"-I{_HERE}", *flags]
+    return compile_program(target, own, [*sources, *files], ["-lm", "-ldl", "-lpthread"])
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +42,7 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fuzzing target of inference requests, as a program that runs the files that it is given."""
     target = tmp_path_factory.mktemp("fuzz") / "run_infer"
     fuzz = _HERE.parents[1] / "fuzz_front" / "fuzz.c"
-    return _compile(target, "-DFUZZED", "-DREPLAY", "-DTARGET=run_infer", fuzz)
+    return _compile(target, [fuzz], ["-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"])
 
 
 @pytest.fixture(scope="module")

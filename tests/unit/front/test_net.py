@@ -17,7 +17,7 @@ import trustme
 from support.front_echo import EchoServer, all_echo, ask, build, echoes, ends, take
 from support.running import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(200)
 
 Start = Callable[..., EchoServer]
 _BIG = 20_000_000  # more than any socket takes at once

@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.front_echo import compile_program
+from support.front_echo import build_with
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("timers") / "timers"
-    return compile_program("timers.c", ["net/timers.c"], target, "address,undefined")
+    return build_with("timers.c", ["net/timers.c"], target, "address,undefined")
 
 
 @pytest.mark.parametrize("seed", range(5))

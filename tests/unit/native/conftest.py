@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from support.compiling import compile_program
 
 from pytriton.dispatcher.install.compiled_proxy import sources
-from pytriton.dispatcher.install.proxy_compiler import FLAGS, compiler
+from pytriton.dispatcher.install.proxy_compiler import FLAGS
 
 _SANITIZED = (
     "-g",
@@ -18,6 +18,10 @@ _SANITIZED = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )
+_PROGRAM = [
+    *(flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")),
+    *_SANITIZED,
+]
 #: Milliseconds between looks at answers that are not taken.
 _LOOK = "-DLOOK_MS=400"
 #: Milliseconds until the descriptor that was announced is missed.
@@ -29,7 +33,6 @@ _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
 #: Of what a compiler says, the first so many lines are worth reading.
-_LINES_SHOWN = 30
 
 
 @pytest.fixture(scope="session")
@@ -52,56 +55,21 @@ def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _built(name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program of these tests with so many files of the proxy, as patterns."""
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
     folder, target = sources(), tmp_path_factory.mktemp(name) / name
     files = [
         Path(__file__).with_name(f"{name}.c"),
         *[file for part in parts for file in folder.glob(part)],
     ]
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    _compile(
-        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *map(str, files), "-lpthread"]
-    )
-    return target
+    return compile_program(target, [*_PROGRAM, f"-I{folder}"], files, ["-lpthread"])
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fake tritonserver with the proxy in it, sanitized."""
-    command = compiler()
-    assert command is not None, "these tests need a C compiler"
     folder, build = sources(), tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
-    mains = [
-        str(Path(__file__).with_name(name)) for name in ("fake_tritonserver.c", "fake_metrics.c")
-    ]
-    files = map(str, sorted(folder.rglob("*.c")))
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    _compile(
-        [
-            command,
-            *FLAGS,
-            *_SANITIZED,
-            _LOOK,
-            _ANNOUNCED,
-            *_KEPT,
-            f"-I{folder}",
-            "-o",
-            library,
-            *files,
-            *_LIBRARIES,
-        ]
-    )
-    _compile(
-        [command, *flags, *_SANITIZED, f"-I{folder}", "-o", target, *mains, library, *_LINK],
-    )
-    return target
-
-
-def _compile(command: list[str | Path]) -> None:
-    """Run the compiler; a failure is what it said first, not its command line."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        said = "\n".join(done.stderr.splitlines()[:_LINES_SHOWN])
-        pytest.fail(f"the C sources do not compile:\n{said}", pytrace=False)
+    include = f"-I{folder}"
+    mains = [Path(__file__).with_name(name) for name in ("fake_tritonserver.c", "fake_metrics.c")]
+    flags = [*FLAGS, *_SANITIZED, _LOOK, _ANNOUNCED, *_KEPT, include]
+    compile_program(library, flags, sorted(folder.rglob("*.c")), _LIBRARIES)
+    return compile_program(target, [*_PROGRAM, include], mains, [library, *_LINK])

@@ -26,7 +26,7 @@ from support.raw_http2 import (
     rest,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(200)
 
 Start = Callable[..., GrpcEcho]
 

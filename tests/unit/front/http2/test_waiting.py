@@ -14,7 +14,7 @@ import pytest
 from support.grpc_echo import GrpcEcho, once
 from support.raw_http2 import DATA, GOAWAY, PING, PREFACE, RESET, call, frame, frames, hello, rest
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(200)
 
 Start = Callable[..., GrpcEcho]
 _WINDOW_0 = struct.pack(">HI", 4, 0)
