@@ -32,7 +32,6 @@ _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
-#: Of what a compiler says, the first so many lines are worth reading.
 
 
 @pytest.fixture(scope="session")
