@@ -79,12 +79,14 @@ class Stage:
         return [one for one in self.dispatcher.heard if type(one) is kind]
 
     def close(self) -> None:
-        if self.model is not None:
-            self.model.finalize()
-        for worker in self.workers:
-            worker.close()
-        self.dispatcher.close()
-        self.folder.cleanup()
+        try:
+            if self.model is not None:
+                self.model.finalize()
+            for worker in self.workers:
+                worker.close()
+            self.dispatcher.close()
+        finally:
+            self.folder.cleanup()
 
     def _attach(self, message: messages.AnyMessage) -> list[messages.AnyMessage]:
         assert isinstance(message, messages.Attach)

@@ -33,7 +33,6 @@ _LIBRARIES = ("-lm", "-ldl", "-Wl,-z,lazy")
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 
 
-
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What asks the dispatcher one question, sanitized."""
