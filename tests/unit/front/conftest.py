@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.compiling import compile_program
-from support.front_driver import Driver
+from support.front.driver import Driver
 
 from pytriton.dispatcher.install.proxy_compiler import FLAGS
 

@@ -10,7 +10,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.front_driver import Driver, Refused
+from support.front.driver import Driver, Refused
 
 GZIP, DEFLATE = 1, 2
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.front_driver import Driver, Refused
+from support.front.driver import Driver, Refused
 
 
 def _ask(driver: Driver, request: Any, binary: bytes = b"", **sizes: int) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.front_driver import Driver, Refused
+from support.front.driver import Driver, Refused
 
 _VALUES = st.recursive(
     st.none()

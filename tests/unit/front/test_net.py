@@ -14,7 +14,7 @@ from typing import Optional
 
 import pytest
 import trustme
-from support.front_echo import EchoServer, all_echo, ask, build, echoes, ends, take
+from support.front.echo import EchoServer, all_echo, ask, build, echoes, ends, take
 from support.running import eventually
 
 pytestmark = pytest.mark.timeout(200)

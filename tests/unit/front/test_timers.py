@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.front_echo import build_with
+from support.front.echo import build_with
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support import fake_front_program
+from support.front import fake_program
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.install.compiled_front import NativeProgram
@@ -35,7 +35,7 @@ class Scene:
 
     def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
         self.folder = folder
-        program = fake_front_program.install(folder, behaviour)
+        program = fake_program.install(folder, behaviour)
         models, backends = folder / "models", folder / "backends"
         models.mkdir()
         (backends / "pytriton").mkdir(parents=True)

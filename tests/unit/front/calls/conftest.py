@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.front_calls import ADDRESSES, Run, program
+from support.front.calls import ADDRESSES, Run, program
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.front_calls import ADDRESSES, THREADS, Run, program
+from support.front.calls import ADDRESSES, THREADS, Run, program
 
 ONE = ("input=IN:FP32:2", "data=0000803f00000040", "start", "wait")
 ANSWERED = (

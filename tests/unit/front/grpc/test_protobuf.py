@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fronts import built
+from support.front.building import built
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 _MESSAGES: list[type[Message]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.front_process import Built, FrontProcess, build, running
+from support.front.process import Built, FrontProcess, build, running
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.front_process import Built, FrontProcess, running
+from support.front.process import Built, FrontProcess, running
 
 ANSWERING = ("echo", "thread", "early")
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.fronts import built
-from support.grpc_echo import GrpcEcho
+from support.front.building import built
+from support.front.grpc_echo import GrpcEcho
 
 Start = Callable[..., GrpcEcho]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.grpc_echo import GrpcEcho, once, stream
-from support.raw_http2 import (
+from support.front.grpc_echo import GrpcEcho, once, stream
+from support.front.raw_http2 import (
     CONTINUATION,
     DATA,
     HEADERS,

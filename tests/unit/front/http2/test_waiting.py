@@ -11,8 +11,19 @@ from itertools import islice, takewhile
 
 import grpc
 import pytest
-from support.grpc_echo import GrpcEcho, once
-from support.raw_http2 import DATA, GOAWAY, PING, PREFACE, RESET, call, frame, frames, hello, rest
+from support.front.grpc_echo import GrpcEcho, once
+from support.front.raw_http2 import (
+    DATA,
+    GOAWAY,
+    PING,
+    PREFACE,
+    RESET,
+    call,
+    frame,
+    frames,
+    hello,
+    rest,
+)
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -1,6 +1,6 @@
 """A program in the native front's place: it reads its settings, listens where they say, and answers what a daemon asks.
 
-    python fake_front_program.py --settings=FD
+    python fake_program.py --settings=FD
 
 What it does wrong stands in the file "behaviour" beside it: `ends`, `slow` (until a file "go" is there), `deaf` (it
 never answers a load).

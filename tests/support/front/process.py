@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.front_calls import ADDRESSES, build_core
-from support.fronts import FRONT, built
+from support.front.building import FRONT, built
+from support.front.calls import ADDRESSES, build_core
 
 _ROOMS = (
     "base", "json", "core", "tracing", "calls", "admin", "net", "http1", "http", "http2", "protobuf", "grpc", "program",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from support.both_fronts import Front, both_fronts
-from support.front_grpc_corpus import corpus
-from support.front_grpc_decisions import GRPC_DECISIONS, GrpcReply
-from support.front_grpc_requests import Call
+from support.front.both import Front, both_fronts
+from support.front.grpc_corpus import corpus
+from support.front.grpc_decisions import GRPC_DECISIONS, GrpcReply
+from support.front.grpc_requests import Call
 from tritonclient.grpc import service_pb2_grpc
 
 CORPUS = list(corpus())

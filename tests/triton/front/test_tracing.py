@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
-from support.both_fronts import Front, both_fronts
 from support.collector import Collector, Span, collector
-from support.front_asking import answer
-from support.front_grpc_requests import request
-from support.front_requests import Ask, inputs
+from support.front.asking import answer
+from support.front.both import Front, both_fronts
+from support.front.grpc_requests import request
+from support.front.requests import Ask, inputs
 from support.running import eventually
 from tritonclient.grpc import service_pb2_grpc
 

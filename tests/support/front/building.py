@@ -8,7 +8,7 @@ from pathlib import Path
 from pytriton.dispatcher.install.proxy_compiler import FLAGS
 from support.compiling import compile_program
 
-FRONT = Path(__file__).parents[2] / "proxy_backend" / "front"
+FRONT = Path(__file__).parents[3] / "proxy_backend" / "front"
 _WARNED = ("-g", "-Wall", "-Wextra", "-Werror")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 

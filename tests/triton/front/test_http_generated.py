@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.both_fronts import TYPES, Front, both_fronts
-from support.front_asking import answer
-from support.front_decisions import Reply, is_equal
-from support.front_requests import Ask
+from support.front.asking import answer
+from support.front.both import TYPES, Front, both_fronts
+from support.front.decisions import Reply, is_equal
+from support.front.requests import Ask
 
 #: What FP32 holds, and each integer type.
 _RANGES = {name: _range for bits in (8, 16, 32, 64) for name, _range in (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.both_fronts import Front, both_fronts
-from support.front_asking import answer
-from support.front_corpus import corpus
-from support.front_decisions import DECISIONS, is_same, is_the_clients_fault
-from support.front_requests import Ask
+from support.front.asking import answer
+from support.front.both import Front, both_fronts
+from support.front.corpus import corpus
+from support.front.decisions import DECISIONS, is_same, is_the_clients_fault
+from support.front.requests import Ask
 
 CORPUS = list(corpus())
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.compiling import compile_program
-from support.fronts import FRONT, built
+from support.front.building import FRONT, built
 
-_HERE = Path(__file__).parents[1] / "unit" / "front" / "calls"
+_HERE = Path(__file__).parents[2] / "unit" / "front" / "calls"
 _ROOMS = ("base/*.c", "json/*.c", "core/*.c", "tracing/*.c", "calls/*.c", "admin/*.c")
 ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREADS = ("-fsanitize=thread",)

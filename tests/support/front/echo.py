@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support.compiling import compile_program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FRONT = ROOT / "proxy_backend" / "front"
 _PROGRAMS = ROOT / "tests" / "unit" / "front"
 _FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-pthread")

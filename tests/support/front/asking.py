@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 
-from support.both_fronts import Front
-from support.front_decisions import Reply
-from support.front_requests import Ask
+from support.front.both import Front
+from support.front.decisions import Reply
+from support.front.requests import Ask
 
 
 def answer(front: Front, ask: Ask) -> Reply:

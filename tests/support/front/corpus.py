@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from support.front_requests import FLOATS, VALUES, Ask, asked, binary, inputs, tensor
+from support.front.requests import FLOATS, VALUES, Ask, asked, binary, inputs, tensor
 
 
 def corpus() -> Iterator[Ask]:

@@ -1,6 +1,6 @@
 """NVIDIA's executable and the native front, each with a core of its own, over the same models.
 
-The models are those of front_backend.c: they answer what they are asked. `one` batches and has labels, `many` is
+The models are those of backend.c: they answer what they are asked. `one` batches and has labels, `many` is
 decoupled, `types` has an input of each data type, `sequence` wants sequences, `gone` cannot be loaded.
 """
 
@@ -24,7 +24,7 @@ from pytriton.dispatcher.install.server_runtime import (
     ServerRuntime,
     find_or_install_server,
 )
-from support.fronts import FRONT
+from support.front.building import FRONT
 from support.running import eventually
 
 NATIVE = FRONT.parent / "native"
@@ -88,12 +88,12 @@ def _write(folder: Path, more: str, tensors: Sequence[tuple[str, str, str, str]]
 
 
 def build_backend(folder: Path) -> None:
-    """Compile front_backend.c into a folder of backends."""
+    """Compile backend.c into a folder of backends."""
     command = compiler()
     assert command is not None, "these tests need a C compiler"
     (folder / "fronttest").mkdir(parents=True)
     target = folder / "fronttest" / "libtriton_fronttest.so"
-    source = Path(__file__).with_name("front_backend.c")
+    source = Path(__file__).with_name("backend.c")
     argv = [command, "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*argv, f"-I{NATIVE}", "-o", target, source], check=True)
 
