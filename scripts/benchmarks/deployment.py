@@ -47,6 +47,7 @@ class Deployment:
             "model": workload.model.as_dict(),
             "folder": str(self.folder),
             "batching": system.batching,
+            "front": system.front,
             **{f"{name}_port": port for name, port in vars(self.ports).items()},
             **extra,
         }

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,12 +108,32 @@ def _hidden(answers: int, received: int, size: int, clients: int) -> int:
     return 0 if off <= clients + answers * _TOLERANCE else math.ceil(off)
 
 
+def apply_h2load(
+    request: Request, clients: int, seconds: float, folder: Path, unix: Path | None
+) -> Load:
+    """Send a request by h2load whatever its protocol, over TCP or to a unix socket; as `apply` does.
+
+    Answers of a wrong size are not looked for.
+    """
+    body = folder / "body.bin"
+    body.write_bytes(request.body)
+    further = [] if request.grpc else ["--h1"]
+    further += [] if unix is None else ["-B", f"unix:{unix}"]
+    return _h2load(request, clients, seconds, 0, body, folder / "requests.log", further)
+
+
 def _h2load(
-    request: Request, clients: int, seconds: float, size: int, body: Path, log: Path
+    request: Request,
+    clients: int,
+    seconds: float,
+    size: int,
+    body: Path,
+    log: Path,
+    further: Sequence[str] = (),
 ) -> Load:
     log.unlink(missing_ok=True)
     command = ["h2load", "-t1", f"-c{clients}", "-m1", f"-D{seconds:g}", f"--log-file={log}"]
-    command += [f"-d{body}"]
+    command += [f"-d{body}", *further]
     for name, value in request.headers.items():
         command += ["-H", f"{name}: {value}"]
     said, cpu_s = _run([*command, request.url], dict(os.environ))

