@@ -14,8 +14,10 @@ typedef struct {
 
 /* Of a literal. */
 #define SLICE(literal) ((Slice){literal, sizeof(literal) - 1})
-/* For "%.*s" of what is known to be short. */
-#define SLICE_ARGS(slice) (int)(slice).size, (slice).start ? (slice).start : ""
+/* For "%.*s"; what is longer than anybody reads is cut off. */
+enum { SLICE_SHOWN = 1 << 20 };
+#define SLICE_ARGS(slice)                                                                                              \
+    (int)((slice).size < SLICE_SHOWN ? (slice).size : SLICE_SHOWN), (slice).start ? (slice).start : ""
 
 static inline Slice slice_of(const char *string)
 {

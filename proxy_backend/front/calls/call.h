@@ -73,6 +73,8 @@ Calls *calls_new(const CallsSettings *settings, size_t state_size, Problem *prob
 void calls_free(Calls *calls);
 /* One call with one reference, which is the caller's. NULL: there is no memory. Any thread. */
 Call *calls_take(Calls *calls);
+/* How many lie there for their next use. Any thread. */
+uint64_t calls_kept(Calls *calls);
 /* Calls that have been started and whose request or last answer the core still has, in this process. Any thread. */
 uint64_t calls_running(void);
 

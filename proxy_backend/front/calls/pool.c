@@ -1,5 +1,6 @@
 #include "calls/pool.h"
 
+#include "background/memory.h"
 #include "calls/parts.h"
 
 #include <stdlib.h>
@@ -7,13 +8,16 @@
 /* Defaults of the settings. */
 #define OUTPUT_BYTES ((uint64_t)8 << 30)
 enum { INPUTS = 1024, KEPT_BYTES = 128 << 10, KEPT_CALLS = 256 };
+enum { RESERVED_CALLS = 8 }; /* that stay also when nobody has needed them for long */
 
 struct Calls {
+    Reserve reserve; /* first, so that it is found by its address */
     CallsSettings settings;
     size_t state_size;
     pthread_mutex_t lock;
     CallParts *free; /* guarded by it, as is the rest */
     uint64_t free_count, used_count;
+    uint64_t unneeded; /* how many were free all the time since the last look */
     bool closed;
 };
 
@@ -44,6 +48,8 @@ const CallsSettings *calls_settings_of(const Calls *calls)
     return &calls->settings;
 }
 
+static bool drop_unneeded(Reserve *reserve);
+
 Calls *calls_new(const CallsSettings *settings, size_t state_size, Problem *problem)
 {
     if (!outputs_prepare(settings->server, problem))
@@ -56,6 +62,8 @@ Calls *calls_new(const CallsSettings *settings, size_t state_size, Problem *prob
     }
     calls->settings = *settings;
     calls->state_size = state_size;
+    calls->reserve.drop = drop_unneeded;
+    memory_add(&calls->reserve);
     return calls;
 }
 
@@ -77,12 +85,17 @@ static void parts_free(CallParts *parts)
     free(parts);
 }
 
-static void pool_free(Calls *calls)
+static void free_all(CallParts *list)
 {
-    for (CallParts *parts = calls->free, *next; parts; parts = next) {
+    for (CallParts *parts = list, *next; parts; parts = next) {
         next = parts->next;
         parts_free(parts);
     }
+}
+
+static void pool_free(Calls *calls)
+{
+    free_all(calls->free);
     pthread_mutex_destroy(&calls->lock);
     free(calls);
 }
@@ -91,12 +104,35 @@ void calls_free(Calls *calls)
 {
     if (calls == NULL)
         return;
+    memory_remove(&calls->reserve);
     pthread_mutex_lock(&calls->lock);
     calls->closed = true;
     bool last = calls->used_count == 0;
     pthread_mutex_unlock(&calls->lock);
     if (last)
         pool_free(calls);
+}
+
+/* What is taken first was used last, so the unneeded ones come last. */
+static bool drop_unneeded(Reserve *reserve)
+{
+    Calls *calls = (Calls *)reserve;
+    pthread_mutex_lock(&calls->lock);
+    uint64_t stay = calls->free_count - calls->unneeded;
+    if (stay < RESERVED_CALLS)
+        stay = RESERVED_CALLS;
+    CallParts **end = &calls->free;
+    for (uint64_t i = 0; i < stay && *end; i++)
+        end = &(*end)->next;
+    CallParts *dropped = *end;
+    *end = NULL;
+    if (calls->free_count > stay)
+        calls->free_count = stay;
+    calls->unneeded = calls->free_count;
+    bool more = calls->free_count > RESERVED_CALLS;
+    pthread_mutex_unlock(&calls->lock);
+    free_all(dropped);
+    return more;
 }
 
 static CallParts *parts_new(Calls *calls)
@@ -121,6 +157,8 @@ Call *calls_take(Calls *calls)
     if (parts) {
         calls->free = parts->next;
         calls->free_count--;
+        if (calls->unneeded > calls->free_count)
+            calls->unneeded = calls->free_count;
     }
     calls->used_count++;
     pthread_mutex_unlock(&calls->lock);
@@ -134,6 +172,14 @@ Call *calls_take(Calls *calls)
     parts->last = &parts->queue;
     __atomic_store_n(&parts->refs, 1, __ATOMIC_RELAXED);
     return &parts->call;
+}
+
+uint64_t calls_kept(Calls *calls)
+{
+    pthread_mutex_lock(&calls->lock);
+    uint64_t count = calls->free_count;
+    pthread_mutex_unlock(&calls->lock);
+    return count;
 }
 
 static void let_go_of_regions(CallTensor *tensors, size_t count)
@@ -162,6 +208,8 @@ static void empty(CallParts *parts)
 {
     Call *call = &parts->call;
     size_t kept = parts->calls->settings.kept_bytes;
+    if (call->body.room > kept || call->reply.room > kept || parts->outputs.wanted > kept)
+        memory_freed();
     if (parts->trace)
         trace_end(parts->trace);
     if (parts->request)
@@ -199,8 +247,10 @@ void calls_give_back(CallParts *parts)
     calls->used_count--;
     bool last = calls->closed && calls->used_count == 0;
     pthread_mutex_unlock(&calls->lock);
-    if (!stays)
+    if (!stays) {
         parts_free(parts);
+        memory_freed();
+    }
     if (last)
         pool_free(calls);
 }

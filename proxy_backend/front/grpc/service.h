@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONT_GRPC_SERVICE_H
 #define PYTRITON_FRONT_GRPC_SERVICE_H
 
-#include "admin/jobs.h"
+#include "background/jobs.h"
 #include "grpc/headers.h"
 #include "grpc/infer.h"
 #include "http2/service.h"

@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONT_HTTP_SERVICE_H
 #define PYTRITON_FRONT_HTTP_SERVICE_H
 
-#include "admin/jobs.h"
+#include "background/jobs.h"
 #include "calls/call.h"
 #include "tracing/tracing.h"
 #include "net/connection.h"

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "net/connection_parts.h"
 
+#include "background/memory.h"
 #include "base/log.h"
 
 #include <stddef.h>
@@ -69,6 +70,7 @@ void connection_unref(Connection *connection)
     text_free(&connection->kept);
     pthread_mutex_destroy(&connection->writing);
     free(connection);
+    memory_freed();
     if (is_counted)
         connections_forget(); /* last: whoever waits for it may end the process */
 }

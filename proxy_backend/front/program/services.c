@@ -1,7 +1,8 @@
 #define _GNU_SOURCE
 #include "program/services.h"
 
-#include "admin/jobs.h"
+#include "background/jobs.h"
+#include "background/memory.h"
 #include "base/compression.h"
 #include "base/log.h"
 #include "calls/call.h"
@@ -173,7 +174,7 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->shared_memory = shared_memory_new(problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
-    if (services->jobs == NULL || !copy_restrictions(services, problem))
+    if (services->jobs == NULL || !memory_start(problem) || !copy_restrictions(services, problem))
         return false;
     for (size_t i = 0; i < settings->listen_count; i++) {
         if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], drain, problem))
@@ -218,6 +219,7 @@ void services_stop(Services *services)
 
 void services_free(Services *services)
 {
+    memory_stop();
     if (services->jobs)
         jobs_free(services->jobs);
     for (size_t i = 0; services->endpoints && i < services->settings->listen_count; i++)

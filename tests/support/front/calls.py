@@ -10,7 +10,15 @@ from support.compiling import compile_program
 from support.front.building import FRONT, built
 
 _HERE = Path(__file__).parents[2] / "unit" / "front" / "calls"
-_ROOMS = ("base/*.c", "json/*.c", "core/*.c", "tracing/*.c", "calls/*.c", "admin/*.c")
+_ROOMS = (
+    "base/*.c",
+    "background/*.c",
+    "json/*.c",
+    "core/*.c",
+    "tracing/*.c",
+    "calls/*.c",
+    "admin/*.c",
+)
 ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREADS = ("-fsanitize=thread",)
 

@@ -20,10 +20,10 @@ _FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", 
 
 
 def build(target: Path, sanitizer: str) -> Path:
-    """Compile the echo server with the rooms base and net."""
+    """Compile the echo server with the rooms that connections need."""
     sources = [
         str(path.relative_to(FRONT))
-        for room in ("base", "net")
+        for room in ("base", "background", "net")
         for path in FRONT.glob(f"{room}/*.c")
     ]
     return build_with("net_echo.c", sources, target, sanitizer)

@@ -1,5 +1,6 @@
 /* Makes calls of the front as its arguments say, with whatever core it is told to load, and prints what comes back. */
 #include "admin/information.h"
+#include "background/memory.h"
 #include "calls/call.h"
 
 #include <inttypes.h>
@@ -194,6 +195,17 @@ static bool new_call(World *world, Slice rest, Problem *problem)
     return call_model(world->call, model, rest, problem);
 }
 
+/* So many calls at a time. */
+static void rush(World *world, uint64_t count)
+{
+    Call **all = calloc(count, sizeof(Call *));
+    for (uint64_t i = 0; i < count; i++)
+        all[i] = calls_take(world->calls);
+    for (uint64_t i = 0; i < count; i++)
+        call_unref(all[i]);
+    free(all);
+}
+
 static bool information(World *world, Slice verb, Slice rest, Problem *problem)
 {
     Text text = {0};
@@ -210,6 +222,15 @@ static bool information(World *world, Slice verb, Slice rest, Problem *problem)
 static bool act(World *world, Slice verb, Slice rest, Problem *problem)
 {
     Slice data;
+    if (slice_is(verb, "rush")) {
+        rush(world, number(rest));
+        return true;
+    }
+    if (slice_is(verb, "look")) {
+        bool more = memory_give_back();
+        printf("kept %" PRIu64 "%s\n", calls_kept(world->calls), more ? " more" : "");
+        return true;
+    }
     if (slice_is(verb, "model"))
         return new_call(world, rest, problem);
     if (slice_is(verb, "id"))

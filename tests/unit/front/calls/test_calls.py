@@ -26,6 +26,16 @@ def test_memory_is_used_again(calls: Run) -> None:
     assert said.count("output OUTIN FP32 [2] 8 0000803f00000040") == 20
 
 
+def test_calls_that_nobody_has_needed_are_dropped(calls: Run) -> None:
+    said = calls("rush=100", "look", "rush=20", "look", "look", "look").splitlines()
+    # What was needed since the last look stays; in the end, a few stay that nobody needs.
+    assert said[:-1] == ["kept 100 more", "kept 20 more", "kept 8", "kept 8"]
+
+
+def test_a_pool_keeps_no_more_calls_than_it_may(calls: Run) -> None:
+    assert calls("rush=300", "look").startswith("kept 256 more\n")
+
+
 @pytest.mark.parametrize(("answers", "given"), [("0", 0), ("3", 3)])
 def test_a_model_answers_any_number_of_times(calls: Run, answers: str, given: int) -> None:
     lines = calls("model=many", f"param=answers:i:{answers}", *ONE).splitlines()

@@ -1,4 +1,4 @@
-#include "admin/jobs.h"
+#include "background/jobs.h"
 
 #include <pthread.h>
 #include <stdlib.h>

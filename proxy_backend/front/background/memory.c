@@ -1,0 +1,120 @@
+#define _GNU_SOURCE
+#include "background/memory.h"
+
+#include "base/clock.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    LOOKS_MS = 2000
+}; /* from what was freed first to the look: what is needed all the time is not dropped in between */
+
+static pthread_mutex_t reserves_lock = PTHREAD_MUTEX_INITIALIZER;
+static Reserve *reserves; /* guarded by it */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool started, stopping;
+static pthread_t thread;
+
+static atomic_bool freed;
+
+void memory_add(Reserve *reserve)
+{
+    pthread_mutex_lock(&reserves_lock);
+    reserve->next = reserves;
+    reserve->link = &reserves;
+    if (reserves)
+        reserves->link = &reserve->next;
+    reserves = reserve;
+    pthread_mutex_unlock(&reserves_lock);
+}
+
+void memory_remove(Reserve *reserve)
+{
+    pthread_mutex_lock(&reserves_lock);
+    *reserve->link = reserve->next;
+    if (reserve->next)
+        reserve->next->link = reserve->link;
+    pthread_mutex_unlock(&reserves_lock);
+}
+
+void memory_freed(void)
+{
+    if (atomic_load_explicit(&freed, memory_order_relaxed) || atomic_exchange(&freed, true))
+        return;
+    pthread_mutex_lock(&lock);
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+bool memory_give_back(void)
+{
+    bool more = false;
+    pthread_mutex_lock(&reserves_lock);
+    for (Reserve *reserve = reserves; reserve; reserve = reserve->next)
+        more |= reserve->drop(reserve);
+    pthread_mutex_unlock(&reserves_lock);
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+    return more;
+}
+
+/* With the lock held. */
+static void wait_a_while(void)
+{
+    uint64_t until_ns = clock_ns() + LOOKS_MS * 1000000ull;
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};
+    int error = 0;
+    while (!stopping && error == 0)
+        error = pthread_cond_clockwait(&changed, &lock, CLOCK_MONOTONIC, &until);
+}
+
+static void *look(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    while (!stopping) {
+        if (!atomic_load(&freed)) {
+            pthread_cond_wait(&changed, &lock);
+            continue;
+        }
+        wait_a_while();
+        if (stopping)
+            break;
+        atomic_store(&freed, false);
+        pthread_mutex_unlock(&lock);
+        if (memory_give_back())
+            atomic_store(&freed, true);
+        pthread_mutex_lock(&lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+bool memory_start(Problem *problem)
+{
+    stopping = false;
+    if (pthread_create(&thread, NULL, look, NULL) != 0)
+        return problem_no_memory(problem);
+    pthread_setname_np(thread, "memory");
+    started = true;
+    return true;
+}
+
+void memory_stop(void)
+{
+    if (!started)
+        return;
+    pthread_mutex_lock(&lock);
+    stopping = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, NULL);
+    started = false;
+}
