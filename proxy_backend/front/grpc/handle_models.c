@@ -74,19 +74,6 @@ bool handle_model_ready(
     return true;
 }
 
-bool handle_check(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
-{
-    enum { SERVING = 1, NOT_SERVING = 2 };
-    Slice name = {0};
-    const Wanted wanted[] = {{HEALTH_CHECK_REQUEST_service, &name, NULL}};
-    if (!read_wanted(method->request, request, wanted, 1, problem))
-        return false;
-    if (name.size && !slice_is(name, "inference.GRPCInferenceService") && !slice_is(name, "grpc.health.v1.Health"))
-        return problem_set(problem, PROBLEM_NOT_FOUND, "there is no service of that name");
-    proto_put_number(answer, HEALTH_CHECK_RESPONSE_status, server_is_ready(service->server) ? SERVING : NOT_SERVING);
-    return true;
-}
-
 /* Make the core's JSON the answer. */
 static bool put_json(bool fine, Text *json, const ProtoMessage *message, Text *answer, Problem *problem)
 {

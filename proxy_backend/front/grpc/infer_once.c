@@ -85,8 +85,10 @@ void infer_once(GrpcStream *stream, const InferService *service, Text *message)
     Once *once = call->state;
     once->stream = grpc_ref(stream);
     __atomic_store_n(&stream->service, call_ref(call), __ATOMIC_RELEASE);
-    if (!begin(stream, service, call, &problem) || !call_start(call, answered, &problem)) {
-        grpc_finish_problem(stream, &problem);
+    /* Should the client have given up before, nobody has cancelled the call. */
+    if (grpc_is_over(stream) || !begin(stream, service, call, &problem) || !call_start(call, answered, &problem)) {
+        if (problem.kind != PROBLEM_NONE)
+            grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
         forget(stream, false);
         grpc_unref(stream);

@@ -41,20 +41,6 @@ static void unref(Requests *requests)
     }
 }
 
-void infer_stream_begin(GrpcStream *stream, const InferService *service)
-{
-    Requests *requests = calloc(1, sizeof *requests);
-    if (requests == NULL) {
-        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the stream"));
-        return;
-    }
-    pthread_mutex_init(&requests->lock, NULL);
-    requests->service = service;
-    requests->refs = 1;
-    requests->status_errors = slice_is(grpc_header(stream, "triton_grpc_error"), "true");
-    stream->service = requests;
-}
-
 /* Tell the core of all requests that nobody waits for them. */
 static void cancel_all(Requests *requests)
 {
@@ -73,6 +59,22 @@ static void cancel_all(Requests *requests)
         call_cancel(call);
         call_unref(call);
     }
+}
+
+void infer_stream_begin(GrpcStream *stream, const InferService *service)
+{
+    Requests *requests = calloc(1, sizeof *requests);
+    if (requests == NULL) {
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), SLICE("there is no memory for the stream"));
+        return;
+    }
+    pthread_mutex_init(&requests->lock, NULL);
+    requests->service = service;
+    requests->refs = 1;
+    requests->status_errors = slice_is(grpc_header(stream, "triton_grpc_error"), "true");
+    __atomic_store_n(&stream->service, requests, __ATOMIC_RELEASE);
+    if (grpc_is_over(stream)) /* before anybody could be told */
+        cancel_all(requests);
 }
 
 static void send_error(
@@ -225,7 +227,7 @@ void infer_stream_half_closed(GrpcStream *stream)
 
 void infer_stream_cancelled(GrpcStream *stream)
 {
-    Requests *requests = stream->service;
+    Requests *requests = __atomic_load_n(&stream->service, __ATOMIC_ACQUIRE);
     if (requests)
         cancel_all(requests);
 }

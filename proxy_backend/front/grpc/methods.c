@@ -8,7 +8,7 @@
 static const GrpcMethod METHODS_BY_KIND[METHODS] = {GRPC_METHODS(ENTRY)};
 #undef ENTRY
 
-/* What is done for a call. NULL: it is inference, or does not exist here. */
+/* What is done for a call. NULL: it is inference, or a watch. */
 static const struct {
     MethodHandler *handle;
     bool is_job; /* it may wait for models that are being loaded */
@@ -18,6 +18,7 @@ static const struct {
     [METHOD_SERVER_READY] = {handle_server_ready, false, GROUP_HEALTH},
     [METHOD_MODEL_READY] = {handle_model_ready, false, GROUP_HEALTH},
     [METHOD_CHECK] = {handle_check, false, GROUP_HEALTH},
+    [METHOD_WATCH] = {NULL, false, GROUP_HEALTH},
     [METHOD_SERVER_METADATA] = {handle_server_metadata, false, GROUP_METADATA},
     [METHOD_MODEL_METADATA] = {handle_model_metadata, true, GROUP_METADATA},
     [METHOD_MODEL_CONFIG] = {handle_model_config, true, GROUP_MODEL_CONFIG},
@@ -39,9 +40,8 @@ static const struct {
 
 const GrpcMethod *grpc_method(Slice path)
 {
-    /* A watch of health would need the core to say when it changes: clients ask again instead, as the protocol has it. */
     for (int kind = 0; kind < METHODS; kind++)
-        if (kind != METHOD_WATCH && slice_is(path, METHODS_BY_KIND[kind].path))
+        if (slice_is(path, METHODS_BY_KIND[kind].path))
             return &METHODS_BY_KIND[kind];
     return NULL;
 }

@@ -1,5 +1,6 @@
 #include "grpc/service.h"
 
+#include "grpc/health.h"
 #include "grpc/methods.h"
 
 #include <stdlib.h>
@@ -56,7 +57,7 @@ void service_begin(GrpcStream *stream)
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
     } else if (allowed(stream, method)) {
-        stream->method = method;
+        __atomic_store_n(&stream->method, method, __ATOMIC_RELEASE);
         stream->needs_message = method->kind != METHOD_MODEL_STREAM_INFER;
         if (method->kind == METHOD_MODEL_STREAM_INFER)
             infer_stream_begin(stream, &service_of(stream)->infer);
@@ -78,6 +79,8 @@ void service_message(GrpcStream *stream, Text *message)
         stream->needs_message = false;
         if (method->kind == METHOD_MODEL_INFER)
             infer_once(stream, &service_of(stream)->infer, message);
+        else if (method->kind == METHOD_WATCH)
+            health_watch(stream, service_of(stream), text_slice(message));
         else
             method_run(stream, service_of(stream), method, text_slice(message));
     }
@@ -97,11 +100,15 @@ void service_half_closed(GrpcStream *stream)
 
 void service_cancelled(GrpcStream *stream)
 {
-    const GrpcMethod *method = stream->method;
-    if (method && method->kind == METHOD_MODEL_STREAM_INFER)
+    const GrpcMethod *method = __atomic_load_n(&stream->method, __ATOMIC_ACQUIRE);
+    if (method == NULL)
+        return; /* what begins after this sees that the stream is over */
+    if (method->kind == METHOD_MODEL_STREAM_INFER)
         infer_stream_cancelled(stream);
-    else if (method && method->kind == METHOD_MODEL_INFER)
+    else if (method->kind == METHOD_MODEL_INFER)
         infer_once_cancelled(stream);
+    else if (method->kind == METHOD_WATCH)
+        health_cancelled(stream);
 }
 
 void service_gone(GrpcStream *stream)

@@ -65,6 +65,8 @@ static int begun(GrpcStream *stream)
         refuse(stream);
     else if (!session_tell(EVENT_BEGIN, stream))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
+    else
+        session_await_due(stream);
     return 0;
 }
 
@@ -179,7 +181,7 @@ static int stream_closed(nghttp2_session *session, int32_t id, uint32_t error, v
         return 0;
     bool answered = stream->finishing && stream->first == NULL;
     grpc_stream_close(stream);
-    if (!answered)
+    if (!answered && stream->heard_of)
         session_tell(EVENT_CANCELLED, stream);
     if (--stream->refs == 0) {
         grpc_stream_free(stream);
@@ -235,6 +237,7 @@ static void opened(Connection *connection)
         return;
     }
     connection_set_deadline(connection, limits->header_ms);
+    session->due.expired = session_is_due;
     pthread_mutex_lock(&session->lock);
     session_push(connection, &done);
     session_unlock(session, done);
@@ -332,12 +335,17 @@ static void drain(Connection *connection)
 static void closed(Connection *connection)
 {
     Session *session = connection_state(connection);
+    loop_clear_timer(connection_loop(connection), &session->due);
     pthread_mutex_lock(&session->lock);
     while (session->streams) {
         GrpcStream *stream = session->streams;
         grpc_stream_close(stream);
-        session_tell(EVENT_CANCELLED, stream);
-        stream->refs--;
+        if (stream->heard_of)
+            session_tell(EVENT_CANCELLED, stream);
+        if (--stream->refs == 0) { /* the loop's reference to the connection is still there */
+            grpc_stream_free(stream);
+            connection_unref(connection);
+        }
     }
     if (session->session)
         nghttp2.session_del(session->session);

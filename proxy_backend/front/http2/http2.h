@@ -64,7 +64,8 @@ struct GrpcStream {
     bool compressed;
     size_t wanted; /* the message's size; it is there when it has that */
     size_t unconsumed; /* bytes that the client has sent and that have not been granted anew */
-    bool heard_of, receiving, ended, closed, held;
+    bool heard_of; /* the service has been told of it, or is just being told */
+    bool receiving, ended, closed, held;
     /* and what goes */
     Outgoing *first, **last;
     size_t queued; /* bytes in these messages that are not with nghttp2 */
@@ -86,8 +87,11 @@ void grpc_answer(GrpcStream *stream, Outgoing *message);
 void grpc_finish(GrpcStream *stream, int code, Slice text);
 /* The same of a problem. */
 void grpc_finish_problem(GrpcStream *stream, const Problem *problem);
-/* Whether nobody waits for it any more. Any thread. */
+/* Whether nobody waits for it any more. A service that keeps something to be told of in service_cancelled looks here afterwards: it
+ * may have been over before. Any thread. */
 bool grpc_is_over(GrpcStream *stream);
+/* Whether the server is about to end, and the client has been told. Any thread. */
+bool grpc_is_leaving(GrpcStream *stream);
 /* How many bytes its answers take that the client has not taken, with what each costs besides. Any thread. */
 size_t grpc_unsent(GrpcStream *stream);
 /* Let the client send no more on this stream than what its window has left, or go on. Any thread. */

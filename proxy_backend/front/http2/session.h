@@ -18,6 +18,7 @@ typedef struct {
     bool greeted; /* the client's first frame has come */
     bool parting; /* the deadline is the goodbye's end */
     bool looking; /* the deadline is the next look at the streams */
+    Timer due; /* the earliest grpc-timeout; the loop's thread's */
 } Session;
 
 static inline Session *session_of(const GrpcStream *stream)
@@ -60,6 +61,10 @@ void outgoing_done(Outgoing *done);
 void session_set_deadline(Connection *connection);
 /* The deadline has passed: end what has been waited for too long. */
 void session_timed_out(Connection *connection);
+/* A call's headers are there: it ends when its grpc-timeout is over. */
+void session_await_due(GrpcStream *stream);
+/* The session's `due`: a call may be. Without the lock. */
+void session_is_due(Timer *timer);
 
 /* ── headers.c ──────────────────────────────────────────────────────────────────────────────── */
 

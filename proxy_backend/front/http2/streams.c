@@ -95,27 +95,31 @@ static void handle_message(Event *event)
     }
 }
 
+/* A call that is over already is none: whoever opens and resets streams has nobody work for them. */
+static void handle_begin(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    pthread_mutex_lock(&session->lock);
+    stream->heard_of = !stream->closed;
+    pthread_mutex_unlock(&session->lock);
+    if (stream->heard_of)
+        service_begin(stream);
+}
+
+/* EVENT_CANCELLED may be handled in another thread than the others, while one of them is. */
 static void handle(Event *event)
 {
     GrpcStream *stream = event->stream;
-    switch (event->kind) {
-    case EVENT_BEGIN:
-        stream->heard_of = true;
-        service_begin(stream);
-        break;
-    case EVENT_MESSAGE:
-        handle_message(event);
-        break;
-    case EVENT_HALF_CLOSED:
-        service_half_closed(stream);
-        break;
-    case EVENT_REFUSED:
+    if (event->kind == EVENT_BEGIN)
+        handle_begin(stream);
+    else if (event->kind == EVENT_REFUSED)
         refuse(stream);
-        break;
-    case EVENT_CANCELLED:
-        if (stream->heard_of)
-            service_cancelled(stream);
-    }
+    else if (event->kind == EVENT_CANCELLED)
+        service_cancelled(stream);
+    else if (event->kind == EVENT_MESSAGE && stream->heard_of)
+        handle_message(event);
+    else if (event->kind == EVENT_HALF_CLOSED && stream->heard_of)
+        service_half_closed(stream);
     text_free(&event->message);
     grpc_unref(stream);
 }
@@ -244,6 +248,15 @@ bool grpc_is_over(GrpcStream *stream)
     bool over = stream->closed || stream->finishing;
     pthread_mutex_unlock(&session->lock);
     return over;
+}
+
+bool grpc_is_leaving(GrpcStream *stream)
+{
+    Session *session = session_of(stream);
+    pthread_mutex_lock(&session->lock);
+    bool leaving = session->goodbye || session->draining;
+    pthread_mutex_unlock(&session->lock);
+    return leaving;
 }
 
 size_t grpc_unsent(GrpcStream *stream)

@@ -5,6 +5,8 @@
  */
 #include "http2/session.h"
 
+#include <stddef.h>
+
 /* Calls that a client sends before it has heard of the goodbye. */
 enum { GOODBYE_MS = 1000 };
 
@@ -88,4 +90,40 @@ void session_timed_out(Connection *connection)
     }
     session->looking = false;
     session_set_deadline(connection);
+}
+
+/* ── grpc-timeout ───────────────────────────────────────────────────────────────────────────────────── */
+
+static uint64_t due_ms(const GrpcStream *stream)
+{
+    return stream->begun_ms + stream->timeout_ms;
+}
+
+void session_await_due(GrpcStream *stream)
+{
+    Timer *timer = &session_of(stream)->due;
+    if (stream->timeout_ms && (timer->due_ms == 0 || due_ms(stream) < timer->due_ms))
+        loop_set_timer(connection_loop(stream->connection), timer, due_ms(stream));
+}
+
+void session_is_due(Timer *timer)
+{
+    Session *session = (Session *)((char *)timer - offsetof(Session, due));
+    Loop *loop = connection_loop(connection_of(session));
+    uint64_t now_ms = loop_now_ms(loop), next_ms = 0;
+    pthread_mutex_lock(&session->lock);
+    for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
+        if (stream->timeout_ms == 0 || stream->path.start == NULL || stream->problem.kind != PROBLEM_NONE)
+            continue;
+        if (due_ms(stream) <= now_ms) {
+            problem_set(&stream->problem, PROBLEM_SLOW, "Deadline Exceeded");
+            session_set_receiving(session, stream, false);
+            session_tell(EVENT_REFUSED, stream);
+        } else if (next_ms == 0 || due_ms(stream) < next_ms) {
+            next_ms = due_ms(stream);
+        }
+    }
+    session_unlock(session, NULL);
+    if (next_ms)
+        loop_set_timer(loop, timer, next_ms);
 }

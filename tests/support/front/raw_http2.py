@@ -19,9 +19,13 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def call(stream_id: int, path: bytes = b"/echo/Never", flags: int = 4) -> bytes:
+def call(
+    stream_id: int, path: bytes = b"/echo/Never", flags: int = 4, timeout: bytes | None = None
+) -> bytes:
     block = literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":path", path)
     block += literal(b":authority", b"x") + literal(b"content-type", b"application/grpc")
+    if timeout is not None:
+        block += literal(b"grpc-timeout", timeout)
     return frame(HEADERS, flags, stream_id, block)
 
 

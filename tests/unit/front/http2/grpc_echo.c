@@ -126,7 +126,7 @@ void service_begin(GrpcStream *stream)
     begun++;
     call->refs = 1;
     call->kind = stream->path.size > 6 ? stream->path.start[6] : '?';
-    stream->service = call;
+    __atomic_store_n(&stream->service, call, __ATOMIC_RELEASE);
     stream->needs_message = call->kind == 'W';
 }
 
@@ -164,7 +164,9 @@ void service_half_closed(GrpcStream *stream)
 
 void service_cancelled(GrpcStream *stream)
 {
-    ((Call *)stream->service)->cancelled = true;
+    Call *call = __atomic_load_n(&stream->service, __ATOMIC_ACQUIRE);
+    if (call)
+        call->cancelled = true;
     cancelled++;
 }
 

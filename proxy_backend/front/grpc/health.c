@@ -1,0 +1,143 @@
+/* grpc.health.v1.Health: whether the server is ready; with Watch now, and each time that this has changed.
+ *
+ * The core does not say when it becomes ready, or is no longer, as models come and go. So it is asked now and then, as long as
+ * somebody watches. A watch is its loop's thread's.
+ */
+#include "grpc/health.h"
+
+#include "grpc/method_handlers.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { SERVING = 1, NOT_SERVING = 2, SERVICE_UNKNOWN = 3 };
+enum { LOOK_MS = 500 };
+
+static bool read_name(Slice request, Slice *name, Problem *problem)
+{
+    const Wanted wanted[] = {{HEALTH_CHECK_REQUEST_service, name, NULL}};
+    return read_wanted(&HEALTH_CHECK_REQUEST, request, wanted, 1, problem);
+}
+
+static int status_of(const GrpcService *service, bool is_known)
+{
+    return !is_known ? SERVICE_UNKNOWN : server_is_ready(service->server) ? SERVING : NOT_SERVING;
+}
+
+static bool is_ours(Slice name)
+{
+    return name.size == 0 || slice_is(name, "inference.GRPCInferenceService") ||
+        slice_is(name, "grpc.health.v1.Health");
+}
+
+bool handle_check(const GrpcService *service, const GrpcMethod *method, Slice request, Text *answer, Problem *problem)
+{
+    Slice name = {0};
+    (void)method;
+    if (!read_name(request, &name, problem))
+        return false;
+    if (!is_ours(name))
+        return problem_set(problem, PROBLEM_NOT_FOUND, "there is no service of that name");
+    proto_put_number(answer, HEALTH_CHECK_RESPONSE_status, (uint64_t)status_of(service, true));
+    return true;
+}
+
+/* ── Watch ────────────────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct {
+    Timer look;
+    GrpcStream *stream; /* held */
+    const GrpcService *service;
+    bool is_known; /* there is a service of the name that it is about */
+    int status;    /* that the client was told last */
+} Watcher;
+
+/* A message with a status. */
+typedef struct {
+    Outgoing message;
+    struct iovec part;
+    Text text;
+} Notice;
+
+static void sent(Outgoing *message)
+{
+    Notice *notice = (Notice *)((char *)message - offsetof(Notice, message));
+    text_free(&notice->text);
+    free(notice);
+}
+
+static void end(Watcher *watcher)
+{
+    GrpcStream *stream = watcher->stream;
+    stream->service = NULL;
+    loop_clear_timer(connection_loop(stream->connection), &watcher->look);
+    free(watcher);
+    grpc_unref(stream);
+}
+
+static void fail(GrpcStream *stream, const char *text)
+{
+    grpc_finish(stream, problem_grpc_code(PROBLEM_UNAVAILABLE), slice_of(text));
+    health_cancelled(stream);
+}
+
+static void tell(GrpcStream *stream, int status)
+{
+    Notice *notice = calloc(1, sizeof *notice);
+    if (notice)
+        proto_put_number(&notice->text, HEALTH_CHECK_RESPONSE_status, (uint64_t)status);
+    if (notice == NULL || notice->text.failed) {
+        free(notice);
+        fail(stream, "there is no memory for the answer");
+        return;
+    }
+    notice->part = (struct iovec){notice->text.data, notice->text.size};
+    notice->message = (Outgoing){.parts = &notice->part, .count = 1, .sent = sent};
+    grpc_send(stream, &notice->message);
+}
+
+/* Each message that is sent may end the watcher. */
+static void look(Timer *timer)
+{
+    Watcher *watcher = (Watcher *)((char *)timer - offsetof(Watcher, look));
+    GrpcStream *stream = grpc_ref(watcher->stream);
+    int status = status_of(watcher->service, watcher->is_known);
+    bool changed = status != watcher->status;
+    watcher->status = status;
+    Loop *loop = connection_loop(stream->connection);
+    loop_set_timer(loop, timer, loop_now_ms(loop) + LOOK_MS);
+    if (changed)
+        tell(stream, status);
+    if (grpc_is_leaving(stream))
+        fail(stream, "the server ends");
+    else if (grpc_is_over(stream))
+        health_cancelled(stream);
+    grpc_unref(stream);
+}
+
+void health_watch(GrpcStream *stream, const GrpcService *service, Slice request)
+{
+    Slice name = {0};
+    Problem problem = {0};
+    Watcher *watcher = calloc(1, sizeof *watcher);
+    if (!read_name(request, &name, &problem) || watcher == NULL) {
+        grpc_finish(stream, problem_grpc_code(watcher ? problem.kind : PROBLEM_UNAVAILABLE),
+            slice_of(watcher ? problem_text(&problem) : "there is no memory for the call"));
+        problem_clear(&problem);
+        free(watcher);
+        return;
+    }
+    watcher->look.expired = look;
+    watcher->stream = grpc_ref(stream);
+    watcher->service = service;
+    watcher->is_known = is_ours(name);
+    stream->service = watcher;
+    look(&watcher->look);
+}
+
+void health_cancelled(GrpcStream *stream)
+{
+    /* Another thread leaves it to the next look. */
+    if (loop_is_here(connection_loop(stream->connection)) && stream->service)
+        end(stream->service);
+}

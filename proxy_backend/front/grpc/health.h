@@ -1,0 +1,12 @@
+/* Watch of grpc.health.v1.Health: a stream of answers. */
+#ifndef PYTRITON_FRONT_HEALTH_H
+#define PYTRITON_FRONT_HEALTH_H
+
+#include "grpc/service.h"
+
+/* Loop only. */
+void health_watch(GrpcStream *stream, const GrpcService *service, Slice request);
+/* Nobody waits for its answers any more. Any thread. */
+void health_cancelled(GrpcStream *stream);
+
+#endif
