@@ -112,6 +112,11 @@ class RunningDaemon:
         """host:port of gRPC."""
         return self.client.status().server.grpc_url.rpartition("/")[2]
 
+    @property
+    def server(self) -> psutil.Process:
+        """The process of the front, whichever it is."""
+        return psutil.Process(self.client.status().server.pid)
+
     def children(self) -> list[psutil.Process]:
         """All processes below the daemon: tritonserver, stubs, workers."""
         children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)

@@ -147,8 +147,7 @@ class Stage:
 
     def memory(self) -> int:
         """Return what tritonserver has in bytes."""
-        (server,) = [one for one in self._daemon.children() if one.name() == "tritonserver"]
-        rss: int = server.memory_info().rss
+        rss: int = self._daemon.server.memory_info().rss
         return rss
 
     def is_closed(self) -> bool:

@@ -80,7 +80,7 @@ def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes
 
 
 def test_calls_end_when_their_time_is_over(start: Start) -> None:
-    """Each at its own time, a late one that began before others, too; the client has not to be the one that ends them."""
+    """Each at its own time, whatever comes before; the client need not end it."""
     server = start()
     with hello(server.port) as connection:
         for i, timeout in ((1, b"600m"), (3, b"100000u"), (5, b"1H"), (7, b"200m")):
