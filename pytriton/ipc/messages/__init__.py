@@ -66,6 +66,7 @@ from pytriton.ipc.messages.client import (
     Unregister,
 )
 from pytriton.ipc.messages.model_spec import (
+    Autoscale,
     Limits,
     ModelSpec,
     PythonModel,
@@ -116,6 +117,7 @@ __all__ = [
     "AskReadiness",
     "Attach",
     "Attached",
+    "Autoscale",
     "BatchOverdue",
     "CallsWait",
     "Cancel",

@@ -82,6 +82,25 @@ class PythonModel(msgspec.Struct, frozen=True):
     streams: bool = False
 
 
+class Autoscale(msgspec.Struct, frozen=True):
+    """The bounds of a model whose number of instances follows its load, and how it follows. Times are seconds.
+
+    There are from `least` to `most`; a number is right when the load is `target` of it. More come when that has been
+    too few for `up_after_s`, and some go when fewer would have done for `down_after_s`. With `least` 0, all go when
+    nothing was asked of the model for `idle_after_s`. `concurrency` is how many batches, or streams, keep an instance
+    busy. Where the machine has not enough for all, each model gets instances by its `weight`.
+    """
+
+    least: int = 1
+    most: int = 1
+    target: float = 0.7
+    up_after_s: float = 2.0
+    down_after_s: float = 60.0
+    idle_after_s: float = 600.0
+    concurrency: int = 1
+    weight: float = 1.0
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 

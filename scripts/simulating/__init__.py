@@ -1,0 +1,1 @@
+"""Plays load shapes against the daemon's own policy of autoscaling, on a virtual clock."""
