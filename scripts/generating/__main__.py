@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generating import declarations, grpc_messages, protocol
+from generating import chart_schema, declarations, grpc_messages, protocol
 
 
 def main() -> int:
@@ -17,6 +17,7 @@ def main() -> int:
     texts = {
         protocol.PATH: protocol.header(),
         declarations.PATH: declarations.source(),
+        chart_schema.PATH: chart_schema.schema(),
         **grpc_messages.files(),
     }
     stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]

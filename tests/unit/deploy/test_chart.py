@@ -1,0 +1,333 @@
+"""The Helm chart: Helm's linter, and what it renders, by Kubernetes' own schemas of every version that is supported.
+
+The schemas know nothing of other people's kinds (ServiceMonitor, ScaledObject ...): tests look at what we write.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from support.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
+
+from pytriton.dispatcher.settings.sources import load_config
+
+helm = require_helm()
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
+
+FILES = {"linear/1/model.py": "import numpy\n", "linear/config.pbtxt": 'name: "linear"\n'}
+MODELS = {
+    "repositories": ["/models/image", "s3://bucket/with space"],
+    "files": FILES,
+    "claim": {"name": "models", "subPath": "team"},
+    "modules": {"linear.py": "y = 1\n"},
+    "register": ["linear:infer_fn"],
+}
+CONTROL = {"enabled": True, "keysSecret": "keys"}
+KEDA = {"keda": {"enabled": True, "serverAddress": "http://prometheus:9090", "authentication": "t"}}
+MONITORED = {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "rules")}
+#: What people choose, one by one and together.
+CASES: dict[str, Object] = {
+    "as it comes": {},
+    "stateful": {"workload": "StatefulSet", "state": {"storageClassName": "fast"}},
+    "models": {"models": MODELS},
+    "gpu": {"gpu": {"count": 2}, "runtimeClassName": "nvidia", "tolerations": [{"key": "a"}]},
+    "image by digest": {
+        "image": {"digest": f"sha256:{'a' * 64}"},
+        "imagePullSecrets": [{"name": "r"}],
+    },
+    "control": {"control": CONTROL, "networkPolicy": {"controllers": [{"podSelector": {}}]}},
+    "hpa": {"autoscaling": {"hpa": {"enabled": True}, "target": 0.5}},
+    "keda": {"workload": "StatefulSet", "autoscaling": KEDA},
+    "monitored": {"metrics": {**MONITORED, "labels": {"release": "prometheus"}}},
+    "closed": {"networkPolicy": {"egress": [], "clients": [], "scrapers": []}},
+    "open": {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}},
+    "around": {
+        "service": {"type": "LoadBalancer", "headless": True, "annotations": {"a": "b"}},
+        "serviceAccount": {"create": False, "name": "mine"},
+        "affinity": {"podAntiAffinity": {}},
+        "nodeSelector": {"a": "b"},
+        "priorityClassName": "high",
+        "topologySpread": [],
+        "podLabels": {"team": "a"},
+        "podAnnotations": {"note": "b"},
+        "environment": [{"name": "A", "value": "b"}],
+        "environmentFrom": [{"secretRef": {"name": "s"}}],
+        "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+        "listenAddress": "::",
+        "probes": {"scheme": "HTTPS", "readiness": {"model": "linear"}},
+        "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 1},
+    },
+}
+CASES["all of it"] = {
+    **{key: value for case in CASES.values() for key, value in case.items()},
+    "metrics": MONITORED,
+    "models": MODELS,
+}
+#: Kinds that no schema of Kubernetes' has.
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _schemas_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        contents = functools.lru_cache(maxsize=None)(kubernetes_validate.utils.schema_contents)
+        patch.setattr(kubernetes_validate.utils, "schema_contents", contents)
+        yield
+
+
+def versions() -> list[str]:
+    """Return those that the chart says it supports."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    first = re.fullmatch(r">=1\.(\d+)\.0-0", chart["kubeVersion"])
+    assert first
+    every: list[str] = kubernetes_validate.utils.all_versions()
+    return sorted({one for one in every if int(one.split(".")[1]) >= int(first[1])})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_linter_has_nothing_to_say(case: str) -> None:
+    report = helm.lint(CHART, CASES[case], strict=True)
+    assert report["errors"] == []
+    assert [one for one in report["messages"] if one["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kubernetes_takes_what_is_rendered(case: str) -> None:
+    objects = [one for one in render(CASES[case]) if one["kind"] not in FOREIGN]
+    assert {"Service", "Deployment" if "workload" not in CASES[case] else "StatefulSet"} <= {
+        one["kind"] for one in objects
+    }
+    for version in (versions()[0], versions()[-1]) if case != "all of it" else versions():
+        for one in objects:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_the_schemas_would_refuse_something() -> None:
+    (one,) = [one for one in render({}) if one["kind"] == "Deployment"]
+    one["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenessprobe"):
+        kubernetes_validate.validate(one, versions()[-1], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replica": 3}, "replica"),
+        ({"settings": {"ready_wen": "up"}}, "ready_wen"),
+        ({"settings": {"http_port": 80}}, "http_port"),
+        ({"workload": "DaemonSet"}, "workload"),
+        ({"image": {"digest": "sha256:short"}}, "digest"),
+        ({"models": {"register": ["no_colon"]}}, "register"),
+        ({"models": {"files": {"../../etc/passwd": ""}}}, "../../etc/passwd"),
+        ({"control": {"enabled": True}}, "control.keysSecret"),
+        ({"autoscaling": {**KEDA, "hpa": {"enabled": True}}}, "choose one"),
+        ({"autoscaling": {"keda": {"enabled": True}}}, "serverAddress"),
+        ({"autoscaling": {"minReplicas": 9, "maxReplicas": 3}}, "minReplicas"),
+        ({"workload": "StatefulSet", "settings": {"ephemeral": True}}, "ephemeral"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values: Object, said: str) -> None:
+    with pytest.raises(helm.HelmError, match=re.escape(said)):
+        render(values)
+
+
+def test_each_value_is_documented() -> None:
+    """A comment stands above each value of values.yaml, but for what is passed on as it is."""
+    passed_on = ("podSecurityContext", "securityContext", "topologySpread")
+    bare, before, path = [], "", ["", "", "", ""]
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        found = re.match(r"( *)(\w+):", line)
+        if found:
+            depth = len(found[1]) // 2
+            path[depth] = found[2]
+            described = before.lstrip().startswith("#") or path[0] in passed_on
+            if (
+                not described and line.strip() != f"{found[2]}:"
+            ):  # a map is described by what it holds
+                bare.append(".".join(path[: depth + 1]))
+        before = line
+    assert bare == []
+
+
+def test_the_schema_has_each_value() -> None:
+    """Also of maps within, so that none is taken without being known."""
+
+    def known(values: Any, schema: Any, where: str) -> Iterator[str]:
+        for name, value in values.items():
+            if name not in schema["properties"]:
+                yield f"{where}{name}"
+            elif isinstance(value, dict) and "properties" in schema["properties"][name]:
+                yield from known(value, schema["properties"][name], f"{where}{name}.")
+
+    chart = load_chart()
+    assert list(known(chart.values, chart.schema, "")) == []
+
+
+def environment(container: Object) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in container["env"]}
+
+
+def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
+    """Numbers, switches, lists, names of several, and options with quotes in them."""
+    settings = {
+        "log_file_size": 10_000_000,
+        "worker_backoff_s": 0.25,
+        "install_packages": True,
+        "restricted_endpoints": [],
+        "front": "native",
+        "front_limit": ["connections=5", "streams=6"],
+        "tritonserver_options": {"log-verbose": 1, "cache-config": ["a,b=c d", "e,f='g'"]},
+        "ready_when": "tried",
+    }
+    container = pod_of(render({"settings": settings, "models": MODELS}))["containers"][0]
+    flags = {
+        name.replace("-", "_"): value
+        for name, _, value in (word[2:].partition("=") for word in container["command"][2:])
+    }
+    config = load_config(flags, environment(container))
+    assert config.log_file_size == 10_000_000
+    assert config.worker_backoff_s == 0.25
+    assert config.install_packages
+    assert config.restricted_endpoints == ()
+    assert config.front_limit == ("connections=5", "streams=6")
+    assert config.ready_when == "tried"
+    assert config.model_repository == (
+        "/models/image",
+        "s3://bucket/with space",
+        "/models/files",
+        "/models/claim",
+    )
+    options = {"log-verbose": "1", "cache-config": ["a,b=c d", "e,f='g'"]}
+    assert config.tritonserver_options == options
+    assert config.http_address == "0.0.0.0"
+    assert config.grace_period_s == 30
+
+
+@pytest.mark.parametrize("workload", ["Deployment", "StatefulSet"])
+def test_a_pod_has_no_rights_that_it_does_not_need(workload: str) -> None:
+    """Pod Security Standards' "restricted", and a root file system that nobody writes to."""
+    pod = pod_of(render({"workload": workload, "models": MODELS, "control": CONTROL}))
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["automountServiceAccountToken"]
+    assert [one["name"] for one in pod["initContainers"]] == ["keys", "register"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"]
+        assert not rights["allowPrivilegeEscalation"]
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_a_pod_has_the_volumes_that_it_mounts() -> None:
+    for case, values in CASES.items():
+        objects = render(values)
+        pod = pod_of(objects)
+        volumes = {one["name"] for one in pod["volumes"]}
+        claims = [one for one in objects if one["kind"] == "StatefulSet"]
+        volumes |= {
+            one["metadata"]["name"]
+            for set_ in claims
+            for one in set_["spec"]["volumeClaimTemplates"]
+        }
+        containers = (*pod.get("initContainers", ()), *pod["containers"])
+        mounted = {mount["name"] for one in containers for mount in one["volumeMounts"]}
+        assert mounted <= volumes, case
+        assert all(
+            "sizeLimit" in one["emptyDir"]
+            for one in pod["volumes"]
+            if "emptyDir" in one and one["name"] != "more"
+        ), case
+
+
+def test_a_pod_ends_after_its_drain() -> None:
+    pod = pod_of(render({"preStopSeconds": 7, "gracePeriodSeconds": 90}))
+    assert pod["terminationGracePeriodSeconds"] > 7 + 90
+    assert environment(pod["containers"][0])["PYTRITON_DAEMON_GRACE_PERIOD_S"] == "90"
+
+
+def test_gpus_are_asked_for_and_tolerated() -> None:
+    pod = pod_of(render({"gpu": {"count": 2, "resource": "nvidia.com/mig-1g.5gb"}}))
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.5gb"] == 2
+    assert pod["tolerations"][0]["key"] == "nvidia.com/mig-1g.5gb"
+    assert "tolerations" not in pod_of(render({}))
+
+
+def test_other_models_are_another_rollout() -> None:
+    def checksum(text: str) -> str:
+        objects = render({"models": {"files": {"linear/1/model.py": text}}})
+        template = only(objects, "Deployment")["spec"]["template"]
+        found: str = template["metadata"]["annotations"]["checksum/models"]
+        return found
+
+    assert checksum("a") == checksum("a") != checksum("b")
+
+
+def test_files_of_models_are_mounted_where_their_names_say() -> None:
+    objects = render({"models": {"files": FILES}})
+    data = only(objects, "ConfigMap")["data"]
+    (volume,) = [one for one in pod_of(objects)["volumes"] if one["name"] == "files"]
+    items = volume["configMap"]["items"]
+    assert {one["path"]: data[one["key"]] for one in items} == FILES
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in data)
+
+
+def test_an_autoscaler_decides_about_the_number_of_pods() -> None:
+    assert only(render({}), "Deployment")["spec"]["replicas"] == 2
+    for case in ("hpa", "keda"):
+        objects = render(CASES[case])
+        workload = next(one for one in objects if one["kind"] in ("Deployment", "StatefulSet"))
+        assert "replicas" not in workload["spec"]
+        scaler = next(
+            o for o in objects if o["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
+        )
+        assert scaler["spec"]["scaleTargetRef"] == {
+            "apiVersion": "apps/v1",
+            "kind": workload["kind"],
+            "name": workload["metadata"]["name"],
+        }
+    trigger = scaler["spec"]["triggers"][0]
+    assert trigger["metricType"] == "Value"  # the ratio of all pods is not shared out among them
+    assert trigger["metadata"]["threshold"] == "1"
+    assert 'namespace="serving"' in trigger["metadata"]["query"]
+
+
+def test_a_closed_network_lets_nobody_in() -> None:
+    """A rule without peers would let everybody in."""
+    policy = only(render(CASES["closed"]), "NetworkPolicy")["spec"]
+    assert policy["ingress"] in (None, [])
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert [sorted(rule) for rule in policy["egress"]] == [["ports"]]  # DNS alone
+    assert only(render({}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_monitors_find_the_service_and_its_port() -> None:
+    objects = render(
+        {"metrics": {**MONITORED, "labels": {"release": "p"}}, "service": {"headless": True}}
+    )
+    wanted = only(objects, "ServiceMonitor")["spec"]
+    found = [
+        one["metadata"]["name"]
+        for one in objects
+        if one["kind"] == "Service"
+        and wanted["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items()
+    ]
+    assert found == ["models-pytriton-daemon"]  # once: the headless one has the same pods
+    ports = {one["name"] for one in only(objects, "Service", found[0])["spec"]["ports"]}
+    assert {one["port"] for one in wanted["endpoints"]} <= ports
+    assert only(objects, "PodMonitor")["metadata"]["labels"]["release"] == "p"
+
+
+def test_rules_keep_the_templates_of_prometheus() -> None:
+    groups = only(render({"metrics": MONITORED}), "PrometheusRule")["spec"]["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert any("{{ $labels.pod }}" in one["annotations"]["summary"] for one in alerts)
+    recorded = {rule.get("record") for group in groups for rule in group["rules"]}
+    hpa = only(render(CASES["hpa"]), "HorizontalPodAutoscaler")["spec"]["metrics"][0]
+    assert hpa["pods"]["metric"]["name"] in recorded
