@@ -1,0 +1,49 @@
+"""The runtime for KServe: its container is one that Kubernetes takes, and its command one that the daemon takes.
+
+KServe's own kinds have no schema here: their container is looked at as that of a pod.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.chart import HOW
+from typer.main import get_command
+
+from pytriton.cli.app import app
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kserve"
+RUNTIME: dict[str, Any] = yaml.safe_load((FOLDER / "clusterservingruntime.yaml").read_text())
+SERVICE: dict[str, Any] = yaml.safe_load((FOLDER / "inferenceservice.yaml").read_text())
+
+
+def test_the_example_asks_for_the_runtime_and_a_format_that_it_has() -> None:
+    model = SERVICE["spec"]["predictor"]["model"]
+    assert model["runtime"] == RUNTIME["metadata"]["name"]
+    formats = [(one["name"], one["version"]) for one in RUNTIME["spec"]["supportedModelFormats"]]
+    assert (model["modelFormat"]["name"], model["modelFormat"]["version"]) in formats
+    assert model["protocolVersion"] in RUNTIME["spec"]["protocolVersions"]
+
+
+def test_the_daemon_takes_the_command_line() -> None:
+    (container,) = RUNTIME["spec"]["containers"]
+    words = [*container["command"], *container["args"]]
+    assert words[0] == "pytriton-daemon"
+    command: Any = get_command(app)
+    start = command.get_command(None, words[1])
+    context = start.make_context(words[1], words[2:])  # raises for a flag that there is none of
+    assert context.params["http_port"] == "8080"
+    assert container["readinessProbe"]["httpGet"]["port"] == 8080
+
+
+def test_kubernetes_takes_the_pod() -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
+    spec = {key: RUNTIME["spec"][key] for key in ("containers", "volumes")}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+    kubernetes_validate.validate(json.loads(json.dumps(pod)), "1.32", strict=True)
+    mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
