@@ -32,6 +32,7 @@ from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.models.registration import Registration
@@ -139,6 +140,8 @@ class Daemon:
             readiness=self._readiness,
             advice=advisories.warning(config, runtime.tree.version),
         )
+        #: Everything that is counted and measured.
+        self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
@@ -154,6 +157,7 @@ class Daemon:
         serving = asyncio.create_task(self._control.serve())
         self._status.vital.append(serving)
         telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
+        looking = asyncio.create_task(self.figures.lag.run())
         try:
             await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
@@ -168,6 +172,7 @@ class Daemon:
         serving.cancel()
         await self._control.close()
         telling.cancel()
+        looking.cancel()
         self._kill_on_death.close()
         last_exit.write(self.rundir, self._exit_code, self._status.why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))

@@ -123,6 +123,13 @@ async def get_status(
     return daemon.status()
 
 
+async def get_figures(
+    daemon: Daemon, peer: Peer, message: messages.GetFigures, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell everything that is counted and measured."""
+    return daemon.figures.take()
+
+
 async def get_logs(
     daemon: Daemon, peer: Peer, message: messages.GetLogs, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -307,6 +314,7 @@ _HANDLERS: dict[
     messages.GetRepository: get_repository,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
+    messages.GetFigures: get_figures,
     messages.GetLogs: get_logs,
     messages.Shutdown: shutdown,
     messages.Reload: reload,

@@ -24,6 +24,7 @@ class Flight:
         #: None: its last answer has been sent.
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
+        self.taken_ns = time.monotonic_ns()
         self.cancelled: set[int] = set()
         self.begun = False
         self.returned = False
@@ -44,6 +45,7 @@ class Flight:
         one = Flight(())
         one.senders = [self.senders[index]]
         one.losses = 1
+        one.taken_ns = self.taken_ns
         one.in_row = in_row
         return one
 

@@ -69,6 +69,7 @@ class TritonPythonModel:
             datatypes.of_inputs(config),
             args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
             details=self._details,
+            batching=config.get("max_batch_size", 0) > 0,
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
@@ -110,6 +111,7 @@ class TritonPythonModel:
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         trial = Trial(len(requests))
+        trial.taken_ns = time.monotonic_ns()
         responses: list[Any] = []
         while (now := trial.next()) is not None:
             responses += self._try(requests[now], trial)
@@ -183,7 +185,8 @@ class TritonPythonModel:
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
-        lane.send(Batch(self._batch_id, refs, trace, alone=trial.apart))
+        rows = self._translator.rows(refs)
+        lane.send(Batch(self._batch_id, refs, trace, False, trial.apart, trial.taken_ns, rows))
         while True:
             try:
                 answer = lane.receive()

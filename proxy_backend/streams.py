@@ -170,7 +170,8 @@ class Streams:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
                 check_chain(refs, self._attachment.worker)
-                lane.send(Batch(number, refs, flight.trace, alone=flight.losses > 0))
+                rows, alone = self._translator.rows(refs), flight.losses > 0
+                lane.send(Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows))
             except LaneClosed:
                 del self._flights[number]
                 # The reader sees its end, too, and lets it go.

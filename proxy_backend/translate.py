@@ -47,7 +47,7 @@ class Translator:
 
     `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: of a model with several, the
     one that is put into the parameters of each request. With `details`, requests carry what only a Triton Python
-    model asks for.
+    model asks for. `batching`: shapes have a batch axis.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class Translator:
         version: str | None = None,
         *,
         details: bool = False,
+        batching: bool = False,
     ) -> None:
         self._model = model
+        self._batching = batching
         #: Whether what is made of answers outlives the lane's next message.
         self.lasting = False
         self._version = version
@@ -92,6 +94,13 @@ class Translator:
             )
             for request in requests
         ]
+
+    def rows(self, refs: Sequence[RequestRef]) -> int:
+        """Count the rows of a batch; a request without a batch axis is one."""
+        if not self._batching:
+            return len(refs)
+        shapes = [ref.inputs[0].shape if ref.inputs else None for ref in refs]
+        return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
         """Return why each request cannot be served: one of its texts is no Unicode. None: it can be."""

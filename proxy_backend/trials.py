@@ -24,6 +24,7 @@ class Trial:
         apart: each is tried by itself.
         losses: workers that were lost with those that are tried now.
         in_row: requests tried by themselves that lost one, since the last that was answered.
+        taken_ns: when tritonserver handed the batch over (CLOCK_MONOTONIC).
     """
 
     count: int
@@ -32,6 +33,7 @@ class Trial:
     apart: bool = False
     losses: int = 0
     in_row: int = 0
+    taken_ns: int = 0
 
     def __post_init__(self) -> None:
         self.end = self.count

@@ -19,7 +19,7 @@ import signal
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pytriton.ipc import linux, messages
 from pytriton.ipc.control import ControlClient
@@ -50,6 +50,7 @@ class Loop:
     ) -> None:
         self.unrecoverable = False
         self._model = model
+        model.on_failed = gauge.failed
         self._allowance = allowance
         self._gauge = gauge
         self._control = control
@@ -132,6 +133,7 @@ class Loop:
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
         self._lanes[lane.fileno()] = lane
+        lane.arena.on_change = self._count_arenas
         self._poll.register(lane.fileno(), select.EPOLLIN)
         self._welcome(lane)
         return True
@@ -171,8 +173,7 @@ class Loop:
         self._run(parts)
 
     def _run(self, parts: list[Part]) -> None:
-        gauge = self._gauge
-        gauge.begin(sum([len(part.batch.requests) for part in parts]))
+        begun_ns = self._begun(parts)
         for part in parts:
             part.lane.reads = part.batch.reads
         try:
@@ -180,6 +181,7 @@ class Loop:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
                 self._give_up(end.text)
+                self._gauge.failed("unrecoverable", _requests(parts))
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._answer(part, answer)
@@ -187,12 +189,23 @@ class Loop:
                 if part.lane.lent:
                     self._wait_until_read(part.lane)
         except Exception:  # not SystemExit: then the worker ends in its batch
-            gauge.end()
+            self._gauge.end(begun_ns)
             raise
-        self._answered()
+        self._answered(begun_ns)
 
-    def _answered(self) -> None:
-        spent = self._allowance.spent(self._gauge.end())
+    def _begun(self, parts: Sequence[Part]) -> int:
+        """Write into the gauge that a call begins; return when."""
+        gauge, batch = self._gauge, parts[0].batch
+        if len(parts) == 1:
+            return gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
+        rows = sum([part.batch.rows for part in parts])
+        begun_ns = gauge.begin(_requests(parts), rows, batch.taken_ns)
+        for part in parts[1:]:
+            gauge.merged(part.batch.taken_ns)
+        return begun_ns
+
+    def _answered(self, begun_ns: int) -> None:
+        spent = self._allowance.spent(self._gauge.end(begun_ns))
         if spent is not None:
             self._control.send(messages.WorkerSpent(self._worker, spent))
 
@@ -247,6 +260,10 @@ class Loop:
         self._poll.unregister(fd)
         del self._lanes[fd]
         lane.close()
+        self._count_arenas()
+
+    def _count_arenas(self) -> None:
+        self._gauge.holds(sum([lane.arena.backed for lane in self._lanes.values()]))
 
     def _control_messages(self) -> None:
         while (received := self._control.receive(0)) is not None:
@@ -275,6 +292,10 @@ class Loop:
         self._poll.close()
         with contextlib.suppress(FileNotFoundError):  # its daemon has ended
             os.unlink(self._lane_path)
+
+
+def _requests(parts: Sequence[Part]) -> int:
+    return sum([len(part.batch.requests) for part in parts])
 
 
 def _let_go_in_children(loop: Loop) -> None:

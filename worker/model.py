@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytriton import buffers
@@ -20,7 +20,7 @@ from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.results import Output, ResultWriter
+from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
 from pytriton.worker.streams.stream_answers import parts_of
 from pytriton.worker.tracing.batch_spans import spans_of
 
@@ -36,6 +36,8 @@ class Model:
     streams = False
     #: Whether it is the only one in this process.
     own_process = True
+    #: Is told how many requests have failed, and why: one of gauge.FAILURES.
+    on_failed: Callable[[str, int], None] = staticmethod(lambda kind, requests: None)
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
@@ -199,6 +201,7 @@ class Model:
         faults = self._required.lacking(part.batch)
         if faults is None:
             return self.answer([part])[0]
+        self.on_failed("input", len(faults) - faults.count(None))
         rest = complete(part.batch, faults)
         answer = (
             self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
@@ -211,7 +214,7 @@ class Model:
         except Exception as error:
             if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
                 return [self._answers([part], infer)[0] for part in parts]
-            return self._failed(parts, error)
+            return self._failed(parts, error, "input")
         try:
             results = self.results.checked(infer(requests), len(requests))
             if len(parts) > 1:
@@ -220,7 +223,8 @@ class Model:
             report_error(error, batches=[part.batch for part in parts])
             raise Unrecoverable(told(error)) from error
         except Exception as error:
-            return self._failed(parts, error)
+            kind = "result" if isinstance(error, ResultError) else "callable"
+            return self._failed(parts, error, kind)
         if len(parts) == 1:
             return [self._written(parts[0], results)]
         answers = []
@@ -231,7 +235,10 @@ class Model:
             start = end
         return answers
 
-    def _failed(self, parts: Sequence[Part], error: Exception) -> list[BatchDone | BatchFailed]:
+    def _failed(
+        self, parts: Sequence[Part], error: Exception, kind: str
+    ) -> list[BatchDone | BatchFailed]:
+        self.on_failed(kind, sum([len(part.batch.requests) for part in parts]))
         report_error(error, batches=[part.batch for part in parts])
         text = told(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
@@ -242,6 +249,7 @@ class Model:
             lane.arena.reset()
             return BatchDone(batch.id, self.results.write(results, batch.requests, lane))
         except Exception as error:
+            self.on_failed("result", len(batch.requests))
             report_error(error, "what its callable returned cannot be sent", [batch])
             return BatchFailed(batch.id, told(error))
 

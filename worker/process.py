@@ -53,12 +53,13 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
         try:
-            model = _load(load, payloads, endpoint, worker, begun)
+            model, took_ns = _load(load, payloads, endpoint, worker, begun)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             report_error(error, "it could not be loaded")
             control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
+        gauge.loaded(*took_ns)
         allowance = worker_limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
@@ -75,19 +76,23 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 
 def _load(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
-) -> Model:
+) -> tuple[Model, tuple[int, int]]:
+    """Return the model, and how long it took to load and to warm up."""
     worker_limits.apply(load.spec.limits)
+    began_ns = time.monotonic_ns()
     _enter(load.spec.world)
     model = _load_model(load, payloads, endpoint, worker, begun)
     if load.tracing:
         batch_spans.prepare()
+    loaded_ns = time.monotonic_ns()
     warm_up(model, load.spec.warmups)
+    took_ns = loaded_ns - began_ns, time.monotonic_ns() - loaded_ns
     # All objects loaded by now stay. Without the freeze, every full collection would walk through them (modules,
     # layers, vocabularies: tens of ms) in the middle of a request.
     gc.collect()
     gc.freeze()
     keep_freed_memory()
-    return model
+    return model, took_ns
 
 
 def _load_model(

@@ -12,6 +12,7 @@ import os
 import platform
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from pytriton.ipc import messages
@@ -102,7 +103,7 @@ class WorkerThread:
         worker = self._start.worker
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
-            model = self._loaded()
+            model = self._loaded(gauge)
         except BaseException as error:
             control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
             return
@@ -119,11 +120,14 @@ class WorkerThread:
         finally:
             model.close()
 
-    def _loaded(self) -> Model:
+    def _loaded(self, gauge: Gauge) -> Model:
+        began_ns = time.monotonic_ns()
         model = Model(self._spec, self._load(), own_process=False)
+        loaded_ns = time.monotonic_ns()
         try:
             batch_spans.offer(self._spec.world.env)
             warm_up(model, self._spec.warmups)
+            gauge.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:
             model.close()
             raise

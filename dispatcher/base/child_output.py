@@ -31,6 +31,16 @@ _TURN_S = 0.003
 _ARRIVE_S, _LOGGED_S = 0.5, 10.0
 
 
+class LeftOut:
+    """How many lines of children have been left out, in this process's life."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+
+LEFT_OUT = LeftOut()
+
+
 class ChildOutput:
     """The lines of one child; to be made in a running event loop."""
 
@@ -81,6 +91,7 @@ class ChildOutput:
         """Keep whole lines for the log, or count what is left out."""
         if self._left_out or self._waiting >= _MOST_WAITING:
             self._left_out += len(block)
+            LEFT_OUT.lines += block.count(b"\n")
             return
         self._blocks.append(block)
         self._waiting += len(block)

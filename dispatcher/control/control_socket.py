@@ -11,6 +11,7 @@ A refused message is answered with a Failure and logged, at most once a minute f
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,6 +133,8 @@ class ControlServer:
         self._authenticator: AsyncioAuthenticator | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
+        #: How many messages have been answered, by type and outcome: "done", "refused", or the kind of the failure.
+        self.answered: Counter[tuple[str, str]] = Counter()
 
     def bind(self) -> None:
         """Listen; the socket's file is private because its directory is, and because of its own mode."""
@@ -194,6 +197,7 @@ class ControlServer:
             except messages.MalformedMessage as error:
                 sender = message_sender(identity)
                 self._refusals.tell("malformed control message dropped", sender, str(error))
+                self.answered["malformed", "refused"] += 1
 
     def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
         """Begin to answer one message, or refuse it.
@@ -218,6 +222,7 @@ class ControlServer:
                 self._begin(door, peer, message, payloads)
         except Refused as refusal:
             self._refusals.tell("control message refused", peer.sender.name, str(refusal))
+            self.answered["any", "refused"] += 1
             self._tell(peer, messages.Failure(refusal.kind.value, str(refusal)))
 
     def _check_sizes(self, sizes: messages.Offer) -> None:
@@ -266,6 +271,8 @@ class ControlServer:
             _log.exception("handler failed", message_type=type(message).__name__)
             text = f"the daemon failed at {type(message).__name__}: {type(error).__name__}: {error}"
             reply = messages.Failure(ErrorKind.INTERNAL.value, text)
+        outcome = reply.kind if isinstance(reply, messages.Failure) else "done"
+        self.answered[type(message).__name__, outcome] += 1
         if reply is not None:
             await peer.reply(reply)
 

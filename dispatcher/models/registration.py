@@ -28,6 +28,7 @@ from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import Pool, ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -56,6 +57,7 @@ class Registration:
         native: bool = False,
         kept: bool = True,
         former: Registration | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.key = key
         self.spec = entry.spec
@@ -63,7 +65,7 @@ class Registration:
         self.kept = kept
         #: In whose threads its workers run; None: they are processes of the dispatcher's own.
         self.registrant = registrant
-        self.pool = Pool(entry.spec, start_worker, policy, registrant)
+        self.pool = Pool(entry.spec, start_worker, policy, registrant, tally)
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
         self._in_triton = ModelInTriton(self.spec.name, self._config, self.pool, self.alone)
@@ -234,10 +236,10 @@ class Registration:
         self._in_triton.end_duties()
         self._machine.change(ModelState.STOPPING)
 
-    async def stop(self, grace_s: float, why: str) -> None:
+    async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
         """Wait until Triton's proxies are gone, at most `grace_s`, then end the workers.
 
-        `why` is for a registrant in whose threads they ran.
+        `why` is for a registrant in whose threads they ran; `reason`, one of END_REASONS, is what is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         ended = await self._in_triton.ends.until_all_ended(
@@ -252,7 +254,7 @@ class Registration:
             )
         self._in_triton.ends.end_all()
         left_s = deadline - asyncio.get_running_loop().time()
-        await self.pool.stop(max(_WORKER_END_S, left_s))
+        await self.pool.stop(max(_WORKER_END_S, left_s), reason)
         if self.registrant is not None:
             await self.registrant.release(why)
         self._machine.change(ModelState.STOPPED)

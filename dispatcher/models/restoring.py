@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class Restoring:
     Attributes:
         problems: a sentence about each file that could not be read.
         news: one more is restored, could not be, or is given up.
+        outcomes: how many were "restored", and how many tries "failed".
     """
 
     def __init__(self, content: Content) -> None:
@@ -45,6 +47,7 @@ class Restoring:
         self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
         self._running = asyncio.Lock()
         self.news = News()
+        self.outcomes: Counter[str] = Counter()
         for problem in self.problems:
             _log.error(problem)
 
@@ -70,12 +73,15 @@ class Restoring:
             raise
         except RemoteFailure as failure:
             kept.error = failure.text
+            self.outcomes["failed"] += 1
             _log.error("model was not restored", model=name, reason=failure.text)
         except Exception as error:  # whatever it is, the others are restored
+            self.outcomes["failed"] += 1
             kept.error = f"a fault of the daemon: {type(error).__name__}: {error}"
             _log.exception("model was not restored", model=name)
         else:
             self._kept.pop(name, None)
+            self.outcomes["restored"] += 1
         finally:
             kept.task = None
             self.news.tell()

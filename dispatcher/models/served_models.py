@@ -9,6 +9,7 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.tally import Ledger
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -23,11 +24,13 @@ class ServedModels:
     Attributes:
         names: those that serve, in the order of registration.
         keys: these, those that are being registered, and those that are ending.
+        ledger: what is counted of each, by name.
     """
 
     def __init__(self, models: Path, restoring: Restoring) -> None:
         self.names: dict[str, Registration] = {}
         self.keys: dict[str, Registration] = {}
+        self.ledger = Ledger()
         self._models = models
         self._restoring = restoring
 

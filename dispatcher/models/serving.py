@@ -143,7 +143,7 @@ class Serving:
                     if written is not None:
                         written.discard()
                 if former is not None:
-                    await uninterrupted(self._retire(former, "it was replaced"))
+                    await uninterrupted(self._retire(former, "it was replaced", "replace"))
             except asyncio.CancelledError:
                 if not self._gives_up:
                     raise
@@ -240,6 +240,7 @@ class Serving:
             native=self._server.proxy_is_native,
             kept=keeping in (Keeping.WRITTEN, Keeping.THERE),
             former=former,
+            tally=self._served.ledger.of(entry.spec.name),
         )
         self._served.keys[key] = registration
         return registration
@@ -268,9 +269,12 @@ class Serving:
         except RemoteFailure as failure:
             _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
 
-    async def _retire(self, registration: Registration, why: str) -> None:
-        await registration.stop(self._config.grace_period_s, why)
+    async def _retire(self, registration: Registration, why: str, reason: str = "stop") -> None:
+        await registration.stop(self._config.grace_period_s, why, reason)
         del self._served.keys[registration.key]
+        name = registration.spec.name
+        if all(one.spec.name != name for one in self._served.keys.values()):
+            self._served.ledger.forget(name)
 
 
 def _policy(config: DaemonConfig) -> RestartPolicy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,10 @@ class ServerWatch:
         lost: is called when it has ended, with all that it had loaded
         preload: tells what it is to load before it opens its ports again: name -> configuration
         load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
+
+    Attributes:
+        restarts: how often another one had to be started: it had "ended" by itself, a new one was "planned", or it was
+            "replaced" by one that was started beside it.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class ServerWatch:
         self._preload = preload
         self._load_again = load_again
         self._planned = False
+        self.restarts: Counter[str] = Counter()
         self._failures = 0  #: ends and failed starts in a row
         self._last = ""  #: how the last of them was
         self._up_since: float | None = time.monotonic()
@@ -62,6 +68,7 @@ class ServerWatch:
         while True:
             end = await self._server.ended()
             self._lost()
+            self.restarts["planned" if self._planned else "ended"] += 1
             if self._planned:
                 self._planned = False
             else:
@@ -84,6 +91,7 @@ class ServerWatch:
         """Have another tritonserver take this one's place without a request lost; see TritonServer.replace."""
         _log.info("tritonserver is to be replaced", why=why)
         await self._server.replace(self._preload(), self._load_again)
+        self.restarts["replaced"] += 1
         self._up_since = time.monotonic()
 
     def problem(self) -> str | None:

@@ -138,6 +138,7 @@ class HostedWorker(Worker):
     async def end_hung(self, why: str) -> None:
         """Ask it to end; a thread cannot be made to."""
         self.condemned = why
+        self.leave("hang")
         await self.stop(0)
 
     async def stop(self, grace_s: float) -> None:

@@ -14,6 +14,7 @@ from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.routing import Routes
 from pytriton.dispatcher.workers.supervisor import Supervisor
+from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.dispatcher.workers.worker_factory import StartWorker
@@ -43,10 +44,12 @@ class Pool:
         start_worker: StartWorker,
         policy: RestartPolicy,
         registrant: Registrant | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._spec = spec
         self._start_worker = start_worker
         self._registrant = registrant
+        self._tally = tally or Tally()
         self._policy = policy
         self._supervisors: list[Supervisor] = []
         self._workers: dict[str, Worker] = {}
@@ -55,7 +58,7 @@ class Pool:
         self._stopping = False
         self._given_up_for: str | None = None
         #: What becomes of batches that were lost, or are overdue.
-        self.verdicts = Verdicts(spec, self._workers)
+        self.verdicts = Verdicts(spec, self._workers, self._tally)
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -90,7 +93,7 @@ class Pool:
         """End the workers that `spec` does not have any more; their proxies go to those that stay."""
         self._spec = spec
         leaving = self._supervisors[numbering.count(spec) :]
-        await self._stop_supervisors(leaving, grace_s)
+        await self._stop_supervisors(leaving, grace_s, "scale")
         self._supervisors = [
             supervisor for supervisor in self._supervisors if supervisor not in leaving
         ]
@@ -116,11 +119,11 @@ class Pool:
                     failure.traceback,
                 )
 
-    async def stop(self, grace_s: float) -> None:
-        """End all workers. Returns when they are gone."""
+    async def stop(self, grace_s: float, reason: str = "stop") -> None:
+        """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
         self._stopping = self.verdicts.stopping = True
         await self._tell(None)
-        await self._stop_supervisors(self._supervisors, grace_s)
+        await self._stop_supervisors(self._supervisors, grace_s, reason)
 
     def at_rest(self) -> int | None:
         """How many batches the workers have answered; None while one is under way."""
@@ -149,8 +152,10 @@ class Pool:
                 messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
             )
 
-    async def _stop_supervisors(self, supervisors: Sequence[Supervisor], grace_s: float) -> None:
-        await asyncio.gather(*(supervisor.stop(grace_s) for supervisor in supervisors))
+    async def _stop_supervisors(
+        self, supervisors: Sequence[Supervisor], grace_s: float, reason: str = "stop"
+    ) -> None:
+        await asyncio.gather(*(supervisor.stop(grace_s, reason) for supervisor in supervisors))
 
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
@@ -325,6 +330,7 @@ class Pool:
             del self._workers[name]
             self.verdicts.forget(name)
         self._workers[worker.name] = worker
+        self._tally.add(worker)
         return worker
 
     async def _tell(self, ready: str | None) -> None:

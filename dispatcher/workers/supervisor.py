@@ -140,8 +140,10 @@ class Supervisor:
             self._hurry.set()
         await asyncio.shield(self._attempt)
 
-    async def stop(self, grace_s: float) -> None:
-        """End the worker after its batch, at most `grace_s` later; its proxies go elsewhere."""
+    async def stop(self, grace_s: float, reason: str = "stop") -> None:
+        """End the worker after its batch, at most `grace_s` later, for one of END_REASONS; its proxies go elsewhere."""
+        for worker in self._workers:
+            worker.leave(reason)
         self._task.cancel()
         text = f"model {self._spec.name}: instance {self.index} is being stopped"
         self._attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
@@ -317,6 +319,7 @@ class Supervisor:
         self.worker = fresh
         self._restarts += 1
         await self._tell(fresh.name)
+        spent.leave("spent")
         self._set_aside(spent.end_after_batch())
 
     def _set_aside(self, doing: Coroutine[None, None, None]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping
 
 import structlog
 
+from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Reading
@@ -42,11 +43,17 @@ class Verdicts:
         stopping: the workers are being ended.
     """
 
-    def __init__(self, spec: messages.ModelSpec, workers: Mapping[str, Worker]) -> None:
+    def __init__(
+        self,
+        spec: messages.ModelSpec,
+        workers: Mapping[str, Worker],
+        tally: Tally | None = None,
+    ) -> None:
         self.given_up_for: str | None = None
         self.stopping = False
         self._spec = spec
         self._workers = workers
+        self._tally = tally or Tally()
         #: Workers that were idle while a batch waited for them, and how many batches they had begun.
         self._idle_at: dict[str, int] = {}
         self._aside: set[asyncio.Task[None]] = set()
@@ -67,16 +74,20 @@ class Verdicts:
                 lost_worker=lost.worker,
                 requests=lost.requests,
             )
+            self._tally.retries += lost.requests
             return Verdict("retry")
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if lost.losses >= _POISON:
+            self._tally.poison += 1
             text += (
                 f"; so did {lost.losses - 1} more before, so this batch is taken to be what ends them and is "
                 "not tried again"
             )
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
-        return self._failed(lost.worker, text, lost.in_row, _MOST_CRASHES)
+        verdict = self._failed(lost.worker, text, lost.in_row, _MOST_CRASHES)
+        self._count_failed("lost", lost, verdict)
+        return verdict
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
         """Decide about a batch that was not answered in time: whether its worker is busy, or hangs."""
@@ -129,12 +140,23 @@ class Verdicts:
             and overdue.losses == 0
             and self._had_company(overdue)
         ):
+            self._tally.retries += overdue.requests
             return Verdict("retry")
         text = (
             f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}"
         )
-        return self._failed(name, text, overdue.in_row, _MOST_HANGS)
+        verdict = self._failed(name, text, overdue.in_row, _MOST_HANGS)
+        self._tally.poison += overdue.losses > 0
+        self._count_failed("hung", overdue, verdict)
+        return verdict
+
+    def _count_failed(
+        self, how: str, asked: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
+    ) -> None:
+        """Count the requests that fail: of a batch whose requests are tried each by itself, one, unless all do."""
+        apart = asked.in_row > 0 and not verdict.whole
+        self._tally.failed[how] += 1 if apart else asked.requests
 
     @property
     def _may_retry(self) -> bool:

@@ -7,6 +7,7 @@ There are two kinds: processes of the dispatcher's own (worker_process.py) and t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.ipc import messages
 from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-from pytriton.ipc.lanes.gauge import Gauge, Reading
+from pytriton.ipc.lanes.gauge import Counts, Gauge, Reading
+
+#: Why workers end: by themselves, serving ("crash") or before ("load"); hung in a batch; past a hard limit; replaced
+#: because they were spent; no longer needed because of a scaling or a replacement; for any other wish ("stop").
+END_REASONS = ("crash", "load", "hang", "limit", "spent", "scale", "replace", "stop")
 
 
 class Worker:
@@ -30,6 +35,7 @@ class Worker:
         gauge: what it is doing; closed when it has ended.
         spent: resolves with the reason when it should be replaced though it serves.
         condemned: why the dispatcher ends it; None when it ends, or ended, by itself or on request.
+        leaving: the kind of reason for which it is ended: one of END_REASONS; None when it ends by itself.
         unwilling: why its model says that it is not ready (`is_ready`); None when it is, or says nothing.
         log_hint: where its own words are to be found; completes an error's text.
     """
@@ -51,6 +57,8 @@ class Worker:
         self.lane_path = lane_path
         self.gauge = gauge
         self.condemned: str | None = None
+        self.leaving: str | None = None
+        self.started_at = time.time()
         self.unwilling: str | None = None
         self.log_hint = f"; its log: pytriton-daemon logs {spec.name}"
         loop = asyncio.get_running_loop()
@@ -60,9 +68,10 @@ class Worker:
         self._spec = spec
         #: What it serves; of one that serves all of a model's versions, the newest.
         self.version = spec.version
-        self._instance = instance
+        self.instance = instance
         self._peer: Peer | None = None
         self._done: Reading | None = None
+        self._counts: Counts | None = None
         exited.add_done_callback(self._ended)
         # A pool that is being stopped does not ask any more why a worker failed.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -70,6 +79,22 @@ class Worker:
     @property
     def alive(self) -> bool:
         return not self.exited.done()
+
+    def counts(self) -> Counts:
+        """Return what it has done until now, or had done when it ended."""
+        return self.gauge.counts() if self._counts is None else self._counts
+
+    def leave(self, reason: str) -> None:
+        """Note why it is being ended, one of END_REASONS, if nothing else has been noted before."""
+        self.leaving = self.leaving or reason
+
+    @property
+    def end_reason(self) -> str:
+        """Why it ended, one of END_REASONS."""
+        if self.leaving is not None:
+            return self.leaving
+        ready = self.ready
+        return "crash" if ready.done() and not (ready.cancelled() or ready.exception()) else "load"
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Note a worker's hello, and give it what it needs to load.
@@ -135,7 +160,7 @@ class Worker:
         """Return when its last words have come."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
-        self._done = self.gauge.read()
+        self._done, self._counts = self.gauge.read(), self.gauge.counts()
         self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)

@@ -128,8 +128,8 @@ class WorkerProcess(Worker):
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Answer a worker's hello with its model; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
-        load = messages.LoadModel(self._spec, self._instance, str(self.lane_path), self._tracing)
-        await peer.send(load, payloads_of(self._instance))
+        load = messages.LoadModel(self._spec, self.instance, str(self.lane_path), self._tracing)
+        await peer.send(load, payloads_of(self.instance))
 
     def last_lines(self) -> str:
         """The worker's last lines as one text."""
@@ -172,6 +172,7 @@ class WorkerProcess(Worker):
         if self.condemned is not None:
             return
         self.condemned = why
+        self.leave("hang")
         if self.alive:  # not reaped yet, so the pid is its own
             stacks = self._child.next_line_with(_STACK)
             os.kill(self.pid, signal.SIGQUIT)
@@ -184,6 +185,7 @@ class WorkerProcess(Worker):
         """End the worker and all that it started at once."""
         if self.condemned is None and self.alive:
             self.condemned = why
+            self.leave("limit")
             self._child.signal_group(signal.SIGKILL)
 
     async def stop(self, grace_s: float) -> None:

@@ -16,7 +16,12 @@ from pytriton.ipc.errors import RemoteFailure
 
 #: What the daemon answers at once, so that a longer silence than `connect(timeout_s=...)` means that it hangs. Any
 #: other message is waited on for as long as the daemon lives.
-_AT_ONCE = (messages.GetStatus, messages.ListModels, messages.GetLogs)
+_AT_ONCE = (
+    messages.GetStatus,
+    messages.GetFigures,
+    messages.ListModels,
+    messages.GetLogs,
+)
 #: Messages whose failure is a RegistrationError.
 _REGISTERING = (
     messages.Register,
@@ -65,6 +70,10 @@ class DaemonView:
     def status(self) -> messages.Status:
         """Return how daemon, tritonserver, models and workers are."""
         return self._ask(messages.GetStatus(), messages.Status)
+
+    def figures(self) -> messages.Figures:
+        """Return everything that the daemon counts and measures of itself, its models and their instances."""
+        return self._ask(messages.GetFigures(), messages.Figures)
 
     def model_info(
         self, name: str, among: Sequence[messages.ModelInfo] | None = None

@@ -34,7 +34,7 @@ from pytriton.worker.calls.model_calls import serving
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.loop import Loop
 from pytriton.worker.python_model.backend_host import WorkerHost
-from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.batches import PythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
@@ -169,7 +169,7 @@ class PythonStreamLoop(Loop):
         stream = PythonStream(self, outbox, batch, requests, self._python)
         outbox.streams[batch.id] = stream  # type: ignore[assignment]
         self._streams.add(stream)
-        self._gauge.begin(len(requests))
+        stream.begun_ns = self._gauge.begin(len(requests), batch.rows, batch.taken_ns)
         outbox.lane.send(BatchBegun(batch.id))
         self._jobs.put(stream)
 
@@ -212,6 +212,8 @@ class PythonStreamLoop(Loop):
 
     def _failed(self, stream: PythonStream, error: Exception) -> None:
         report_error(error, "its execute failed", [stream.part.batch])
+        with self.changed:
+            self._gauge.failed(failure_of(error), stream.unanswered)
         stream.fail(self._python.failure(error))
         if isinstance(error, PyTritonUnrecoverableError):
             with self.changed:
@@ -231,13 +233,17 @@ class PythonStreamLoop(Loop):
         """Whether this thread runs `async def execute`."""
         return threading.current_thread() is self._events_thread
 
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        """Count a response, so long after the batch began or the one before; return when it was."""
+        return self._gauge.responded(since_ns, first=first)
+
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 
     def ended(self, stream: PythonStream) -> None:
         """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
         if stream in self._streams:
             self._streams.discard(stream)
-            self._answered()
+            self._answered(stream.begun_ns)
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
             if not self._finished():

@@ -20,7 +20,8 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
 from pytriton.ipc.errors import described, for_client
 from pytriton.ipc.lanes import tensors
-from pytriton.ipc.lanes.lane import Lane
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import (
     BatchDone,
     BatchFailed,
@@ -118,6 +119,7 @@ class PythonModel(Model):
             report_error(error, "its execute failed", [part.batch for part in parts])
             raise Unrecoverable(self.failure(error)) from error
         except Exception as error:
+            self.on_failed(failure_of(error), sum([len(part.batch.requests) for part in parts]))
             report_error(error, "its execute failed", [part.batch for part in parts])
             return [BatchFailed(part.batch.id, self.failure(error)) for part in parts]
         finally:
@@ -147,6 +149,7 @@ class PythonModel(Model):
         """
         error = response.error()
         if error is not None:
+            self.on_failed("callable", 1)
             details = ResponseDetails(error.code().name, final=final)
             return ResponseRef([], cut_for_client(error.message()), details)
         parameters = response.parameters()
@@ -192,6 +195,7 @@ class PythonModel(Model):
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:
+            self.on_failed("result", len(batch.requests))
             report_error(error, "what its execute returned cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)
@@ -261,6 +265,15 @@ class _OnlySender:
     def _take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
         self._response = response
         self._came.set()
+
+
+def failure_of(error: BaseException) -> str:
+    """Return which of gauge.FAILURES an exception of a batch is."""
+    if isinstance(error, PyTritonUnrecoverableError):
+        return "unrecoverable"
+    if isinstance(error, (LaneError, ArenaError)):
+        return "input"
+    return "result" if isinstance(error, WrongReturn) else "callable"
 
 
 def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:

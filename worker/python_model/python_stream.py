@@ -37,6 +37,9 @@ class AnswerLoop(Protocol):
     def ended(self, stream: PythonStream) -> None:
         """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
 
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        """Count a response, so long after the batch began or the one before; return when it was."""
+
 
 class PythonStream:
     """A batch under way, with the record of which of its requests are answered."""
@@ -61,9 +64,16 @@ class PythonStream:
         self._held: set[int] = set()
         self._open = set(range(len(requests)))
         self._has_returned = False
+        self.begun_ns = 0
+        self._last_ns = [0] * len(requests)  #: when the last response to each was sent
         self._senders: dict[int, pb_utils.ResponseSender] = {}
         for index, request in enumerate(requests):
             request.bind(partial(self._sender, index), partial(self._is_cancelled, index))
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests have not been answered to the end."""
+        return len(self._open)
 
     def cancel(self, index: int) -> None:
         """Note that the client of a request has gone."""
@@ -162,6 +172,11 @@ class PythonStream:
             parts: list[ResponseRef | None] = [None] * len(self.requests)
             parts[index] = ref
             self._to_lane(BatchPart(self.id, parts))
+            if ref is not _ENDED and self._model.decoupled:
+                last_ns = self._last_ns[index]
+                self._last_ns[index] = self._loop.responded(
+                    last_ns or self.begun_ns, first=not last_ns
+                )
             if final:
                 self._open.discard(index)
                 self._end_if_done()

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.ipc.lanes.arena import ArenaError
+from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane import Lane, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
@@ -29,7 +32,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.worker.fault_reports import report_error, told
-from pytriton.worker.outputs.results import ResultWriter
+from pytriton.worker.outputs.results import ResultError, ResultWriter
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
@@ -112,10 +115,19 @@ class Stream:
     """The answers to one batch."""
 
     def __init__(
-        self, outbox: Outbox, batch: Batch, writer: ResultWriter, spans: Spans | NoSpans = NO_SPANS
+        self,
+        outbox: Outbox,
+        batch: Batch,
+        writer: ResultWriter,
+        spans: Spans | NoSpans = NO_SPANS,
+        *,
+        gauge: Gauge,
     ) -> None:
         self.id = batch.id
         self.spans = spans
+        self.begun_ns = gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
+        self._last_ns = 0  #: when the last part was sent
+        self._gauge = gauge
         self._outbox = outbox
         self._batch = batch
         self._requests = batch.requests
@@ -147,6 +159,8 @@ class Stream:
         responses = [self._response(index, result) for index, result in enumerate(checked)]
         if any(response is not None for response in responses):
             self._outbox.put(BatchPart(self.id, responses))
+            last_ns = self._last_ns
+            self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
 
     def cancel(self, index: int) -> None:
         """Note that the client of a request has gone."""
@@ -190,6 +204,7 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
+            self._gauge.failed(_failure_of(error), len(self._requests))
             report_error(error, batches=[self._batch])
             end = BatchFailed(self.id, told(error))
             self.spans.failed(end.text)
@@ -205,6 +220,15 @@ class Stream:
         if result is None or index in self._cancelled:
             return None
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
+
+
+def _failure_of(error: BaseException) -> str:
+    """Return which of gauge.FAILURES the exception that ended a stream is."""
+    if isinstance(error, PyTritonUnrecoverableError):
+        return "unrecoverable"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
 
 
 def parts_of(produced: Any) -> Any:

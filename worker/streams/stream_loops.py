@@ -78,7 +78,7 @@ class StreamLoop(Loop):
                 self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
-            self._answered()
+            self._answered(stream.begun_ns)
             raise
         except Exception as raised:
             return raised
@@ -101,9 +101,8 @@ class StreamLoop(Loop):
                 parts.close()
 
     def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
-        self._gauge.begin(len(batch.requests))
         spans = spans_of(self._model.name, [batch]) or NO_SPANS
-        return Stream(outbox, batch, self._model.results, spans)
+        return Stream(outbox, batch, self._model.results, spans, gauge=self._gauge)
 
     def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
@@ -122,7 +121,7 @@ class StreamLoop(Loop):
         try:
             stream.end(error)
         finally:
-            self._answered()
+            self._answered(stream.begun_ns)
             if self._model.holds_much(stream.lane):
                 self._look_again()
             if isinstance(error, PyTritonUnrecoverableError):
@@ -246,7 +245,7 @@ class AsyncStreamLoop(StreamLoop):
     ) -> None:
         del self._tasks[stream]
         if outbox.lane not in self._outboxes:  # it is gone
-            self._answered()
+            self._answered(stream.begun_ns)
             return
         try:
             # Cancelled: nobody waits for it.

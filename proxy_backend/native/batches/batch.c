@@ -224,7 +224,7 @@ static void serve(Execution *batch)
         give_up(batch, true, text);
         return;
     }
-    text = put_batch(proxy, batch->requests + batch->answered, count, batch->apart, &again);
+    text = put_batch(proxy, batch->requests + batch->answered, count, batch->apart, batch->begun_ns, &again);
     if (text) {
         give_up(batch, false, text);
         return;

@@ -24,6 +24,7 @@ typedef struct Flight {
     bool whole; /* those after it are not tried */
     bool under_way, begun, returned;
     bool answered; /* something has been said to a client of it */
+    uint64_t handed_ns;  /* when tritonserver handed it over */
     uint64_t sent_ns;    /* 0: not yet */
     uint64_t overdue_ns; /* 0: never */
     uint32_t held;       /* how many of its requests are */

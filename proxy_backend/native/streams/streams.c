@@ -99,7 +99,7 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
 {
     Proxy *proxy = streams->proxy;
     bool circular = false;
-    *text = put_batch(proxy, requests, flight->count, flight->losses > 0, &circular);
+    *text = put_batch(proxy, requests, flight->count, flight->losses > 0, flight->handed_ns, &circular);
     if (*text == NULL && circular) {
         proxy->avoid.size = proxy->avoided = 0; /* the lane stays: other batches are under way on it */
         *text = texted("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
@@ -243,6 +243,7 @@ static bool begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t c
         fail_all(streams, requests, count, "out of memory");
         return true;
     }
+    flight->handed_ns = begun_ns;
     flight->losses = trials->apart;
     flight->in_row = trials->in_row;
     while (!begun(streams, flight, requests, &text))

@@ -193,9 +193,10 @@ static bool is_traced(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t c
     return false;
 }
 
-char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, bool *circular)
+char *put_batch(
+    Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, uint64_t taken_ns, bool *circular)
 {
-    uint64_t begun_ns = proxy->tracing ? epoch_ns() : 0;
+    uint64_t begun_ns = proxy->tracing ? epoch_ns() : 0, rows = 0;
     Buffer *message = &proxy->message;
     bool traced = is_traced(proxy, requests, count);
     *circular = false;
@@ -206,12 +207,13 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     message->size = 0;
     message->failed = false;
     bool reads = proxy->lane->peer.readable;
-    put_array(message, alone ? BATCH_SIZE : reads ? BATCH_alone : traced ? BATCH_reads : BATCH_LEAST);
+    put_array(message, BATCH_SIZE);
     put_string(message, BATCH_NAME);
     put_uint(message, ++proxy->batch);
     put_array(message, count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t inputs = 0;
+        rows += rows_of(proxy->model, requests[i]);
         char *failure = text_of(TRITONBACKEND_RequestInputCount(requests[i], &inputs));
         const char *id = "";
         if (!proxy->model->details) /* else it is among these */
@@ -233,12 +235,12 @@ char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, 
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);
-    else if (reads || alone)
+    else
         put_nil(message);
-    if (reads || alone)
-        put_bool(message, reads);
-    if (alone)
-        put_bool(message, true);
+    put_bool(message, reads);
+    put_bool(message, alone);
+    put_uint(message, taken_ns);
+    put_uint(message, rows);
     return message->failed ? texted("model %s: out of memory", proxy->model->name) : NULL;
 }
 

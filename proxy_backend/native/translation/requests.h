@@ -5,9 +5,10 @@
 #include "proxy/proxy.h"
 
 /* Put a batch into `proxy->message`, its inputs into the lane's arena. Returns NULL, or what went wrong.
- * `alone`: the worker shall not merge it with others. `circular`: the worker waits for this very batch; `proxy->avoid` has who
- * does. */
-char *put_batch(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, bool *circular);
+ * `alone`: the worker shall not merge it with others. `taken_ns`: when tritonserver handed it over. `circular`: the worker
+ * waits for this very batch; `proxy->avoid` has who does. */
+char *put_batch(
+    Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, bool alone, uint64_t taken_ns, bool *circular);
 /* The context in which a request is traced, "" where it is not. */
 const char *trace_of(TRITONBACKEND_Request *request);
 

@@ -53,8 +53,10 @@ static const Field Batch_fields[] = {
     {"trace", false, {.kind = SHAPE_STRUCT, .optional = true, .declared = &BatchTrace}},
     {"reads", false, {.kind = SHAPE_BOOL}},
     {"alone", false, {.kind = SHAPE_BOOL}},
+    {"taken_ns", false, {.kind = SHAPE_INT}},
+    {"rows", false, {.kind = SHAPE_INT}},
 };
-static const Declared Batch = {"Batch", false, 5, Batch_fields};
+static const Declared Batch = {"Batch", false, 7, Batch_fields};
 
 static const Field ResponseDetails_fields[] = {
     {"code", false, {.kind = SHAPE_TEXT}},

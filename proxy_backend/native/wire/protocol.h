@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 7 };
+enum { PROTOCOL = 8 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"
@@ -90,8 +90,8 @@ enum { ANNOUNCE_SIZE = 2, ANNOUNCE_LEAST = 2, ANNOUNCE_memory = 1 };
 /* proxy → worker: run the callable on these requests. */
 #define BATCH_NAME "Batch"
 enum {
-    BATCH_SIZE = 6, BATCH_LEAST = 3, BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4,
-    BATCH_alone = 5
+    BATCH_SIZE = 8, BATCH_LEAST = 3, BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4,
+    BATCH_alone = 5, BATCH_taken_ns = 6, BATCH_rows = 7
 };
 /* worker → proxy: one response per request, in order. */
 #define BATCH_DONE_NAME "BatchDone"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytriton.ipc import linux
 
@@ -70,6 +70,8 @@ class Arena:
         self._needed_at = 0.0  #: when more than `KEPT` was handed out the last time
         #: Whether it holds more than `KEPT`.
         self.large = False
+        #: Is told when `backed` has changed.
+        self.on_change: Callable[[], None] | None = None
         self._kept: Sequence[tuple[int, int]] = ()
         self._map: mmap.mmap | None = None
 
@@ -77,6 +79,11 @@ class Arena:
     def size(self) -> int:
         """Bytes that the peer may see."""
         return self._size
+
+    @property
+    def backed(self) -> int:
+        """Bytes that have pages."""
+        return self._backed
 
     @property
     def used(self) -> int:
@@ -110,6 +117,7 @@ class Arena:
             return
         self._backed = start
         self.large = start > KEPT
+        self._changed()
 
     def allocate(self, nbytes: int) -> int:
         """Return the offset of `nbytes` fresh bytes.
@@ -172,6 +180,11 @@ class Arena:
         self._backed = size
         self.large = size > KEPT
         self._needed_at = time.monotonic()
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _note_need(self) -> None:
         if self._used > KEPT:

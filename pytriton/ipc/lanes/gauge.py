@@ -1,12 +1,15 @@
-"""What a worker is doing, in a page of memory that the dispatcher reads without asking.
+"""What a worker is doing and has done, in a page of memory that the dispatcher reads without asking.
 
 The dispatcher makes the page (a memfd) and hands it to the worker when it starts it. The worker
-writes it around every batch, four stores; so the dispatcher can tell a busy worker from a hung or a
-stopped one, also when it does not answer any more, and what it had done when it ended::
+writes it around every batch; so the dispatcher can tell a busy worker from a hung or a stopped one, also when
+it does not answer any more, and what it had done when it ended::
 
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
+    [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
+    [ histograms, see Histogram: the sum, then the buckets ] …
 
-Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine.
+Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
+reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
 """
 
 from __future__ import annotations
@@ -14,12 +17,32 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from bisect import bisect_left
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytriton.ipc import linux
+from pytriton.ipc.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
+_BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA = range(5, 13)
+#: Why requests failed in a worker, as it sees it.
+FAILURES = ("callable", "input", "result", "timeout", "unrecoverable")
+_FAILED = {kind: 16 + number for number, kind in enumerate(FAILURES)}
+#: Where the histograms begin; each has its sum first.
+_CALLS = 32
+_WAITS = _CALLS + 1 + DURATION_BUCKETS
+_FIRSTS = _WAITS + 1 + DURATION_BUCKETS
+_BETWEENS = _FIRSTS + 1 + DURATION_BUCKETS
+_SIZES = _BETWEENS + 1 + DURATION_BUCKETS
+_WORDS = _SIZES + SIZE_BUCKETS
+#: Of the mapping.
+_BYTES = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+#: More rows than this are taken for a mistake.
+_MOST_ROWS = 1 << 32
+
+_now = time.monotonic_ns
 
 
 class Reading(NamedTuple):
@@ -41,20 +64,59 @@ class Reading(NamedTuple):
         return self.begun == self.answered
 
 
+class Counts(NamedTuple):
+    """What one worker, or several that served the same instance, has done until now.
+
+    Times are nanoseconds. A histogram is its buckets: how many observations were in each (histograms.py).
+    """
+
+    calls: int = 0
+    requests: int = 0
+    rows: int = 0
+    merged: int = 0
+    parts: int = 0
+    busy_ns: int = 0
+    failed: tuple[int, ...] = (0,) * len(FAILURES)
+    call_ns: int = 0
+    call_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    wait_ns: int = 0
+    wait_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    first_ns: int = 0
+    first_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    between_ns: int = 0
+    between_buckets: tuple[int, ...] = (0,) * DURATION_BUCKETS
+    size_buckets: tuple[int, ...] = (0,) * SIZE_BUCKETS
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sum of both, element by element."""
+        if self is NOTHING or other is NOTHING:
+            return other if self is NOTHING else self
+        return Counts._make(map(_sum, self, other))
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return tuple(map(int.__add__, one, other)) if isinstance(one, tuple) else one + other
+
+
+#: What nobody has done yet.
+NOTHING = Counts()
+
+
 class Gauge:
-    """One end of the page: `begin` and `end` are for the worker, `read` for the dispatcher."""
+    """One end of the page: `begin`, `end` and their like are for the worker, `read` and `counts` for the dispatcher."""
 
     def __init__(self, fd: int) -> None:
         """Take over a descriptor of the page."""
-        self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        self._map = mmap.mmap(fd, _BYTES)
         self._words = memoryview(self._map).cast("Q")
+        self._busy_ns = 0  #: the most that was read
         os.close(fd)
 
     @classmethod
     def create(cls) -> tuple[Gauge, int]:
         """Return a new gauge and a descriptor of it for the other process, to be closed here."""
         fd = linux.memfd_create("pytriton-gauge")
-        os.ftruncate(fd, mmap.PAGESIZE)
+        os.ftruncate(fd, _BYTES)
         linux.seal_against_shrinking(fd)
         return cls(os.dup(fd)), fd
 
@@ -65,34 +127,133 @@ class Gauge:
         Its bytes are written, so that a full disk shows here. Remove it when the other has opened it.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.write(fd, bytes(mmap.PAGESIZE))
+        os.write(fd, bytes(_BYTES))
         return cls(fd)
 
-    def begin(self, requests: int) -> None:
-        """A batch begins."""
-        words = self._words
-        words[_REQUESTS] += requests
-        words[_BEGUN_AT] = time.monotonic_ns()
-        words[_BEGUN] += 1
+    # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
-    def end(self) -> int:
-        """It has been answered; return how many have."""
+    def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
+        """A batch begins; return when. `taken_ns`: when its proxy got it; `rows`: 0 for as many as requests."""
         words = self._words
-        words[_ANSWERED] += 1
+        now = _now()
+        words[_REQUESTS] += requests
+        words[_BEGUN_AT] = now
+        begun = words[_BEGUN]
+        if begun == words[_ANSWERED]:
+            words[_BUSY_SINCE] = now
+        words[_BEGUN] = begun + 1
+        if not 0 < rows < _MOST_ROWS:
+            rows = requests or 1
+        words[_ROWS] += rows
+        bucket = (rows - 1).bit_length()
+        words[_SIZES + (bucket if bucket < SIZE_BUCKETS else SIZE_BUCKETS - 1)] += 1
+        if 0 < taken_ns <= now:
+            waited = now - taken_ns
+            words[_WAITS] += waited
+            words[_WAITS + 1 + bisect_left(BOUNDS_NS, waited)] += 1
+        return now
+
+    def merged(self, taken_ns: int) -> None:
+        """Another batch goes into the call that has just begun."""
+        words = self._words
+        words[_MERGED] += 1
+        now = words[_BEGUN_AT]
+        if 0 < taken_ns <= now:
+            waited = now - taken_ns
+            words[_WAITS] += waited
+            words[_WAITS + 1 + bisect_left(BOUNDS_NS, waited)] += 1
+
+    def end(self, begun_ns: int = 0) -> int:
+        """A batch that began then has been answered; return how many have."""
+        words = self._words
+        now = _now()
+        took = now - begun_ns if begun_ns else 0
+        words[_CALLS] += took
+        words[_CALLS + 1 + bisect_left(BOUNDS_NS, took)] += 1
+        answered = words[_ANSWERED] + 1
+        if answered == words[_BEGUN]:
+            words[_BUSY_NS] += now - words[_BUSY_SINCE]
+        words[_ANSWERED] = answered
         words[_BEGUN_AT] = 0
-        return words[_ANSWERED]
+        return answered
+
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        """A response of a stream has been sent, so long after the batch began, or after the one before; return when."""
+        words = self._words
+        now = _now()
+        at = _FIRSTS if first else _BETWEENS
+        words[_PARTS] += 1
+        words[at] += now - since_ns
+        words[at + 1 + bisect_left(BOUNDS_NS, now - since_ns)] += 1
+        return now
+
+    def failed(self, kind: str, requests: int) -> None:
+        """So many requests have failed; `kind` is one of FAILURES."""
+        self._words[_FAILED[kind]] += requests
+
+    def loaded(self, load_ns: int, warmup_ns: int) -> None:
+        """The callable has been loaded, and warmed up, in so long."""
+        self._words[_LOAD_NS] = load_ns
+        self._words[_WARMUP_NS] = warmup_ns
+
+    def holds(self, nbytes: int) -> None:
+        """The arenas of the worker's lanes have so many bytes."""
+        self._words[_ARENA] = nbytes
 
     def told_to_end(self) -> None:
         """The worker has taken notice that it shall end."""
         self._words[_ENDING] = 1
 
+    # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
+
     def read(self) -> Reading:
         """Return what the worker has done and does."""
         words = self._words
         begun_at = words[_BEGUN_AT]
-        busy_s = (time.monotonic_ns() - begun_at) / 1e9 if begun_at else None
+        busy_s = (_now() - begun_at) / 1e9 if begun_at else None
         ending = words[_ENDING] != 0
         return Reading(words[_BEGUN], words[_ANSWERED], words[_REQUESTS], busy_s, ending)
+
+    def counts(self) -> Counts:
+        """Return what the worker has done; with the time that the batch at hand has taken until now."""
+        words = self._words[:_WORDS].tolist()
+        busy_ns = words[_BUSY_NS]
+        if words[_BEGUN] > words[_ANSWERED]:
+            busy_ns += max(0, _now() - words[_BUSY_SINCE])
+        # Read between two stores of the worker's, it may seem to fall: a counter does not.
+        self._busy_ns = max(self._busy_ns, busy_ns)
+        histograms = [
+            (words[at], tuple(words[at + 1 : at + 1 + DURATION_BUCKETS]))
+            for at in (_CALLS, _WAITS, _FIRSTS, _BETWEENS)
+        ]
+        return Counts._make(
+            [
+                words[_BEGUN],
+                words[_REQUESTS],
+                words[_ROWS],
+                words[_MERGED],
+                words[_PARTS],
+                self._busy_ns,
+                tuple([words[at] for at in _FAILED.values()]),
+                *chain.from_iterable(histograms),
+                tuple(words[_SIZES:_WORDS]),
+            ]
+        )
+
+    @property
+    def load_s(self) -> float:
+        """How long the callable took to load."""
+        return self._words[_LOAD_NS] / 1e9
+
+    @property
+    def warmup_s(self) -> float:
+        """How long its warm-up took."""
+        return self._words[_WARMUP_NS] / 1e9
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the arenas of its lanes have."""
+        return int(self._words[_ARENA])
 
     def close(self) -> None:
         """Unmap the page."""

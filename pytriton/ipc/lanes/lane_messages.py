@@ -107,7 +107,8 @@ class Batch(_LaneMessage, frozen=True):
     """proxy → worker: run the callable on these requests.
 
     `trace` is None when nobody traces them. `reads`: outputs may lie in the worker's own memory. `alone`: a
-    worker was lost with it and others, so it is merged with none.
+    worker was lost with it and others, so it is merged with none. `taken_ns` is when tritonserver handed it to the
+    proxy (CLOCK_MONOTONIC; 0: nobody says), `rows` what it counts in all.
     """
 
     id: int
@@ -115,6 +116,8 @@ class Batch(_LaneMessage, frozen=True):
     trace: Optional[BatchTrace] = None
     reads: bool = False
     alone: bool = False
+    taken_ns: int = 0
+    rows: int = 0
 
 
 class BatchDone(_LaneMessage, frozen=True):

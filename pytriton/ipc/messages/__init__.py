@@ -5,6 +5,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
+    client ── GetFigures ──▶ dispatcher; it answers with Figures
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -65,6 +66,16 @@ from pytriton.ipc.messages.client import (
     UnloadFromRepository,
     Unregister,
 )
+from pytriton.ipc.messages.figures import (
+    DaemonFigures,
+    Figures,
+    GetFigures,
+    Histogram,
+    InstanceFigures,
+    ModelFigures,
+    QueueFigures,
+    Work,
+)
 from pytriton.ipc.messages.model_spec import (
     Autoscale,
     Limits,
@@ -121,13 +132,18 @@ __all__ = [
     "BatchOverdue",
     "CallsWait",
     "Cancel",
+    "DaemonFigures",
     "Detach",
     "Done",
     "EndWorker",
     "Failure",
+    "Figures",
+    "GetFigures",
     "GetLogs",
     "GetRepository",
     "GetStatus",
+    "Histogram",
+    "InstanceFigures",
     "InstanceInfo",
     "LaneLost",
     "Limits",
@@ -139,12 +155,14 @@ __all__ = [
     "MalformedMessage",
     "MayCall",
     "Message",
+    "ModelFigures",
     "ModelInfo",
     "ModelSpec",
     "Models",
     "Offer",
     "Progress",
     "PythonModel",
+    "QueueFigures",
     "Readiness",
     "Register",
     "Registered",
@@ -168,6 +186,7 @@ __all__ = [
     "Warmup",
     "WarmupTensor",
     "WithdrawLane",
+    "Work",
     "WorkerEnd",
     "WorkerEnded",
     "WorkerFailed",

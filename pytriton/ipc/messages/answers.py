@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 import msgspec
 
 from pytriton.ipc.messages.base import Message
+from pytriton.ipc.messages.figures import Figures
 
 
 class Progress(Message, frozen=True):
@@ -189,6 +190,7 @@ ToClient = Union[
     Models,
     Repository,
     Status,
+    Figures,
     LogLines,
     Reloaded,
     Failure,

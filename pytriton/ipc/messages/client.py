@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from pytriton.ipc.messages.base import PROTOCOL, Message
+from pytriton.ipc.messages.figures import GetFigures
 from pytriton.ipc.messages.model_spec import ModelSpec
 
 
@@ -117,6 +118,7 @@ FromClient = Union[
     GetRepository,
     ListModels,
     GetStatus,
+    GetFigures,
     GetLogs,
     Cancel,
     Shutdown,

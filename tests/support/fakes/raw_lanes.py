@@ -18,11 +18,12 @@ BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 
 #: BATCH as MessagePack, written by hand: the second witness of the format.
 BATCH_BYTES = (
-    b"\x96\xa5Batch\x07"  # array of 6: the tag, the id 7, the requests, the trace, what the proxy reads, alone
+    b"\x98\xa5Batch\x07"  # array of 8: the tag, the id 7, the requests, the trace, what the proxy reads, alone, …
     b"\x91\x95"  # one request, an array of 5: its inputs, parameters, requested outputs, id, details
     b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
     b"\xa2{}\x91\xa1y\xa2id\xc0"
     b"\xc0\xc2\xc2"  # not traced; the proxy does not read the worker's own memory; it may be merged
+    b"\x00\x00"  # nobody says when the proxy got it, nor how many rows it has
 )
 
 

@@ -25,7 +25,7 @@ def test_a_message_is_declared_behind_what_it_is_made_of() -> None:
     )
     assert source.count("static const Declared TensorRef = {NULL, false, 6, ") == 1
     assert source.index("Declared TensorRef =") < source.index(
-        'Declared Batch = {"Batch", false, 5, '
+        'Declared Batch = {"Batch", false, 7, '
     )
 
 

@@ -21,8 +21,9 @@ def test_a_message_on_a_lane_has_its_name_first() -> None:
     """Written by hand once, from pytriton/ipc/lanes/lane_messages.py: `Batch`."""
     header = protocol.header()
     assert '#define BATCH_NAME "Batch"\n' in header
-    fields = "BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4, BATCH_alone = 5"
-    assert re.sub(r"\s+", " ", header).count(f"BATCH_SIZE = 6, BATCH_LEAST = 3, {fields}") == 1
+    fields = "BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4, BATCH_alone = 5, "
+    fields += "BATCH_taken_ns = 6, BATCH_rows = 7"
+    assert re.sub(r"\s+", " ", header).count(f"BATCH_SIZE = 8, BATCH_LEAST = 3, {fields}") == 1
 
 
 def test_a_part_of_a_message_has_none() -> None:

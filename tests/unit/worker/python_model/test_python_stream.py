@@ -39,6 +39,7 @@ class Loop:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.over: list[PythonStream] = []
+        self.responses: list[bool] = []  #: whether each was the first to its request
         self.on_event_loop = False
 
     def is_event_loop(self) -> bool:
@@ -46,6 +47,10 @@ class Loop:
 
     def ended(self, stream: PythonStream) -> None:
         self.over.append(stream)
+
+    def responded(self, since_ns: int, *, first: bool) -> int:
+        self.responses.append(first)
+        return since_ns + 1
 
 
 def begin(
@@ -99,6 +104,7 @@ def test_answers_go_out_as_they_are_sent_and_the_batch_ends_with_the_last(lanes:
     assert proxy.receive() == BatchDone(5, [])
     assert loop.over == [stream]
     assert stream.outbox.streams == {}
+    assert loop.responses == [True, False]  # the end without a response is none
 
 
 def test_a_batch_is_not_over_before_execute_has_returned(lanes: Lanes) -> None:

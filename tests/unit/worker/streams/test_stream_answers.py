@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any, cast
 
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
+from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane import Lane, LaneError
 from pytriton.ipc.lanes.lane_messages import (
     Batch,
@@ -53,7 +55,9 @@ def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
 
 
 def stream(outbox: Outbox, number: int, requests: int = 1) -> Stream:
-    return Stream(outbox, batch(number, requests), cast(ResultWriter, Writer()))
+    gauge, descriptor = Gauge.create()
+    os.close(descriptor)
+    return Stream(outbox, batch(number, requests), cast(ResultWriter, Writer()), gauge=gauge)
 
 
 def test_a_stream_says_that_it_began_its_parts_and_its_end(
