@@ -5,7 +5,7 @@
                  └──────────────────── tritonserver has ended, or is started anew ◀───────────┘
 
 The setting `ready_when` says which models have to be served. Vertex AI's frontend needs another start of tritonserver,
-see vertex_stand_in.py.
+see clouds.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import vertex_stand_in
+from pytriton.dispatcher.triton import clouds
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc.errors import RemoteFailure
@@ -43,7 +43,7 @@ class Readiness:
         announce: Callable[[], None],
     ) -> None:
         self._when = config.ready_when
-        self._vertex = vertex_stand_in.wanted(config.tritonserver_options)
+        self._vertex = clouds.vertex_model(config.tritonserver_options)
         self._server = server
         self._registry = registry
         self._repository = repository

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.triton_options import Options
-from pytriton.dispatcher.triton import admin_token, own_repository, vertex_stand_in
+from pytriton.dispatcher.triton import admin_token, clouds, own_repository
 from pytriton.dispatcher.triton.endpoints import Endpoint
 from pytriton.dispatcher.triton.own_repository import BACKEND
 
@@ -51,7 +51,7 @@ def arguments(
         shm_prefix=shm_prefix,
     )
     options.update(_frontend_options(config, endpoints))
-    no_vertex = vertex_stand_in.wanted(config.tritonserver_options) is not None and not vertex
+    no_vertex = clouds.vertex_model(config.tritonserver_options) is not None and not vertex
     if no_vertex:
         options["allow-vertex-ai"] = "false"  # on Vertex AI ($AIP_MODE), its default is true
     users = {

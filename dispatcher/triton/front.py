@@ -144,6 +144,10 @@ class Front(Protocol):
     def replaces(self) -> bool:
         """Whether a process can be started beside another one, to take its place without a request lost."""
 
+    @property
+    def vertex_needs_model(self) -> bool:
+        """Whether Vertex AI's frontend does not start before its model is loaded."""
+
     def let_in(self, pid: int) -> None:
         """Have a process that was started beside another one take requests."""
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
-from pytriton.dispatcher.base.ports import listening_at
+from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import native_settings
+from pytriton.dispatcher.triton import clouds, native_settings
 from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.front import PRIVATELY, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.gate import Models
@@ -41,6 +41,7 @@ class NativeFront:
     """Our own program; see `Front` for what the methods do."""
 
     replaces = True
+    vertex_needs_model = False
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
         self._config = config
@@ -68,6 +69,9 @@ class NativeFront:
             if path is not None:
                 listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
+        for cloud in clouds.served(config.tritonserver_options, os.environ):
+            listener = listening(clouds.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG)
+            self._listening.append(Listening(cloud.protocol, listener, None))
 
     def make_gate(self, backend: str) -> NativeGate:
         """Have the front say from its start that it is not ready, until the gate is opened."""
@@ -89,7 +93,6 @@ class NativeFront:
             self._program,
             listening,
             preload,
-            vertex=vertex,
             held=self._held,
             waiting=beside,
             ready_fd=writer,

@@ -15,7 +15,7 @@ from pytriton.dispatcher.settings import grpc_tls
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.settings.front_limits import limits_of
 from pytriton.dispatcher.settings.triton_options import Options
-from pytriton.dispatcher.triton import command_line
+from pytriton.dispatcher.triton import clouds, command_line
 from pytriton.dispatcher.triton.front import ServerPlace
 from pytriton.ipc.access import ACCESS_HEADER
 
@@ -41,6 +41,11 @@ _TAKEN = frozenset(
         "grpc-server-cert",
         "grpc-server-key",
         "grpc-root-cert",
+        "allow-sagemaker",
+        "sagemaker-port",
+        "allow-vertex-ai",
+        "vertex-ai-port",
+        "vertex-ai-default-model",
     }
 )
 #: From that many processors on, a second thread gains something.
@@ -53,7 +58,7 @@ class Listening(NamedTuple):
     """A socket that the front accepts from.
 
     Attributes:
-        protocol: "http", "grpc", "metrics" or "admin"
+        protocol: "http", "grpc", "metrics", "admin", "sagemaker" or "vertex_ai"
         listener: the socket
         tls: the files of its certificates
         path: of a unix socket
@@ -93,7 +98,6 @@ def document(
     listening: Sequence[Listening],
     preload: Sequence[str],
     *,
-    vertex: bool,
     held: bool,
     waiting: bool,
     ready_fd: int,
@@ -106,7 +110,6 @@ def document(
         program: the front
         listening: the sockets
         preload: names of models to load before it accepts connections
-        vertex: Vertex AI's frontend may start
         held: it says that it is not ready until the daemon says otherwise
         waiting: it accepts connections of clients when it is told to, not from its start on
         ready_fd: a descriptor to write to when it accepts connections
@@ -126,6 +129,7 @@ def document(
             name: config.tritonserver_options.get(f"{name}-header-forward-pattern")
             for name in ("http", "grpc")
         },
+        **clouds.told(config.tritonserver_options, os.environ),
         "held": held,
         "waiting": waiting,
         "ready_fd": ready_fd,

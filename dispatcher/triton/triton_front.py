@@ -28,6 +28,7 @@ class TritonFront:
     """NVIDIA's executable; see `Front` for what the methods do."""
 
     replaces = False
+    vertex_needs_model = True
 
     def __init__(self, config: DaemonConfig, place: ServerPlace) -> None:
         self._config = config

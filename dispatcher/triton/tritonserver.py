@@ -18,7 +18,7 @@ from pytriton.dispatcher.base.states import ServerState, StateMachine
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.triton import gate, preloading, vertex_stand_in
+from pytriton.dispatcher.triton import clouds, gate, preloading
 from pytriton.dispatcher.triton.front import Admin, Front, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
@@ -43,7 +43,7 @@ class TritonServer:
 
     Attributes:
         news: of its states
-        vertex_model: of Vertex AI's frontend, when that is up: it insists on a loaded model as soon as it starts
+        vertex_model: of Vertex AI's frontend, when that is up: NVIDIA's insists on a loaded model as soon as it starts
     """
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, front: Front) -> None:
@@ -81,8 +81,9 @@ class TritonServer:
             ServerStartError: it ended, or did not become ready in time.
         """
         preload = preload or {}
-        vertex = vertex_stand_in.wanted(self._config.tritonserver_options)
-        self.vertex_model = vertex if vertex in preload else None
+        vertex = clouds.vertex_model(self._config.tritonserver_options)
+        there = vertex in preload or not self._front.vertex_needs_model
+        self.vertex_model = vertex if there else None
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
         models = self._place.models

@@ -103,13 +103,13 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .drain = drain,
         .vertex_health = settings->vertex_health,
         .vertex_predict = settings->vertex_predict,
-        .default_model = settings->vertex_model,
     };
 }
 
 static void *make_http(const Services *services, HttpPaths paths, void (*drain)(void *user), Problem *problem)
 {
     HttpSettings http = http_settings(services, drain);
+    http.default_model = paths == HTTP_SAGEMAKER ? services->settings->sagemaker_model : services->settings->vertex_model;
     return http_service_new(&http, paths, problem);
 }
 

@@ -223,6 +223,12 @@ static bool read_vertex(Source *source, void *to)
     return read_members(source, members, sizeof members / sizeof *members, to);
 }
 
+static bool read_sagemaker(Source *source, void *to)
+{
+    static const Member members[] = {{"model", read_string, offsetof(Settings, sagemaker_model)}};
+    return read_members(source, members, sizeof members / sizeof *members, to);
+}
+
 static const Member document[] = {
     {"core", read_string, offsetof(Settings, core)},
     {"libraries", read_libraries, 0},
@@ -233,6 +239,7 @@ static const Member document[] = {
     {"restricted", read_restricted, 0},
     {"forward", read_forward, 0},
     {"vertex", read_vertex, 0},
+    {"sagemaker", read_sagemaker, 0},
     {"held", read_bool, offsetof(Settings, held)},
     {"waiting", read_bool, offsetof(Settings, waiting)},
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},

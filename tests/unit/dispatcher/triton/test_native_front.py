@@ -16,6 +16,7 @@ import pytest
 from support.front import fake_program
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.base.ports import free_ports
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_choice import ServerChoice
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
@@ -127,6 +128,30 @@ def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
         await one.server.show_ready()
 
     play(tmp_path, scene, ready_when="up")
+
+
+def test_the_clouds_endpoints_are_there_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second start is needed for Vertex AI's, whose model is not there yet."""
+    (vertex,) = free_ports("0.0.0.0", 1)
+    for name, value in {"HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}.items():
+        monkeypatch.setenv(f"AIP_{name}", value)
+    options = {
+        "allow-vertex-ai": "true",
+        "vertex-ai-port": str(vertex),
+        "vertex-ai-default-model": "m",
+    }
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        assert one.server.vertex_model == "m"
+        assert "vertex_ai" in [listen["protocol"] for listen in one.told["listen"]]
+        assert one.told["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
+        with socket.create_connection(("127.0.0.1", vertex)):
+            pass
+
+    play(tmp_path, scene, tritonserver_options=options)
 
 
 def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:

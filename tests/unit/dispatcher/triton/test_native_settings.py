@@ -45,7 +45,7 @@ def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict
     )
     config = DaemonConfig(front="native", access_token="secret-secret-secret", **settings)
     return native_settings.document(
-        config, place, native, listening, ["m"], vertex=False, held=True, waiting=False, ready_fd=9
+        config, place, native, listening, ["m"], held=True, waiting=False, ready_fd=9
     )
 
 

@@ -324,7 +324,7 @@ def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
     vertex = {"health": "/v1/health", "predict": "/v1/predict", "model": "echo"}
     text = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":{"binary_data_size":4}}],'
     body = (text + '"parameters":{"binary_data_output":true}}').encode()
-    with running(made, protocol=cloud, vertex=vertex) as front:
+    with running(made, protocol=cloud, vertex=vertex, sagemaker={"model": "echo"}) as front:
         assert _data(_ask(front, _head(f"POST {path}", (), _json()))) == [1, 2]
         typed = [f"Content-Type: {binary_type}{len(body)}"]
         status, headers, answer = _ask(

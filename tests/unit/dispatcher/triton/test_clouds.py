@@ -1,0 +1,70 @@
+"""Which clouds' frontends are wanted, where, and for which model."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytriton.dispatcher.base.ports import PortError
+from pytriton.dispatcher.triton import clouds
+from pytriton.dispatcher.triton.clouds import Cloud
+
+_ROUTES = {"AIP_HEALTH_ROUTE": "/health", "AIP_PREDICT_ROUTE": "/predict"}
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        ({}, None),
+        ({"vertex-ai-default-model": "m"}, None),
+        ({"allow-vertex-ai": "true"}, None),
+        ({"allow-vertex-ai": "true", "vertex-ai-default-model": ""}, None),
+        ({"allow-vertex-ai": "false", "vertex-ai-default-model": "m"}, None),
+        ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, "m"),
+    ],
+)
+def test_it_takes_both_options(options: dict[str, str], model: str | None) -> None:
+    assert clouds.vertex_model(options) == model
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "found"),
+    [
+        ({}, {}, []),
+        ({"sagemaker-port": "9"}, {}, []),
+        ({"allow-sagemaker": "true"}, {}, [Cloud("sagemaker", 8080, "sagemaker-port")]),
+        (
+            {"allow-sagemaker": "true", "sagemaker-port": "9"},
+            {},
+            [Cloud("sagemaker", 9, "sagemaker-port")],
+        ),
+        ({"allow-vertex-ai": "true"}, _ROUTES, [Cloud("vertex_ai", 8080, "vertex-ai-port")]),
+        (
+            {},
+            {**_ROUTES, "AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "7"},
+            [Cloud("vertex_ai", 7, "vertex-ai-port")],
+        ),
+        (
+            {"vertex-ai-port": "5", "allow-vertex-ai": "true"},
+            {**_ROUTES, "AIP_HTTP_PORT": "7"},
+            [Cloud("vertex_ai", 5, "vertex-ai-port")],
+        ),
+        ({"allow-vertex-ai": "false"}, {"AIP_MODE": "PREDICTION"}, []),
+    ],
+)
+def test_where_they_listen(
+    options: dict[str, str], environment: dict[str, str], found: list[Cloud]
+) -> None:
+    assert clouds.served(options, environment) == found
+
+
+def test_paths_that_vertex_ai_does_not_name() -> None:
+    with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE of"):
+        clouds.served({"allow-vertex-ai": "true"}, {})
+
+
+def test_what_the_native_front_is_told() -> None:
+    environment = {**_ROUTES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "s"}
+    assert clouds.told({"vertex-ai-default-model": "v"}, environment) == {
+        "vertex": {"health": "/health", "predict": "/predict", "model": "v"},
+        "sagemaker": {"model": "s"},
+    }
