@@ -44,8 +44,8 @@ from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings import advisories, trace_settings
-from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.settings.reload import reread
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+from pytriton.dispatcher.settings.reload import for_another_server, reread
 from pytriton.dispatcher.triton.first_start import start_server
 from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.triton.native_front import NativeFront
@@ -360,16 +360,27 @@ class Daemon:
     async def replace_server(self, why: str) -> None:
         """Have another tritonserver take the place of the one that runs, without a request lost.
 
+        It has the settings that are read anew, as far as they are tritonserver's.
+
         Raises:
             RemoteFailure: that cannot be; the one that runs serves on.
         """
         former = {one: one.proxies.names() for one in self.registry}
         try:
+            config = for_another_server(self._config, self.rundir)
+            self._server.use(config)
             await self._server_watch.replace(why)
-        except (ServerStartError, OSError) as error:
+        except ConfigError as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"tritonserver serves on: {error}") from error
+        except BaseException as error:
+            self._server.use(self._config)
+            if not isinstance(error, (ServerStartError, OSError)):
+                raise
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
             ) from error
+        self._config = config
+        self.tracing = trace_settings.uses_opentelemetry(config)
         for registration, names in former.items():
             for name in names & registration.proxies.names():  # of one that was killed at last
                 registration.detach(name)

@@ -28,6 +28,45 @@ LIVE = frozenset(
         "worker_start_timeout_s",
     }
 )
+#: Settings that another tritonserver is started with when it takes the place of one that runs. Ports, addresses and
+#: sockets are not among them: the daemon has these, and hands them on.
+OF_SERVER = frozenset(
+    {
+        "front_limit",
+        "front_loops",
+        "grace_period_s",
+        "http_certificate",
+        "http_client_authorities",
+        "http_key",
+        "response_cache_size",
+        "restricted_endpoints",
+        "server_probe_interval_s",
+        "server_probe_timeout_s",
+        "server_start_timeout_s",
+        "tritonserver_options",
+    }
+)
+
+
+def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
+    """Return the settings that another tritonserver is to have: those that hold, with what has changed of OF_SERVER.
+
+    Those of a daemon stay that was not started by a command, since its flags are not known.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    if start_flags.read(rundir) is None:
+        return config
+    wanted = _load(rundir)
+    changed = {
+        name: getattr(wanted, name)
+        for name in sorted(OF_SERVER)
+        if getattr(config, name) != getattr(wanted, name)
+    }
+    if changed:
+        _log.info("another tritonserver gets other settings", settings=list(changed))
+    return msgspec.structs.replace(config, **changed)
 
 
 def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, messages.Reloaded]:

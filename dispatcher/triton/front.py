@@ -25,6 +25,7 @@ from typing import Protocol
 from pytriton.dispatcher.base.child import Child, OnLine
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.gate import Models
 
@@ -151,8 +152,14 @@ class Front(Protocol):
     def let_in(self, pid: int) -> None:
         """Have a process that was started beside another one take requests."""
 
-    def connect(self) -> Admin:
-        """Return a new connection to the process that was started last. It need not listen yet."""
+    def use(self, config: DaemonConfig) -> None:
+        """Start the next process with other settings; where it listens stays as it was settled."""
+
+    def connect(self, pid: int) -> Admin:
+        """Return a new connection to a process that was started. It need not listen yet."""
+
+    def forget(self, pid: int) -> None:
+        """Remove what a process has left that has ended with all that it had started."""
 
     async def check_open(self) -> None:
         """See that every endpoint takes connections.

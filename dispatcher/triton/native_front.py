@@ -12,8 +12,10 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
 from pytriton.dispatcher.base.ports import listening, listening_at
@@ -37,6 +39,19 @@ _BACKLOG = 4096
 _ADMIN_SOCKET = "front-{}.sock"
 
 
+class _Process(NamedTuple):
+    """A process, with the socket that it is asked on; `accepting` is done when it accepts connections."""
+
+    place: ServerPlace
+    admin: Listening
+    child: Child
+    accepting: asyncio.Future[None]
+
+    def connect(self) -> NativeAdmin:
+        assert self.admin.path is not None
+        return NativeAdmin(self.admin.path, self.child.exited, self.accepting)
+
+
 class NativeFront:
     """Our own program; see `Front` for what the methods do."""
 
@@ -49,12 +64,14 @@ class NativeFront:
         self._program = program
         self._held = False
         self._starts = 0
-        self._admin: Listening | None = None  #: of the process that was started last
         self._listening: list[Listening] = []
-        self._child: Child | None = None
-        self._accepting: asyncio.Future[None] | None = None
+        self._processes: dict[int, _Process] = {}  #: by their ids, until each is forgotten
         self.program = program.program
         self.endpoints = Endpoints(config)
+
+    def use(self, config: DaemonConfig) -> None:
+        """Take other settings for the next process; where it listens stays."""
+        self._config = config
 
     def settle(self) -> None:
         """Listen on everything, from now on until `close`; raises PortError."""
@@ -76,16 +93,24 @@ class NativeFront:
     def make_gate(self, backend: str) -> NativeGate:
         """Have the front say from its start that it is not ready, until the gate is opened."""
         self._held = True
-        return NativeGate(self.connect)
+        return NativeGate(self._processes)
 
     async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
         """Start a process that accepts from the sockets, which connections may be waiting on already."""
-        place = self._place
-        self._close_admin()
         self._starts += 1
-        path = place.models.parent / _ADMIN_SOCKET.format(self._starts)
-        self._admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
-        listening = [*self._listening, self._admin]
+        number = self._starts
+        # Regions of two processes that run beside each other are told apart.
+        place = replace(self._place, shm_prefix=f"{self._place.shm_prefix}{number}-")
+        path = place.models.parent / _ADMIN_SOCKET.format(number)
+        admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
+        tls = native_settings.tls(self._config)
+        listening = [
+            *(
+                one if one.path else one._replace(tls=tls.get(one.protocol))
+                for one in self._listening
+            ),
+            admin,
+        ]
         reader, writer = os.pipe()
         document = native_settings.document(
             self._config,
@@ -102,7 +127,7 @@ class NativeFront:
         environment[KEY_VARIABLE] = secrets.token_hex(16)
         argv = [str(self.program), f"--settings={settings}"]
         try:
-            self._child = await Child.start(
+            child = await Child.start(
                 bound_to_us([*PRIVATELY, *argv]),
                 env=environment,
                 # The stub's sys.path begins with "": in any other folder a user's numpy.py would run in the proxy.
@@ -115,20 +140,24 @@ class NativeFront:
             )
         except BaseException:
             os.close(reader)
+            admin.close()
             raise
         finally:
             os.close(settings)
             os.close(writer)
-        self._accepting = _until_readable(reader)
-        return self._child
+        self._processes[child.pid] = _Process(place, admin, child, _until_readable(reader))
+        return child
 
-    def connect(self) -> NativeAdmin:
-        """Return a connection over the private socket."""
-        assert self._child is not None  # it has been started
-        assert self._accepting is not None
-        assert self._admin is not None
-        assert self._admin.path is not None
-        return NativeAdmin(self._admin.path, self._child.exited, self._accepting)
+    def connect(self, pid: int) -> NativeAdmin:
+        """Return a connection over a process's private socket."""
+        return self._processes[pid].connect()
+
+    def forget(self, pid: int) -> None:
+        """Remove a process's private socket, and its regions."""
+        process = self._processes.pop(pid, None)
+        if process is not None:
+            process.admin.close()
+            process.place.sweep_shared_memory()
 
     def let_in(self, pid: int) -> None:
         """Have it accept what clients send; see main.c."""
@@ -145,21 +174,15 @@ class NativeFront:
         for one in self._listening:
             one.close()
         self._listening = []
-        self._close_admin()
-
-    def _close_admin(self) -> None:
-        if self._admin is not None:
-            self._admin.close()
-            self._admin = None
 
 
 class NativeGate:
-    """The native front's gate, which the front keeps itself; compare `Gate`."""
+    """The native front's gate, which each process keeps itself; compare `Gate`."""
 
     in_repository = False
 
-    def __init__(self, connect: Callable[[], NativeAdmin]) -> None:
-        self._connect = connect
+    def __init__(self, processes: Mapping[int, _Process]) -> None:
+        self._processes = processes
 
     async def open(self, server: Models) -> None:
         """Have it say that it is ready, if all models are; raises RemoteFailure."""
@@ -174,7 +197,20 @@ class NativeGate:
             await self._show(ready=False)
 
     async def _show(self, *, ready: bool) -> None:
-        admin = self._connect()
+        running = [one for one in self._processes.values() if not one.child.exited.done()]
+        if not running:
+            raise Unreached("there is no process")
+        shown = await asyncio.gather(
+            *(self._show_in(one, ready=ready) for one in running), return_exceptions=True
+        )
+        for one, error in zip(running, shown):
+            if isinstance(error, BaseException) and not (
+                len(running) > 1 and one.child.exited.done()
+            ):
+                raise error
+
+    async def _show_in(self, process: _Process, *, ready: bool) -> None:
+        admin = process.connect()
         try:
             await admin.show_ready(ready)
         finally:

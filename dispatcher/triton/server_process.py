@@ -41,7 +41,7 @@ class ServerProcess:
 
     def __init__(self, config: DaemonConfig, front: Front, child: Child) -> None:
         self.pid = child.pid
-        self.admin = front.connect()
+        self.admin = front.connect(child.pid)
         self._config = config
         self._front = front
         self._child = child
@@ -116,6 +116,7 @@ class ServerProcess:
             await asyncio.wait([self._watch])
         await self.admin.close()
         await self._child.stop(grace_s)
+        self._front.forget(self.pid)
 
     def kill(self) -> None:
         """End it and all that it started at once."""
@@ -168,7 +169,7 @@ class ServerProcess:
         if not interval_s or not await liveness.wait_hung(
             self._child,
             self.admin,
-            self._front.connect,
+            lambda: self._front.connect(self.pid),
             interval_s=interval_s,
             timeout_s=timeout_s,
         ):

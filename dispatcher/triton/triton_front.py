@@ -75,7 +75,14 @@ class TritonFront:
     def let_in(self, pid: int) -> None:
         """Do nothing: tritonserver takes requests as soon as it has started."""
 
-    def connect(self) -> AdminClient:
+    def use(self, config: DaemonConfig) -> None:
+        """Take other settings for the next process."""
+        self._config = config
+
+    def forget(self, pid: int) -> None:
+        """Do nothing: the daemon sweeps the shared memory of all its processes, of which there is one at a time."""
+
+    def connect(self, pid: int) -> AdminClient:
         """Return a connection over HTTP or gRPC."""
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 

@@ -104,6 +104,11 @@ class TritonServer:
             )
         return {name for name in preload if states.get(name) == "READY"}
 
+    def use(self, config: DaemonConfig) -> None:
+        """Take other settings for processes that are started from now on."""
+        self._config = config
+        self._front.use(config)
+
     async def quit(self, busy: Callable[[], bool]) -> None:
         """Have the process end, to be started again: what is under way is answered, at most for the grace period."""
         if self._process is not None:
@@ -146,12 +151,14 @@ class TritonServer:
             loaded = await self._start_beside(preload)
             successor, self._process, self._beside = self._beside, self._beside, former
             assert successor is not None
-            await load_rest(loaded)
-            if not successor.running:
+            try:
+                await load_rest(loaded)
+                if not successor.running:
+                    raise ServerStartError(await successor.ended())
+            except BaseException:
                 self._process, self._beside = former, None
-                how = await successor.ended()
                 await successor.stop(0)
-                raise ServerStartError(how)
+                raise
             self._front.let_in(successor.pid)
             _log.info("tritonserver is replaced", server_pid=successor.pid, former_pid=former.pid)
             # It ends its connections within the grace period, then its core.

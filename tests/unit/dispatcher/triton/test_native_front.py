@@ -42,7 +42,7 @@ class Scene:
         (backends / "pytriton").mkdir(parents=True)
         self.lines: list[str] = []
         tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
-        prefix = new_shm_prefix()
+        self.prefix = prefix = new_shm_prefix()
         self._kill_on_death = KillOnDeath(SHM / prefix)
         native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
         runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
@@ -271,12 +271,39 @@ def test_a_start_that_takes_too_long_is_told(tmp_path: Path) -> None:
     play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
 
 
+def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """The one that was to be replaced serves on, and can still be asked."""
+
+    async def scene(one: Scene) -> None:
+        await one.start()
+        former = one.server.info().pid
+        seen: list[int] = []
+
+        async def fail(loaded: set[str]) -> None:
+            seen.append(one.server.info().pid or 0)
+            for number in (1, 2):
+                (SHM / f"{one.prefix}{number}-region").touch()
+            raise RuntimeError("a model cannot be loaded")
+
+        with pytest.raises(RuntimeError):
+            await one.server.replace({}, fail)
+        assert seen != [former]
+        assert not psutil.pid_exists(seen[0])
+        assert one.server.info().pid == former
+        await one.server.load("m", None)
+        await one.server.show_ready()
+        assert [path.name for path in tmp_path.glob("*.sock")] == ["front-1.sock"]
+        assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
+
+    play(tmp_path, scene)
+
+
 def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
     """The daemon itself listens, so the connection does not tell."""
 
     async def scene(one: Scene) -> None:
         await one.start()
-        admin = one.front.connect()
+        admin = one.front.connect(one.server.info().pid or 0)
         loads = [asyncio.create_task(admin.load(name, None)) for name in ("a", "b")]
         await asyncio.wait(loads, timeout=0.2)
         pid = one.server.info().pid
@@ -295,7 +322,7 @@ def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
 def test_who_waits_for_an_answer_hears_of_the_connection_s_end(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
-        admin = one.front.connect()
+        admin = one.front.connect(one.server.info().pid or 0)
         load = asyncio.create_task(admin.load("a", None))
         await asyncio.wait([load], timeout=0.2)
         await admin.close()
