@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generating import chart_schema, declarations, grpc_messages, protocol
+from generating import chart_schema, datatype_table, declarations, grpc_messages, protocol
 
 
 def main() -> int:
@@ -16,6 +16,7 @@ def main() -> int:
     arguments = parser.parse_args()
     texts = {
         protocol.PATH: protocol.header(),
+        datatype_table.PATH: datatype_table.header(),
         declarations.PATH: declarations.source(),
         chart_schema.PATH: chart_schema.schema(),
         **grpc_messages.files(),

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from pytriton.ipc import datatypes, messages, parameters
+from generating import datatype_table
+from pytriton.ipc import messages, parameters
 from pytriton.ipc.calls import call_chain, call_connection, call_messages
 from pytriton.ipc.lanes import lane, lane_messages
 from pytriton.ipc.messages import proxy
@@ -88,13 +89,9 @@ def _constants() -> str:
 
 
 def _datatypes() -> str:
-    """By TRITONSERVER_DataType; the size of what has none in bytes is 0."""
-    rows = [
-        f'    X({code}, "{name}", {datatypes.NUMERIC[name].itemsize if name in datatypes.NUMERIC else 0})'
-        for code, name in enumerate(datatypes.TRITON_CODES)
-    ]
-    text = "#define DATATYPES(X) \\\n" + " \\\n".join(rows)
-    return _section("Datatypes: number in Triton's C API, name in requests, bytes", [text])
+    """By TRITONSERVER_DataType."""
+    title = "Datatypes: number in Triton's C API, name in requests, bytes"
+    return _section(title, [datatype_table.table(quoted=True)])
 
 
 def _section(title: str, blocks: list[str]) -> str:

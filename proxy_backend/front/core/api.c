@@ -119,22 +119,10 @@ TRITONSERVER_Error *api_error(Problem *problem)
 static const struct {
     const char *name;
     size_t size;
-} datatypes[TYPE_COUNT] = {
-    [TYPE_INVALID] = {"<invalid>", 0},
-    [TYPE_BOOL] = {"BOOL", 1},
-    [TYPE_UINT8] = {"UINT8", 1},
-    [TYPE_UINT16] = {"UINT16", 2},
-    [TYPE_UINT32] = {"UINT32", 4},
-    [TYPE_UINT64] = {"UINT64", 8},
-    [TYPE_INT8] = {"INT8", 1},
-    [TYPE_INT16] = {"INT16", 2},
-    [TYPE_INT32] = {"INT32", 4},
-    [TYPE_INT64] = {"INT64", 8},
-    [TYPE_FP16] = {"FP16", 2},
-    [TYPE_FP32] = {"FP32", 4},
-    [TYPE_FP64] = {"FP64", 8},
-    [TYPE_BYTES] = {"BYTES", 0},
-    [TYPE_BF16] = {"BF16", 2},
+} datatypes[TYPE_COUNT] = {[TYPE_INVALID] = {"<invalid>", 0},
+#define DATATYPE(code, name, size) [TYPE_##name] = {#name, (size)},
+    DATATYPES(DATATYPE)
+#undef DATATYPE
 };
 
 DataType datatype_named(Slice name)

@@ -6,6 +6,7 @@
 #define PYTRITON_FRONT_API_H
 
 #include "base/problem.h"
+#include "core/datatypes.h"
 
 /* The version of the API that has all of it. Later ones of the same major number have it, too; an earlier one is fine, too, if it has all functions. */
 enum { API_MAJOR = 1, API_MINOR = 34 };
@@ -34,21 +35,10 @@ enum {
 };
 typedef enum {
     TYPE_INVALID,
-    TYPE_BOOL,
-    TYPE_UINT8,
-    TYPE_UINT16,
-    TYPE_UINT32,
-    TYPE_UINT64,
-    TYPE_INT8,
-    TYPE_INT16,
-    TYPE_INT32,
-    TYPE_INT64,
-    TYPE_FP16,
-    TYPE_FP32,
-    TYPE_FP64,
-    TYPE_BYTES,
-    TYPE_BF16,
-    TYPE_COUNT,
+#define DATATYPE(code, name, size) TYPE_##name = (code),
+    DATATYPES(DATATYPE)
+#undef DATATYPE
+        TYPE_COUNT,
 } DataType;
 enum { MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU };
 enum { PARAMETER_STRING, PARAMETER_INT, PARAMETER_BOOL, PARAMETER_DOUBLE, PARAMETER_BYTES };

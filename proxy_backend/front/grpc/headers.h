@@ -3,19 +3,10 @@
 #define PYTRITON_FRONT_GRPC_HEADERS_H
 
 #include "calls/call.h"
+#include "http1/header_pattern.h"
 #include "http2/http2.h"
 
-#include <regex.h>
-
-/* Which headers models see as parameters (--grpc-header-forward-pattern): those whose whole name matches. */
-typedef struct HeaderPattern {
-    regex_t expression;
-} HeaderPattern;
-
-/* NULL: the expression is none, or there is no memory. */
-HeaderPattern *header_pattern_new(const char *expression, Problem *problem);
-void header_pattern_free(HeaderPattern *pattern);
-/* Give a call those headers, and the ones that say which trace it is part of. `pattern` NULL: the latter only. */
+/* Give a call those headers that models are to see, and the ones that say which trace it is part of. `pattern` NULL: the latter only. */
 bool headers_forward(const GrpcStream *stream, const HeaderPattern *pattern, Call *call, Problem *problem);
 
 #endif

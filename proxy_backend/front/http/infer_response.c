@@ -143,7 +143,7 @@ void call_take_headers(HttpRequest *request)
         const HttpHeader *header = &head->headers[i];
         if (slice_starts_nocase(header->name, "trace"))
             call_trace_header(request->call, header->name, header->value);
-        if (request->service->forward && http_is_forwarded(request->service, header->name) &&
+        if (header_pattern_takes(request->service->forward, header->name) &&
             !call_header(request->call, header->name, header->value, &ignored))
             problem_clear(&ignored);
     }

@@ -9,6 +9,7 @@
 #include "base/compression.h"
 #include "http/service.h"
 #include "http1/head.h"
+#include "http1/header_pattern.h"
 #include "http1/target.h"
 
 #include <stdatomic.h>
@@ -31,7 +32,7 @@ struct HttpService {
     HttpSettings settings;
     HttpPaths paths;
     const HttpRestriction *restrictions[API_OTHER]; /* by API; NULL: none */
-    void *forward; /* a regex_t of headers that are handed on; NULL: none */
+    HeaderPattern *forward; /* of headers that are handed on; NULL: none */
 };
 
 /* What takes long: it runs in a thread of the service's jobs, and writes to call->reply. */
@@ -130,8 +131,6 @@ Slice cloud_json_size(const HttpService *service, const HttpHead *head);
 const char *cloud_answer_type(Call *call, size_t json_bytes);
 /* Decode base64 in place; false: it is none. */
 bool base64_decode(char *text, size_t size, size_t *decoded);
-/* Whether a header is handed on to the model. */
-bool http_is_forwarded(const HttpService *service, Slice header);
 /* Hand the headers on that the model, or a trace, is to have. */
 void call_take_headers(HttpRequest *request);
 

@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "http/connection.h"
 
-#include <regex.h>
 #include <stdlib.h>
 
 /* A path: segments that are said, or "*" for a name, "#" for a number. */
@@ -222,38 +221,6 @@ static bool take_restrictions(HttpService *service, Problem *problem)
     return true;
 }
 
-/* A header's name has to have a part that fits, in either case, as Triton sees it. "(?i)" at the beginning, which extended regular expressions
- * do not have, says nothing new. */
-static bool take_pattern(HttpService *service, Problem *problem)
-{
-    const char *pattern = service->settings.header_forward_pattern;
-    if (pattern == NULL || *pattern == '\0')
-        return true;
-    bool said = strncmp(pattern, "(?i)", 4) == 0;
-    regex_t *forward = calloc(1, sizeof *forward);
-    if (forward == NULL)
-        return problem_no_memory(problem);
-    int wrong = regcomp(forward, said ? pattern + 4 : pattern, REG_EXTENDED | REG_NOSUB | REG_ICASE);
-    if (wrong) {
-        char text[200];
-        regerror(wrong, forward, text, sizeof text);
-        free(forward);
-        return problem_set(problem, PROBLEM_INVALID, "the header-forward pattern '%s' is none: %s", pattern, text);
-    }
-    service->forward = forward;
-    return true;
-}
-
-bool http_is_forwarded(const HttpService *service, Slice header)
-{
-    char name[128];
-    if (service->forward == NULL || header.size >= sizeof name)
-        return false;
-    memcpy(name, header.start, header.size);
-    name[header.size] = '\0';
-    return regexec(service->forward, name, 0, NULL, 0) == 0;
-}
-
 HttpService *http_service_new(const HttpSettings *settings, HttpPaths paths, Problem *problem)
 {
     HttpService *service = calloc(1, sizeof *service);
@@ -263,17 +230,17 @@ HttpService *http_service_new(const HttpSettings *settings, HttpPaths paths, Pro
     }
     service->settings = *settings;
     service->paths = paths;
-    if (!take_restrictions(service, problem) || !take_pattern(service, problem)) {
-        http_service_free(service);
-        return NULL;
-    }
-    return service;
+    const char *pattern = settings->header_forward_pattern;
+    if (pattern && *pattern)
+        service->forward = header_pattern_new(pattern, HEADER_PART, problem);
+    if (problem->kind == PROBLEM_NONE && take_restrictions(service, problem))
+        return service;
+    http_service_free(service);
+    return NULL;
 }
 
 void http_service_free(HttpService *service)
 {
-    if (service->forward)
-        regfree(service->forward);
-    free(service->forward);
+    header_pattern_free(service->forward);
     free(service);
 }

@@ -31,7 +31,7 @@ static bool fill(GrpcService *service, const CallsSettings *calls, const Setting
     if (service->infer.calls == NULL)
         return false;
     if (settings->grpc_forward && *settings->grpc_forward) {
-        service->infer.forwarded = header_pattern_new(settings->grpc_forward, problem);
+        service->infer.forwarded = header_pattern_new(settings->grpc_forward, HEADER_WHOLE, problem);
         if (service->infer.forwarded == NULL)
             return false;
     }
@@ -61,8 +61,7 @@ void grpc_endpoint_free(GrpcService *service)
 {
     if (service->infer.calls)
         calls_free(service->infer.calls);
-    if (service->infer.forwarded)
-        header_pattern_free((HeaderPattern *)service->infer.forwarded);
+    header_pattern_free((HeaderPattern *)service->infer.forwarded);
     for (int i = 0; i < GROUPS; i++) {
         free(service->restrictions[i].header);
         free(service->restrictions[i].value);
