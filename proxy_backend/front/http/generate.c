@@ -308,9 +308,8 @@ static bool run_generate(Call *call, Problem *problem)
 
 static bool start(HttpRequest *request, bool streams, Problem *problem)
 {
-    if (!call_model(request->call, request->name, request->version, problem))
+    if (!call_model(request->call, request->name, request->version, problem) || !call_take_headers(request, problem))
         return false;
-    call_take_headers(request);
     HttpJob *job = &http_call(request->call)->job;
     job->flag = streams;
     job->answers_itself = true;

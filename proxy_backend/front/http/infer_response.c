@@ -135,18 +135,18 @@ static void answered(Call *call, Answer *answer)
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-void call_take_headers(HttpRequest *request)
+bool call_take_headers(HttpRequest *request, Problem *problem)
 {
     const HttpHead *head = request->head;
-    Problem ignored = {0};
     for (uint32_t i = 0; i < head->count; i++) {
         const HttpHeader *header = &head->headers[i];
         if (slice_starts_nocase(header->name, "trace"))
             call_trace_header(request->call, header->name, header->value);
         if (header_pattern_takes(request->service->forward, header->name) &&
-            !call_header(request->call, header->name, header->value, &ignored))
-            problem_clear(&ignored);
+            !call_header(request->call, header->name, header->value, problem))
+            return false;
     }
+    return true;
 }
 
 /* How much of the body is JSON. */
@@ -191,6 +191,5 @@ bool http_handle_infer(HttpRequest *request, Problem *problem)
     } else if (!http_infer_read(call, json, binary, request->limits, &state->binary_output, problem)) {
         return false;
     }
-    call_take_headers(request);
-    return call_start(call, answered, problem);
+    return call_take_headers(request, problem) && call_start(call, answered, problem);
 }

@@ -131,8 +131,8 @@ Slice cloud_json_size(const HttpService *service, const HttpHead *head);
 const char *cloud_answer_type(Call *call, size_t json_bytes);
 /* Decode base64 in place; false: it is none. */
 bool base64_decode(char *text, size_t size, size_t *decoded);
-/* Hand the headers on that the model, or a trace, is to have. */
-void call_take_headers(HttpRequest *request);
+/* Hand the headers on that the model, or a trace, is to have; those of the model are text. */
+bool call_take_headers(HttpRequest *request, Problem *problem);
 
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 

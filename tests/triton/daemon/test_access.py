@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from support.models.inference import PROTOCOLS, Array, Inference
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import DaemonClient
@@ -133,7 +133,8 @@ def test_the_token_is_told_to_its_owner_alone(serving: RunningDaemon) -> None:
     server = serving.client.status().server.pid
     shown = Path(f"/proc/{server}/cmdline").read_bytes()
     hidden = b"triton-access-token=" + b"*" * len(token) + b"\0"
-    assert shown.count(hidden) == 2  # HTTP and gRPC: it was there, and all else still is
+    # HTTP and gRPC: it was there, and all else still is. The native front is told otherwise.
+    assert shown.count(hidden) == (2 if FRONT == "triton" else 0)
     assert b"--model-control-mode=explicit\0" in shown
 
 
@@ -179,8 +180,9 @@ def test_inference_can_be_restricted(closed: RunningDaemon, protocol: str) -> No
 def test_a_verbose_log_does_not_show_the_token(closed: RunningDaemon) -> None:
     for protocol in PROTOCOLS:
         _infer(closed, protocol, headers=_headers(closed.client, protocol))
-    # tritonserver does log requests; what it says goes through a pipe, so it may come after the answer
-    eventually(lambda: re.search(r"HTTP request", closed.said()), "requests are logged")
+    # NVIDIA's frontend does log requests; what it says goes through a pipe, so it may come after the answer
+    if FRONT == "triton":
+        eventually(lambda: re.search(r"HTTP request", closed.said()), "requests are logged")
     said = closed.said()
     assert "fixed-token-of-this-test" not in said
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.compiling import compile_program
 from support.front.driver import Driver
+from support.front.process import Built, build
 
 from pytriton.dispatcher.install.proxy_compiler import FLAGS
 
@@ -43,6 +44,12 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("fuzz") / "run_infer"
     fuzz = _HERE.parents[1] / "fuzz_front" / "fuzz.c"
     return _compile(target, [fuzz], ["-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"])
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The whole front, and a core that answers as models' names say."""
+    return build(tmp_path_factory.mktemp("front_program"))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.front.process import Built, FrontProcess, build, running
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The program and the core."""
-    return build(tmp_path_factory.mktemp("front_program"))
+from support.front.process import Built, FrontProcess, running
 
 
 @pytest.fixture(scope="module")

@@ -311,6 +311,19 @@ def test_the_end_says_goodbye(made: Built) -> None:
         assert front.process.wait(60) == 0
 
 
+def test_headers_that_are_handed_on_are_text(made: Built) -> None:
+    with running(made, forward={"http": "(?i)X-Mine"}) as front:
+        for name, value, status in (
+            ("x-mine-too", b"x", 200),
+            ("X-MINE", b"\xff\xfe", 400),
+            ("other", b"\xff\xfe", 200),
+        ):
+            request = _post("echo", _json(), f"{name}: VALUE").replace(b"VALUE", value)
+            answered = _ask(front, request)
+            assert answered[0] == status, answered
+            assert status == 200 or b"UTF-8" in answered[2]
+
+
 _CLOUDS = {
     "sagemaker": ("/invocations", "application/vnd.sagemaker-triton.binary+json;json-header-size="),
     "vertex_ai": ("/v1/predict", "application/vnd.vertex-ai-triton.binary+json;json-header-size="),

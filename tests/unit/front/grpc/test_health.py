@@ -1,0 +1,47 @@
+"""grpc.health.v1.Health of the whole front: asked once, and watched."""
+
+from __future__ import annotations
+
+import signal
+
+import grpc
+import pytest
+from support.front.grpc_echo import nghttp2
+from support.front.process import Built, FrontProcess, running
+
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+_NOBODY = b"\x0a\x06nobody"
+_SERVICE = "/grpc.health.v1.Health/"
+
+
+def _channel(front: FrontProcess) -> grpc.Channel:
+    return grpc.insecure_channel(f"127.0.0.1:{front.http[1]}")
+
+
+def test_it_is_asked(made: Built) -> None:
+    with (
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
+        _channel(front) as channel,
+    ):
+        check = channel.unary_unary(f"{_SERVICE}Check", None, None)
+        assert check(b"", timeout=60) == SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            check(_NOBODY, timeout=60)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_who_watches_is_told_of_changes_and_does_not_hold_up_the_end(made: Built) -> None:
+    with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front:
+        with _channel(front) as channel:
+            watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
+            answers, unknown, given_up = (watch(asked, timeout=60) for asked in (b"", _NOBODY, b""))
+            assert next(answers) == next(given_up) == SERVING
+            assert next(unknown) == SERVICE_UNKNOWN
+            given_up.cancel()
+            front.process.send_signal(signal.SIGTERM)
+            assert next(answers) == NOT_SERVING
+            for one in (answers, unknown):
+                with pytest.raises(grpc.RpcError) as ended:
+                    next(one)
+                assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert front.process.wait(60) == 0
