@@ -24,7 +24,7 @@ from pytriton.dispatcher.install.server_runtime import python_link, server_envir
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds, native_settings
 from pytriton.dispatcher.triton.endpoints import Endpoints
-from pytriton.dispatcher.triton.front import PRIVATELY, Refused, ServerPlace, Unreached
+from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.gate import Models
 from pytriton.dispatcher.triton.native_admin import NativeAdmin
 from pytriton.dispatcher.triton.native_settings import Listening
@@ -123,7 +123,8 @@ class NativeFront:
             ready_fd=writer,
         )
         settings = _readable(document)
-        environment = server_environment(place.runtime, os.environ, python_link(place.backends))
+        python = python_link(place.backends)
+        environment = {**MEMORY, **server_environment(place.runtime, os.environ, python)}
         environment[KEY_VARIABLE] = secrets.token_hex(16)
         argv = [str(self.program), f"--settings={settings}"]
         try:

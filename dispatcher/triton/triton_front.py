@@ -13,15 +13,10 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token, command_line
 from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.endpoints import Endpoints, reachable
-from pytriton.dispatcher.triton.front import PRIVATELY, ServerPlace
+from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, ServerPlace
 from pytriton.dispatcher.triton.gate import Gate
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE
-
-#: Its HTTP part takes memory for each answer anew. glibc gives large pieces of freed memory back to the kernel at once,
-#: and raises these limits by itself, up to these values, as it sees larger pieces freed. With them from the beginning
-#: answers of 6 MB touch no fresh pages (500 each before), for a sixth less CPU time. A user's own values come first.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 class TritonFront:
@@ -59,7 +54,7 @@ class TritonFront:
             vertex=vertex,
         )
         python = python_link(place.backends)
-        env = {**_MEMORY, **server_environment(place.runtime, os.environ, python)}
+        env = {**MEMORY, **server_environment(place.runtime, os.environ, python)}
         env[KEY_VARIABLE] = secrets.token_hex(16)
         return await Child.start(
             bound_to_us([*PRIVATELY, str(self.program), *arguments]),

@@ -166,7 +166,7 @@ static int fail(Problem *problem)
 }
 
 /* Until it is to end; a process that waits for that begins to accept. */
-static bool wait_for_end(Place *places, const Settings *settings, Problem *problem)
+static bool wait_for_end(Place *places, const Services *services, const Settings *settings, Problem *problem)
 {
     bool accepting = !settings->waiting;
     while (!must_end) {
@@ -177,7 +177,7 @@ static bool wait_for_end(Place *places, const Settings *settings, Problem *probl
             if (!start_accepting(&places[i], false, problem))
                 return false;
         }
-        log_info("connections are accepted");
+        services_announce(services);
     }
     return true;
 }
@@ -194,9 +194,9 @@ static int serve(const Settings *settings)
             return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
     }
     if (!settings->waiting)
-        log_info("connections are accepted");
+        services_announce(services);
     tell_ready(settings->ready_fd);
-    if (!wait_for_end(places, settings, &problem))
+    if (!wait_for_end(places, services, settings, &problem))
         return fail(&problem);
     drain(places, settings->loops, services_server(services));
     services_stop(services);

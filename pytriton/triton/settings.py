@@ -33,7 +33,9 @@ _OWN = (
 #: Seconds that tritonserver may take, and that `stop` waits for requests under way: as in PyTriton.
 _START_S, _GRACE_S = 120.0, 30.0
 #: Settings of the daemon that a script's environment decides, by PYTRITON_DAEMON_*.
-_FROM_ENVIRONMENT = ("tritonserver", "proxy_python", "cache_dir", "log_format", "log_level")
+_FROM_ENVIRONMENT = (
+    "tritonserver", "front", "proxy_python", "cache_dir", "log_format", "log_level",
+)  # fmt: skip
 
 
 def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> TritonSecurityConfig:

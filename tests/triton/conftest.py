@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from support.models.calling import Ask, Serve, serving
 from support.models.inference import Inference
-from support.running import RunningDaemon
+from support.running import FRONT, RunningDaemon
+
+from pytriton.dispatcher.settings.declarations import ENV_PREFIX
+
+# Scripts and commands start daemons of their own.
+if FRONT != "triton":
+    os.environ[f"{ENV_PREFIX}FRONT"] = FRONT
 
 
 @pytest.fixture

@@ -40,10 +40,18 @@ static size_t put_header(char *line, size_t room, LogLevel level, const char *fi
     return size > 0 && (size_t)size < room ? (size_t)size : 0;
 }
 
+static void (*_Atomic through)(LogLevel level, const char *file, int line, const char *text);
+
+void log_through(void (*write)(LogLevel level, const char *file, int line, const char *text))
+{
+    atomic_store(&through, write);
+}
+
 void log_write(LogLevel level, const char *file, int number, const char *format, ...)
 {
     char line[LINE_BYTES + 1];
-    size_t header = put_header(line, LINE_BYTES, level, file, number);
+    void (*other)(LogLevel, const char *, int, const char *) = atomic_load(&through);
+    size_t header = other ? 0 : put_header(line, LINE_BYTES, level, file, number);
     va_list arguments;
     va_start(arguments, format);
     int written = vsnprintf(line + header, LINE_BYTES - header, format, arguments);
@@ -57,6 +65,11 @@ void log_write(LogLevel level, const char *file, int number, const char *format,
     for (size_t i = header; i < size; i++)
         if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
             line[i] = ' ';
+    if (other) {
+        line[size] = '\0';
+        other(level, file, number, line);
+        return;
+    }
     line[size++] = '\n';
     /* Where nobody reads it, there is nobody to tell. */
     ssize_t ignored = write(STDERR_FILENO, line, size);

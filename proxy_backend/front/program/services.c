@@ -11,7 +11,10 @@
 #include "program/grpc_endpoint.h"
 #include "tracing/tracing.h"
 
+#include <netdb.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 enum {
     JOB_THREADS = 16, /* a model's load takes one for as long as it lasts */
@@ -23,15 +26,16 @@ typedef struct {
     const char *name;
     bool is_grpc;
     HttpPaths paths;
+    const char *title; /* in the log, as NVIDIA's has it: scripts look for it; NULL: it is not told */
 } Kind;
 
 static const Kind kinds[] = {
-    {"http", false, HTTP_API},
-    {"grpc", true, HTTP_API},
-    {"metrics", false, HTTP_METRICS},
-    {"admin", false, HTTP_ADMIN},
-    {"sagemaker", false, HTTP_SAGEMAKER},
-    {"vertex_ai", false, HTTP_VERTEX_AI},
+    {"http", false, HTTP_API, "HTTPService"},
+    {"grpc", true, HTTP_API, "GRPCInferenceService"},
+    {"metrics", false, HTTP_METRICS, "Metrics Service"},
+    {"admin", false, HTTP_ADMIN, NULL},
+    {"sagemaker", false, HTTP_SAGEMAKER, "Sagemaker HTTPService"},
+    {"vertex_ai", false, HTTP_VERTEX_AI, "Vertex AI HTTPService"},
 };
 
 struct Services {
@@ -109,7 +113,8 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
 static void *make_http(const Services *services, HttpPaths paths, void (*drain)(void *user), Problem *problem)
 {
     HttpSettings http = http_settings(services, drain);
-    http.default_model = paths == HTTP_SAGEMAKER ? services->settings->sagemaker_model : services->settings->vertex_model;
+    http.default_model =
+        paths == HTTP_SAGEMAKER ? services->settings->sagemaker_model : services->settings->vertex_model;
     return http_service_new(&http, paths, problem);
 }
 
@@ -161,6 +166,14 @@ static bool copy_restrictions(Services *services, Problem *problem)
     return true;
 }
 
+/* To where the core's own lines go, which its options and a client may change. */
+static void log_by_core(LogLevel level, const char *file, int line, const char *text)
+{
+    TRITONSERVER_Error *error = triton.LogMessage((int)level, file, line, text);
+    if (error)
+        triton.ErrorDelete(error);
+}
+
 static bool start(Services *services, void (*drain)(void *user), Problem *problem)
 {
     const Settings *settings = services->settings;
@@ -170,6 +183,7 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->server = server_start(settings->core, settings->options, settings->option_count, problem);
     if (services->server == NULL)
         return false;
+    log_through(log_by_core);
     server_hold(services->server, settings->held);
     services->shared_memory = shared_memory_new(problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
@@ -202,6 +216,29 @@ Services *services_start(const Settings *settings, void (*drain)(void *user), Pr
 const Endpoint *services_endpoints(const Services *services)
 {
     return services->endpoints;
+}
+
+static void announce(const char *title, int fd)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof address;
+    char host[64] = "", port[8] = "";
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
+        return;
+    if (address.ss_family == AF_UNIX)
+        log_info("Started %s at %s", title, ((struct sockaddr_un *)&address)->sun_path);
+    else if (getnameinfo((struct sockaddr *)&address, size, host, sizeof host, port, sizeof port,
+                 NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        log_info(address.ss_family == AF_INET6 ? "Started %s at [%s]:%s" : "Started %s at %s:%s", title, host, port);
+}
+
+void services_announce(const Services *services)
+{
+    for (size_t i = 0; i < services->settings->listen_count; i++) {
+        const char *title = kind_named(services->settings->listen[i].protocol)->title;
+        if (title)
+            announce(title, services->settings->listen[i].fd);
+    }
 }
 
 Server *services_server(const Services *services)

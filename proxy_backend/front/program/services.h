@@ -15,6 +15,8 @@ bool services_load(const Settings *settings, Problem *problem);
 Services *services_start(const Settings *settings, void (*drain)(void *user), Problem *problem);
 /* What listens: as many as the settings have, in their order. They stay until services_free. */
 const Endpoint *services_endpoints(const Services *services);
+/* Tell in the log where clients are accepted. */
+void services_announce(const Services *services);
 Server *services_server(const Services *services);
 /* End the core: requests under way are waited for, at most for the exit timeout. Loops must still run. */
 void services_stop(Services *services);

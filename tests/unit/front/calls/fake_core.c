@@ -10,6 +10,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+TRITONSERVER_Error *TRITONSERVER_ServerIsReady(TRITONSERVER_Server *server, bool *ready);
+TRITONSERVER_Error *TRITONSERVER_ServerIsReady(TRITONSERVER_Server *server, bool *ready)
+{
+    (void)server;
+    *ready = true;
+    return NULL;
+}
+
+TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, const int line, const char *text);
+TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, const int line, const char *text)
+{
+    fprintf(stderr, "%c %s:%d] %s\n", "IWEV"[level], file, line, text);
+    return NULL;
+}
+
 enum { TENSORS = 16, DIMS = 64, ALIVE = 0x600d, RACERS = 3 };
 
 typedef struct {
