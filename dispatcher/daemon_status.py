@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from importlib import metadata
+from functools import cache
 
 from pytriton.dispatcher.base.systemd import State
 from pytriton.dispatcher.models.registration import Registration
@@ -72,7 +72,7 @@ class DaemonStatus:
         """Return how everything is."""
         problems = [self._watch.problem(), *self._registry.problems(), self.advice]
         return messages.Status(
-            version=metadata.version("pytriton-daemon"),
+            version=_version(),
             pid=os.getpid(),
             python=sys.executable,
             runtime_dir=str(self._rundir.path),
@@ -99,3 +99,10 @@ class DaemonStatus:
             healthy=not any(task.done() for task in self.vital),
             busy=self.phase == "starting" or not self._readiness.announced,
         )
+
+
+@cache
+def _version() -> str:
+    from importlib.metadata import version  # takes 20 ms, and nobody waits for it at the start
+
+    return version("pytriton-daemon")

@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.ipc import datatypes, messages
+from pytriton.ipc import config_datatypes, messages
 from pytriton.ipc.control import ControlClient
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.arena import ArenaError
@@ -66,7 +66,7 @@ class TritonPythonModel:
         self._details = python_model is not None
         translator = translate.Translator(
             self._name,
-            datatypes.of_inputs(config),
+            config_datatypes.of_inputs(config),
             args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
             details=self._details,
             batching=config.get("max_batch_size", 0) > 0,

@@ -11,6 +11,8 @@ from support.running import RunningDaemon
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
+pytest_plugins = ["support.times"]
+
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
     "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]

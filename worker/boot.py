@@ -10,6 +10,7 @@ environment. Standard library only up to there.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -18,6 +19,7 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 
 
 def main() -> int:
+    gc.disable()  # until all is imported: it would look for rubbish among modules that stay
     library, endpoint, worker, parent_pid, gauge_fd = sys.argv[1:6]
     if sys.version_info < (3, 9):  # noqa: UP036 (somebody's python= may be any)
         version = sys.version.split()[0]
@@ -38,6 +40,7 @@ def main() -> int:
     from pytriton.worker.ending import end_in_time
     from pytriton.worker.process import run
 
+    gc.enable()
     code = 1
     try:
         code = run(endpoint, worker, int(parent_pid), int(gauge_fd))

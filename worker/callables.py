@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import platform
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -14,6 +13,9 @@ from pytriton.decorators.checking import misfit
 from pytriton.ipc import messages
 from pytriton.ipc.payload import unpack
 from pytriton.ipc.wording import with_article
+
+if TYPE_CHECKING:
+    import asyncio
 
 Infer = Callable[[Any], Any]
 
@@ -106,6 +108,8 @@ def synchronous(infer: Infer) -> tuple[Infer, asyncio.AbstractEventLoop | None]:
     """
     target = infer if inspect.isroutine(infer) else type(infer).__call__
     if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        import asyncio  # few callables need it, and it takes 30 ms
+
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         collect = _only_of_async if inspect.isasyncgenfunction(target) else _awaited

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -25,8 +24,9 @@ _here = threading.local()
 _WAY = (
     *(
         os.path.dirname(os.path.abspath(path)) + os.sep
-        for path in (os.path.dirname(__file__), asyncio.__file__, cloudpickle.__file__)
+        for path in (os.path.dirname(__file__), cloudpickle.__file__)
     ),
+    os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "asyncio") + os.sep,
     "<frozen importlib",
 )
 #: Characters of a line: the daemon's log cuts lines of more than 64 KiB.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton import buffers
 from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc import datatypes, messages
+from pytriton.ipc import config_datatypes, datatypes, messages
 from pytriton.ipc.lanes.lane import Lane
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -23,6 +22,9 @@ from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
 from pytriton.worker.streams.stream_answers import parts_of
 from pytriton.worker.tracing.batch_spans import spans_of
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Model:
@@ -67,7 +69,7 @@ class Model:
         )
         for entry in spec.config["input"]:
             # A package that the type needs (ml_dtypes) is found missing now, not at the first request.
-            datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
+            datatypes.element_dtype(config_datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
             buffers.set_output_source(self._buffers.allocate)
@@ -93,6 +95,8 @@ class Model:
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""
         if self._events is None:
+            import asyncio  # few callables need it, and it takes 30 ms
+
             self._events = asyncio.new_event_loop()
             asyncio.set_event_loop(self._events)
         return self._events
@@ -291,6 +295,6 @@ def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
 
 
 def _output(entry: dict[str, Any]) -> Output:
-    datatype = datatypes.of_config(entry["data_type"])
+    datatype = config_datatypes.of_config(entry["data_type"])
     dims = entry.get("reshape", {}).get("shape", entry["dims"])
     return Output(entry["name"], datatype, datatypes.element_dtype(datatype), tuple(dims))

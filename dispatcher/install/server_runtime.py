@@ -308,5 +308,5 @@ def _copy_proxy(folder: Path) -> None:
         shutil.copytree(
             source,
             package / name.rpartition(".")[2],
-            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native"),
+            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front"),
         )

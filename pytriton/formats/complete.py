@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
-from pytriton.ipc import datatypes
+from pytriton.ipc import config_datatypes
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64
@@ -24,7 +24,7 @@ def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
         of_file = {info.name: info.datatype for info in known}
         for entry in config.get(what, ()):
             name = str(entry["name"])
-            datatype = datatypes.of_config(str(entry.get("data_type", "")))
+            datatype = config_datatypes.of_config(str(entry.get("data_type", "")))
             if name not in of_file:
                 raise FormatError(
                     f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "

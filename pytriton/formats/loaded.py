@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy.typing as npt
+if TYPE_CHECKING:  # the dispatcher uses this module, and needs no numpy
+    import numpy.typing as npt
+    from typing_extensions import TypeAlias
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = "npt.NDArray[Any]"
 #: From inputs by name, in the configuration's order, to the outputs by name.
-Infer = Callable[[dict[str, Array]], Mapping[str, Array]]
+Infer: TypeAlias = "Callable[[dict[str, Array]], Mapping[str, Array]]"
 
 
 class FormatError(Exception):

@@ -14,7 +14,7 @@ from pytriton.formats import table
 from pytriton.formats.complete import check_fit
 from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
 from pytriton.formats.recipe import Recipe
-from pytriton.ipc import datatypes
+from pytriton.ipc import config_datatypes, datatypes
 from pytriton.ipc.parameters import VERSION_PARAMETER
 
 __all__ = ["FolderModel", "load_file"]
@@ -47,7 +47,9 @@ class FolderModel:
         self._batching = int(config.get("max_batch_size", 0)) > 0
         self._inputs = names_of(config, "input")
         self._outputs = {
-            str(entry["name"]): datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
+            str(entry["name"]): datatypes.element_dtype(
+                config_datatypes.of_config(entry["data_type"])
+            )
             for entry in config["output"]
         }
         self._versions: dict[str, Loaded] = {}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytriton.ipc.datatypes import of_config
+from pytriton.ipc.config_datatypes import of_config
 from pytriton.model_config.dtypes import to_numpy_dtype
 from pytriton.runner.arrays import Array, as_bytes, to_array
 from pytriton.runner.errors import RunnerArgumentError

@@ -75,6 +75,27 @@ def test_importing_the_triton_class_loads_nothing_heavy(tmp_path: Path) -> None:
     assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
 
 
+def test_a_worker_imports_what_every_callable_needs(tmp_path: Path) -> None:
+    """Each instance of each model imports it, and again after each crash."""
+    names = modules_after("import pytriton.worker.process", tmp_path)
+    assert "pytriton.worker.loop" in names
+    assert sorted(names & {"asyncio", "concurrent.futures", "importlib.metadata", "ssl"}) == []
+
+
+def test_the_daemon_imports_no_numpy(tmp_path: Path) -> None:
+    names = modules_after("import pytriton.dispatcher.process", tmp_path)
+    assert "pytriton.dispatcher.daemon" in names
+    assert "numpy" not in names
+
+
+def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
+    """structlog would import it, which takes as long as all of its other imports."""
+    done = run_python("-X", "importtime", "-m", "pytriton.dispatcher", "--help", cwd=tmp_path)
+    names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"structlog", "pytriton.dispatcher.daemon"} <= names
+    assert sorted(names & {"rich.console", "rich.pretty", "pygments"}) == []
+
+
 def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
     left = json.loads(run_python("-c", IMPORT_ALL, cwd=tmp_path).stdout)
     assert left.pop("count") > 10

@@ -9,7 +9,6 @@ and are taken from its queue when the first call is made.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -20,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from pytriton import calls
 from pytriton.calls import Delivery, ModelCall
@@ -32,6 +32,9 @@ from pytriton.ipc.lanes.lane import LaneError
 from pytriton.ipc.parameters import CHAIN_PARAMETER
 from pytriton.worker.calls.call_wire import Wire
 from pytriton.worker.model import Model, Part
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: The batch that a task of an event loop serves.
 serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
@@ -188,7 +191,9 @@ class _Pending:
 
     async def wait_async(self) -> Delivery:
         """Wait for the next answer; one task at a time."""
-        loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop  # few callables need it, and it takes 30 ms
+
+        loop = get_running_loop()
         while True:
             future = None
             with self._changed:

@@ -1,28 +1,19 @@
-"""The main loops of decoupled models' workers: one stream after the other, or many at once on an event loop."""
+"""The main loop of decoupled models' workers, for functions and generators: one stream after the other."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.ipc.lanes.arena import KEPT_S
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
-from pytriton.worker.calls.model_calls import serving
 from pytriton.worker.fault_reports import told
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Model, Part
-from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, spans_of
-
-#: Batches that one proxy may have under way in a worker whose callable is asynchronous.
-_AT_ONCE = 64
 
 
 class StreamLoop(Loop):
@@ -128,182 +119,6 @@ class StreamLoop(Loop):
                 self._give_up(told(error))
 
 
-class AsyncStreamLoop(StreamLoop):
-    """The loop for coroutine functions and asynchronous generators: streams share an event loop."""
-
-    _batches_at_once = _AT_ONCE
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._tasks: dict[Stream, asyncio.Task[Exception | None]] = {}
-        self._heard: dict[Lane, asyncio.Event] = {}
-        self._withdrawals = Withdrawals()
-        self._events = self._model.event_loop()
-        self._ended = asyncio.Event()
-
-    def run(self, told_to_end: int) -> None:
-        """Serve until told to end, or until the callable is unrecoverable; streams under way go on to their end."""
-        self._watch(self._listener.fileno(), self._accept)
-        self._watch(self._control.fileno, self._control_messages)
-        self._watch(told_to_end, self._told_to_end)
-        self._control_messages()
-        self._events.run_until_complete(self._serve_all())
-        self._events.run_until_complete(self._events.shutdown_asyncgens())
-        self.close()
-
-    async def _serve_all(self) -> None:
-        await self._ended.wait()
-        if not self.unrecoverable:
-            for lane in list(self._lanes.values()):
-                if not self._outboxes[lane].streams:
-                    self._drop(lane)
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
-        self._events.add_reader(fd, handler)
-
-    def _unwatch(self, fd: int) -> None:
-        self._events.remove_reader(fd)
-
-    def close(self) -> None:
-        """Close all lanes and the event loop."""
-        super().close()
-        self._events.close()
-
-    def _look_again(self) -> None:
-        if self._look_at is None:
-            super()._look_again()
-            self._events.call_later(KEPT_S + 0.1, self._give_back)
-
-    def _told_to_end(self) -> None:
-        super()._told_to_end()
-        self._ended.set()
-
-    def _give_up(self, text: str) -> None:
-        super()._give_up(text)
-        self._ended.set()
-
-    def _control_messages(self) -> None:
-        self._withdrawals.hear(self._control, len(self._lanes))
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        for lane in self._withdrawals.due(self._outboxes):
-            self._drop(lane)
-
-    def _welcome(self, lane: Lane) -> None:
-        self._heard[lane] = asyncio.Event()
-        self._events.add_reader(lane.fileno(), self._serve, [lane])
-        super()._welcome(lane)
-
-    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
-        self._events.remove_reader(lane.fileno())
-        for stream in list(self._outboxes[lane].streams.values()) if lane in self._outboxes else []:
-            stream.forget()
-            self._tasks[stream].cancel()
-        super()._drop(lane, error)
-        self._heard.pop(lane).set()
-
-    def _serve(self, ready: list[Lane]) -> None:
-        super()._serve(ready)
-        lane = ready[0]
-        if lane in self._outboxes:
-            self._heard[lane].set()
-            for stream in self._outboxes[lane].streams.values():
-                if stream.abandoned:
-                    self._tasks[stream].cancel()
-
-    def _stream(self, outbox: Outbox, batch: Batch) -> None:
-        if self._finished():
-            raise LaneClosed("this worker takes no more batches")
-        stream = self._begin(outbox, batch)
-        task = self._events.create_task(self._answer_stream(outbox, batch, stream))
-        self._tasks[stream] = task
-        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
-        task.add_done_callback(partial(self._task_done, outbox, stream))
-
-    async def _answer_stream(
-        self, outbox: Outbox, batch: Batch, stream: Stream
-    ) -> Exception | None:
-        serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
-        try:
-            requests = self._requests(outbox, batch, stream)
-            stream.begun()
-            limit_s = self._model.execution_timeout_s
-            with stream.spans.calling(requests):
-                await within_limit(self._produce_async(outbox, stream, requests), stream, limit_s)
-        except asyncio.TimeoutError:
-            return TimeoutError(
-                f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
-            )
-        except Exception as raised:
-            return raised
-        return None
-
-    def _task_done(
-        self, outbox: Outbox, stream: Stream, task: asyncio.Task[Exception | None]
-    ) -> None:
-        del self._tasks[stream]
-        if outbox.lane not in self._outboxes:  # it is gone
-            self._answered(stream.begun_ns)
-            return
-        try:
-            # Cancelled: nobody waits for it.
-            self._end(stream, None if task.cancelled() else task.result())
-        except LaneClosed:
-            return  # its end is seen by the reader
-        except LaneError as error:
-            self._drop(outbox.lane, error)
-        if not self._finished():
-            self._withdraw()
-
-    async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
-        produced = self._model.produce(requests)
-        if not hasattr(produced, "__aiter__"):
-            stream.put(await produced)
-            return
-        try:
-            async for results in produced:
-                stream.put(results)
-                while stream.must_wait and outbox.lane in self._outboxes:
-                    heard = self._heard[outbox.lane]
-                    heard.clear()
-                    await heard.wait()
-                if stream.abandoned:
-                    return
-        finally:
-            if hasattr(produced, "aclose"):
-                await produced.aclose()
-
-    def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
-        return stream.is_cancelled(index)
-
-
-async def within_limit(
-    producing: Coroutine[Any, Any, None], stream: Stream, limit_s: float | None
-) -> None:
-    """Have a stream answered within the time limit, in which what its callers take to read does not count.
-
-    Raises:
-        asyncio.TimeoutError: it takes longer.
-    """
-    if limit_s is None:
-        return await producing
-    task = asyncio.ensure_future(producing)
-    began = time.monotonic()
-    try:
-        while not task.done():
-            left_s = began + stream.held_s + limit_s - time.monotonic()
-            if left_s <= 0:
-                raise asyncio.TimeoutError
-            await asyncio.wait([task], timeout=left_s)
-        return task.result()
-    finally:
-        if task.cancel():
-            await asyncio.wait([task])
-        del task  # its error holds this frame
-
-
 def loop_of(model: Model) -> type[Loop]:
     """Return the kind of loop that a model needs."""
     if model.streams:
@@ -312,4 +127,8 @@ def loop_of(model: Model) -> type[Loop]:
         return PythonStreamLoop
     if not model.decoupled:
         return Loop
-    return AsyncStreamLoop if model.asynchronous else StreamLoop
+    if model.asynchronous:
+        from pytriton.worker.streams.async_stream_loop import AsyncStreamLoop
+
+        return AsyncStreamLoop
+    return StreamLoop

@@ -7,16 +7,18 @@ the entry points that their packages declare.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pytriton.proxy import telemetry
 from pytriton.worker.fault_reports import report
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: Seconds that a worker's end may wait for its last spans to be exported.
 _LAST_EXPORT_S = 2.0
@@ -148,7 +150,9 @@ def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
     )
 
 
-def _declared() -> Iterable[importlib.metadata.EntryPoint]:
+def _declared() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # few workers trace, and it takes 20 ms
+
     if sys.version_info >= (3, 10):
-        return importlib.metadata.entry_points(group=_GROUP)
-    return importlib.metadata.entry_points().get(_GROUP, [])
+        return entry_points(group=_GROUP)
+    return entry_points().get(_GROUP, [])

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.dispatcher.triton import own_repository
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.ipc import datatypes, messages
+from pytriton.ipc import config_datatypes, messages
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 
 X, Y = Tensor((1,), np.float32, "x"), Tensor((1,), np.float32, "y")
@@ -126,5 +126,5 @@ def test_a_sequences_control_inputs_have_datatypes() -> None:
         "sequence_batching": {"control_input": controls},
     }
     expected = {"x": "FP16", "i": "INT32", "f": "FP32", "b": "BOOL", "c": "BYTES"}
-    assert datatypes.of_inputs(config) == expected
-    assert datatypes.of_inputs({"input": config["input"]}) == {"x": "FP16"}
+    assert config_datatypes.of_inputs(config) == expected
+    assert config_datatypes.of_inputs({"input": config["input"]}) == {"x": "FP16"}

@@ -27,8 +27,8 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.worker.outputs.results import ResultWriter
+from pytriton.worker.streams.async_stream_loop import within_limit
 from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
-from pytriton.worker.streams.stream_loops import within_limit
 
 
 class Writer:

@@ -1,0 +1,79 @@
+"""A daemon's process, from its settings on standard input to its exit code: `python -m pytriton.dispatcher`.
+
+With `--owner PID` it is a private one: it ends when that process, its parent, ends, and at its end it removes its
+runtime directory and the folder that `--workspace` names, which it has made. One that is not private ends with the
+process that $PYTRITON_DAEMON_OWNER names, if that is set. To `--report FD` it writes lines of JSON
+about itself: `{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.owner import Owner, OwnerError, owner_of
+from pytriton.dispatcher.run import run
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+from pytriton.ipc.exit_codes import ExitCode
+
+
+def main() -> int:
+    """Read the settings, run the daemon, return its exit code."""
+    arguments = _arguments()
+    # A process inherits blocked and ignored signals from its parent's thread; a daemon has to hear that it shall stop.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    owner: Owner | None = None
+    if arguments.owner:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # its folders are to go, too
+    try:
+        owner = owner_of(arguments.owner, os.environ)
+        config = DaemonConfig.from_json(sys.stdin.buffer.read())
+        if owner is not None and arguments.owner:
+            owner.adopt(arguments.workspace, config.rundir.path)
+    except (ConfigError, OwnerError, OSError) as error:
+        print(f"pytriton-daemon: {error}", file=sys.stderr)
+        _report(arguments.report, state="ended", code=ExitCode.USAGE, reason=str(error))
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        if owner is not None:
+            owner.end_all()
+        return ExitCode.INTERRUPTED
+    return _run(config, owner, arguments.report) if owner else run(config)
+
+
+def _run(config: DaemonConfig, owner: Owner, report: int | None) -> int:
+    """Run a daemon that lives for somebody."""
+    try:
+        code = run(config, lambda status: _report(report, state="ready"), owner)
+        end = last_exit.read(config.rundir)
+    except KeyboardInterrupt:  # before there was a loop to stop
+        owner.end_all()
+    finally:
+        owner.remove_folders()
+    _report(report, state="ended", code=code, reason=end.reason if end else "")
+    return code
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pytriton.dispatcher", allow_abbrev=False)
+    parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
+    parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
+    parser.add_argument("--workspace", type=Path, metavar="DIR", help="to make, and to remove")
+    parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
+    return parser.parse_args()
+
+
+def _report(descriptor: int | None, **record: object) -> None:
+    """Write one line. The reader may be gone already; `Owner` deals with that."""
+    if descriptor is None:
+        return
+    try:
+        os.write(descriptor, json.dumps(record).encode() + b"\n")
+    except BrokenPipeError:
+        return

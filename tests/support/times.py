@@ -1,0 +1,81 @@
+"""What the files of tests cost: `--times=30` prints the dearest ones, by CPU time of their process and its children."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+#: Seconds: of a clock, of CPU time of the tests' own process, and of the processes below it that have ended.
+_Times = tuple[float, float, float]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption("--times", type=int, metavar="N", help="show the N dearest files of tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to count."""
+    if config.getoption("--times"):
+        config.pluginmanager.register(_Counter(config.getoption("--times")))
+
+
+class _Counter:
+    """Adds up what the tests of a file took: its first one has the start of what they share, its last one the end."""
+
+    def __init__(self, shown: int) -> None:
+        self._shown = shown
+        self._spent: dict[str, _Times] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        before = _now()
+        try:
+            return (yield)
+        finally:
+            self._add(item.nodeid.partition("::")[0], before)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, Any, Any]:
+        before = _now()
+        try:
+            return (yield)
+        finally:
+            self._add("(reading the tests)", before)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a process of pytest-xdist counted."""
+        for path, times in getattr(node, "workeroutput", {}).get("times", {}).items():
+            self._sum(path, times)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that started this one, where there is one."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["times"] = self._spent
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table."""
+        dearest = sorted(self._spent.items(), key=lambda one: -sum(one[1][1:]))
+        total = [sum(column) for column in zip(*self._spent.values())]
+        terminalreporter.section(f"the dearest of {len(dearest)} files, in seconds")
+        terminalreporter.line("  CPU  of it children  clock  file")
+        for path, (clock, own, below) in [("(all)", total), *dearest[: self._shown]]:
+            terminalreporter.line(f"{own + below:5.1f}  {below:14.1f}  {clock:5.1f}  {path}")
+
+    def _add(self, path: str, before: _Times) -> None:
+        clock, own, below = _now()
+        self._sum(path, (clock - before[0], own - before[1], below - before[2]))
+
+    def _sum(self, path: str, times: _Times) -> None:
+        clock, own, below = self._spent.get(path, (0.0, 0.0, 0.0))
+        self._spent[path] = (clock + times[0], own + times[1], below + times[2])
+
+
+def _now() -> _Times:
+    mine, below = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return time.monotonic(), mine.ru_utime + mine.ru_stime, below.ru_utime + below.ru_stime
