@@ -82,7 +82,7 @@ def imports_of(name: str, path: Path) -> set[str]:
                 base = ".".join([*kept, base] if base else kept)
             # `from package import module` imports the module, `from module import name` does not.
             found.update(
-                full if (full := f"{base}.{alias.name}") in modules() else base
+                full if (full := f"{base}.{alias.name}") in MODULES else base
                 for alias in node.names
             )
     return found
