@@ -176,6 +176,30 @@ def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> Non
         print_status(answer)
 
 
+@app.command("top")
+@command
+def show_top(
+    model: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Only models whose names contain this.")
+    ] = "",
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")
+    ] = 2.0,
+    sort: Annotated[
+        str, typer.Option(help="name, requests, p99, busy, memory, waiting or ends.")
+    ] = "name",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the table once, over one interval.")
+    ] = False,
+    as_json: JsonFlag = False,
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Watch what models do: requests, times, memory, restarts; keys scale, put back, unregister."""
+    from pytriton.cli.top.command import run
+
+    run(runtime_dir, model, interval_s=interval, order=sort, once=once, as_json=as_json)
+
+
 @app.command()
 @command
 def token(runtime_dir: RuntimeDirFlag = None) -> None:

@@ -1,0 +1,109 @@
+"""The columns of the table, and the words in them: the same on a screen and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from pytriton.ipc.rates import Row, milliseconds, size
+
+_GOOD = {"ready", "spare", "serving", "asleep"}
+_BAD = {"failed", "given up", "lost"}
+#: At which share of its time an instance is shown to be busy.
+_BUSY = 0.9
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title, what it says of a row, and in which order columns go where there is no room (0: never)."""
+
+    title: str
+    cell: Callable[[Row], Text]
+    leaves: int = 0
+    right: bool = True
+
+
+def _name(row: Row) -> Text:
+    if row.instance:
+        return Text(f"  └ {row.instance}", style="dim")
+    return Text(row.model)
+
+
+def _state(row: Row) -> Text:
+    style = "green" if row.state in _GOOD else "red" if row.state in _BAD else "yellow"
+    return Text(row.state, style=style)
+
+
+def _count(row: Row) -> Text:
+    if row.instance:
+        return Text("" if row.pid is None else str(row.pid), style="dim")
+    there, wanted = row.instances
+    if not wanted:
+        return Text("-")
+    return Text(f"{there}/{wanted}", style="" if there >= wanted else "red")
+
+
+def _requests(row: Row) -> Text:
+    rate, failed = row.rates.requests_s, row.rates.failures_s
+    text = Text(f"{rate:.1f}" if rate < 1000 else f"{rate:,.0f}")
+    if failed:
+        text.append(f" ({failed:.1f} fail)", style="red")
+    return text
+
+
+def _busy(row: Row) -> Text:
+    return Text(f"{row.rates.busy:.0%}", style="yellow" if row.rates.busy >= _BUSY else "")
+
+
+def _ends(row: Row) -> Text:
+    return Text(str(row.ends), style="red" if row.ends else "")
+
+
+def _waiting(row: Row) -> Text:
+    return Text("-" if row.waiting is None else str(row.waiting))
+
+
+def _rows(row: Row) -> Text:
+    return Text("-" if row.rates.rows is None else f"{row.rates.rows:.1f}")
+
+
+COLUMNS = (
+    Column("model", _name, right=False),
+    Column("state", _state, right=False),
+    Column("inst", _count),
+    Column("req/s", _requests),
+    Column("queue", _waiting, leaves=4),
+    Column("rows", _rows, leaves=3),
+    Column("wait ms", lambda row: Text(milliseconds(row.rates.wait_p50)), leaves=5),
+    Column("p50 ms", lambda row: Text(milliseconds(row.rates.p50)), leaves=7),
+    Column("p99 ms", lambda row: Text(milliseconds(row.rates.p99))),
+    Column("busy", _busy),
+    Column("memory", lambda row: Text(size(row.resident)), leaves=6),
+    Column("ends", _ends),
+    Column("device", lambda row: Text(row.device or ""), leaves=2, right=False),
+    Column("last end", lambda row: Text(row.last_end, style="dim"), leaves=1, right=False),
+)
+#: What a column takes besides its widest cell.
+_GAP = 2
+
+
+def columns_for(rows: list[Row], width: int) -> list[Column]:
+    """Return the columns that fit into a width; those that say least go first. "last end" may be cut."""
+    chosen = list(COLUMNS)
+    while _width(chosen, rows) > width:
+        spare = [one for one in chosen if one.leaves]
+        if not spare:
+            break
+        chosen.remove(min(spare, key=lambda one: one.leaves))
+    return chosen
+
+
+def _width(columns: list[Column], rows: list[Row]) -> int:
+    return sum(_column_width(one, rows) + _GAP for one in columns)
+
+
+def _column_width(column: Column, rows: list[Row]) -> int:
+    widest = max([len(column.title), *(column.cell(row).cell_len for row in rows)])
+    return min(widest, 30) if column.leaves == 1 else widest

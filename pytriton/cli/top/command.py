@@ -1,0 +1,48 @@
+"""What the command `top` does with its flags."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+from pytriton.cli import link
+from pytriton.cli.top.feed import Feed
+from pytriton.ipc.rates import SORTING, arranged
+
+
+def run(
+    runtime_dir: Path | None,
+    containing: str,
+    *,
+    interval_s: float,
+    order: str,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show the table live, or once where that is asked for or there is no terminal.
+
+    Raises:
+        CliError: no daemon runs, or it does not answer.
+    """
+    if order not in SORTING:
+        raise typer.BadParameter(f"--sort: no order {order!r}; there are: {', '.join(SORTING)}")
+    feed = Feed(link.runtime_dir(runtime_dir))
+    if not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty():
+        from pytriton.cli.top.screen import TopApp
+
+        feed.take()  # before the screen changes: that no daemon runs is said in the usual way
+        TopApp(feed, interval_s, containing, order).run()
+        return
+    from pytriton.cli.top import plain
+
+    feed.take()
+    time.sleep(interval_s)  # what happens meanwhile is what is shown
+    figures, rows = feed.take()
+    found = arranged(rows, order, containing)
+    if as_json:
+        typer.echo(plain.as_json(figures, found, feed.seconds))
+    else:
+        plain.print_table(figures, found)

@@ -1,0 +1,43 @@
+"""Where the table's figures come from, and what its keys have the daemon do."""
+
+from __future__ import annotations
+
+from pytriton.cli import link
+from pytriton.ipc import messages
+from pytriton.ipc.rates import Row, rows
+from pytriton.ipc.rundir import RuntimeDir
+
+_LOG_LINES = 200
+
+
+class Feed:
+    """A running daemon, asked again and again. All methods raise CliError as `link.ask` does."""
+
+    def __init__(self, rundir: RuntimeDir) -> None:
+        self._rundir = rundir
+        self._before: messages.Figures | None = None
+        self.figures: messages.Figures | None = None
+
+    def take(self) -> tuple[messages.Figures, list[Row]]:
+        """Take a snapshot; return it, and what happened since the one before."""
+        answer = link.ask(self._rundir, messages.GetFigures())
+        assert isinstance(answer, messages.Figures)  # what answers GetFigures, see ipc/messages/
+        self._before, self.figures = self.figures, answer
+        return answer, rows(self._before, answer)
+
+    @property
+    def seconds(self) -> float:
+        """How long the last interval was."""
+        if self._before is None or self.figures is None:
+            return 0.0
+        return self.figures.at - self._before.at
+
+    def log(self, model: str) -> list[str]:
+        """Return the newest lines of a model's log: JSON objects."""
+        answer = link.ask(self._rundir, messages.GetLogs(model, _LOG_LINES))
+        assert isinstance(answer, messages.LogLines)  # what answers GetLogs, see ipc/messages/
+        return answer.lines
+
+    def act(self, message: messages.AnyMessage) -> None:
+        """Have the daemon do something; returns when it is done."""
+        link.ask(self._rundir, message, timeout_s=None)

@@ -1,0 +1,58 @@
+"""Snapshots of figures, as a daemon would give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytriton.ipc.lanes.histograms import BOUNDS_S
+from pytriton.ipc.messages.figures import (
+    DaemonFigures,
+    Figures,
+    Histogram,
+    InstanceFigures,
+    ModelFigures,
+    QueueFigures,
+    Work,
+)
+
+
+def histogram(**counts: int) -> Histogram:
+    """Return one with so many observations around a time: `ms5=3` is three that took 5 ms."""
+    buckets = [0] * (len(BOUNDS_S) + 1)
+    total = 0.0
+    for name, count in counts.items():
+        seconds = int(name[2:]) / 1e3
+        buckets[next(i for i, bound in enumerate(BOUNDS_S) if bound >= seconds)] += count
+        total += seconds * count
+    return Histogram(total, buckets)
+
+
+def work(calls: int, ms: int = 5, *, rows: int = 1, failed: int = 0) -> Work:
+    """Return what so many calls of one duration leave."""
+    return Work(
+        calls=calls,
+        requests=calls,
+        rows=calls * rows,
+        busy_s=calls * ms / 1e3,
+        failed={"error": failed} if failed else {},
+        call_s=histogram(**{f"ms{ms}": calls}),
+        wait_s=histogram(ms1=calls),
+    )
+
+
+def model(name: str, done: Work, *, state: str = "ready", **more: Any) -> ModelFigures:
+    """Return a model with one instance, which has done all of it."""
+    instance = InstanceFigures(
+        1, 0, state=state, worker=f"{name}-0", pid=4711, resident=412_000_000, work=done,
+        ends=more.pop("ends", {}), last_exit=more.pop("last_exit", None),
+    )  # fmt: skip
+    return ModelFigures(
+        name, 1, state, desired=1, instances=[instance], work=done,
+        queue=[QueueFigures(1, pending=3)], **more,
+    )  # fmt: skip
+
+
+def snapshot(at: float, *models: ModelFigures, started_at: float = 1000.0) -> Figures:
+    """Return one of a daemon that is ready."""
+    daemon = DaemonFigures("1.0", "ready", 1, started_at, "ready", 2)
+    return Figures(at, daemon, list(models))

@@ -1,0 +1,219 @@
+"""`pytriton-daemon top`: the table on a screen of 80 columns, its keys, and the table on paper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from rich.text import Text
+from support.models.figures import model, snapshot, work
+from textual.pilot import Pilot
+from textual.widgets import DataTable, RichLog, Static
+
+from pytriton.cli.errors import CliError
+from pytriton.cli.top.cells import COLUMNS, columns_for
+from pytriton.cli.top.plain import as_json, print_table
+from pytriton.cli.top.screen import Question, TopApp
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rates import Row, rows
+
+HOSTILE = "[bold]<script>\x1b[31m"
+
+
+class FakeFeed:
+    """Figures that the test chooses; notes what is asked of the daemon."""
+
+    def __init__(self, *snapshots: messages.Figures) -> None:
+        self.snapshots = list(snapshots)
+        self.before: messages.Figures | None = None
+        self.done: list[messages.AnyMessage] = []
+        self.failure: CliError | None = None
+
+    def take(self) -> tuple[messages.Figures, list[Row]]:
+        if self.failure is not None:
+            raise self.failure
+        now = self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
+        before, self.before = self.before, now
+        return now, rows(before, now)
+
+    def log(self, model: str) -> list[str]:
+        return [json.dumps({"event": f"{model} says {HOSTILE}", "level": "info", "timestamp": "t"})]
+
+    def act(self, message: messages.AnyMessage) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.done.append(message)
+
+
+TWO = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(100), last_exit="signal 11"))
+
+
+def on_screen(
+    feed: FakeFeed, play: Callable[[TopApp, Pilot[None]], Awaitable[None]], width: int = 80
+) -> None:
+    """Play with the table; the figures are there when `play` begins."""
+
+    async def run() -> None:
+        app = TopApp(feed, 3600.0)  # type: ignore[arg-type]
+        async with app.run_test(size=(width, 24)) as pilot:
+            await settled(app, pilot)
+            await play(app, pilot)
+
+    asyncio.run(run())
+
+
+async def settled(app: TopApp, pilot: Pilot[None]) -> None:
+    """Return when all that was asked in threads is shown."""
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def table(app: TopApp) -> list[list[str]]:
+    found: DataTable[Text] = app.query_one(DataTable)
+    return [[str(cell) for cell in found.get_row_at(row)] for row in range(found.row_count)]
+
+
+def said(app: TopApp, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).render())
+
+
+def test_models_and_instances_are_shown_within_80_columns() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        shown = table(app)
+        assert [row[0] for row in shown] == [HOSTILE, "  └ 0", "digits", "  └ 0"]
+        assert all(sum(Text(cell).cell_len + 2 for cell in row) <= 80 for row in shown)
+        assert "ready, pid 1" in said(app, "head")
+        assert "2 models" in said(app, "head")
+
+    on_screen(FakeFeed(TWO), play)
+
+
+def test_a_wide_screen_has_all_columns() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        assert len(table(app)[0]) == len(COLUMNS)
+        assert table(app)[0][-1] == "signal 11"
+
+    on_screen(FakeFeed(TWO), play, width=200)
+
+
+def test_keys_sort_filter_and_hide_instances() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("i")
+        assert [row[0] for row in table(app)] == [HOSTILE, "digits"]
+        await pilot.press("s")
+        assert "sorted by requests" in said(app, "head")
+        assert [row[0] for row in table(app)] == [HOSTILE, "digits"]
+        await pilot.press("slash", *"dig", "enter")
+        assert [row[0] for row in table(app)] == ["digits"]
+
+    on_screen(FakeFeed(TWO), play)
+
+
+def test_a_log_is_shown_beside_it_as_text() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("l")
+        await settled(app, pilot)
+        log = app.query_one("#log", RichLog)
+        assert log.has_class("shown")
+        text = "".join(strip.text for strip in log.lines)
+        assert "<script>" in text
+        assert "[bold]" in text
+        assert "\x1b" not in text
+        await pilot.press("l")
+        assert not log.has_class("shown")
+
+    on_screen(FakeFeed(TWO), play)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("plus", messages.Scale("digits", 2)),
+        ("b", messages.Rollback("digits")),
+        ("u", messages.Unregister("digits")),
+    ],
+)
+def test_what_changes_something_asks_first(key: str, message: messages.AnyMessage) -> None:
+    feed = FakeFeed(snapshot(1010, model("digits", work(50))))
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key, "n")
+        await settled(app, pilot)
+        assert feed.done == []
+        await pilot.press(key)
+        assert isinstance(app.screen, Question)
+        await pilot.press("y")
+        await settled(app, pilot)
+        assert feed.done == [message]
+        assert "done" in said(app, "said")
+
+    on_screen(feed, play)
+
+
+def test_the_last_instance_stays() -> None:
+    feed = FakeFeed(snapshot(1010, model("digits", work(50))))
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("minus")
+        assert not isinstance(app.screen, Question)
+        assert "cannot have 0 instances" in said(app, "said")
+
+    on_screen(feed, play)
+
+
+def test_a_failure_is_said_and_the_table_stays() -> None:
+    feed = FakeFeed(TWO)
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        feed.failure = CliError(ExitCode.NO_DAEMON, "no daemon runs")
+        app._ask()
+        await settled(app, pilot)
+        assert said(app, "said") == "no daemon runs"
+        assert len(table(app)) == 4
+
+    on_screen(feed, play)
+
+
+def test_two_hundred_models_are_shown_and_the_cursor_stays_on_its_own() -> None:
+    many = snapshot(1010, *(model(f"m{number:03}", work(number + 1)) for number in range(200)))
+
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("i", *["down"] * 5)
+        await pilot.press("s")  # by requests: the busiest first
+        assert table(app)[0][0] == "m199"
+        chosen = app._chosen()
+        assert chosen is not None
+        assert chosen.model == "m005"
+
+    on_screen(FakeFeed(many), play)
+
+
+def test_columns_go_where_there_is_no_room() -> None:
+    found = rows(None, TWO)
+    widths = [len(columns_for(found, width)) for width in (300, 120, 80, 10)]
+    assert widths == sorted(widths, reverse=True)
+    titles = [one.title for one in columns_for(found, 10)]
+    assert titles == [one.title for one in COLUMNS if not one.leaves]
+
+
+def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(TWO, rows(None, TWO))
+    text = capsys.readouterr().out
+    assert "digits" in text
+    assert "signal 11" in text
+    assert "ready, pid 1" in text
+
+
+def test_as_json_there_are_numbers() -> None:
+    found: dict[str, Any] = json.loads(as_json(TWO, rows(None, TWO), 2.0))
+    rows_: Sequence[dict[str, Any]] = found["rows"]
+    assert found["interval_s"] == 2.0
+    assert [(one["model"], one["instance"]) for one in rows_][:2] == [
+        ("digits", ""),
+        ("digits", "0"),
+    ]
+    assert rows_[0]["rates"]["requests_s"] == 5.0
