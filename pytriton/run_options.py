@@ -29,6 +29,7 @@ from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.limits import Limits
+from pytriton.openai.card import OpenAI, card_of
 
 __all__ = [
     "OPTIONS",
@@ -114,6 +115,10 @@ def _function(name: str, value: Any) -> None:
         raise PyTritonValidationError(
             f"{name} has to be a function that takes the loaded callable, got {value!r}."
         )
+
+
+def _openai(name: str, value: Any) -> None:
+    card_of(value)
 
 
 def _trace_settings(name: str, value: Any) -> None:
@@ -261,6 +266,16 @@ class CallableOptions(WorkerOptions, total=False):
             "thread for each instance: until it ends, or the client is closed",
             "process",
             _one_of("process", "thread"),
+        ),
+    ]
+    openai: Annotated[
+        Optional[OpenAI],
+        Option(
+            'serve it behind the OpenAI API, too: "chat", "completions", "responses", several of these, "embeddings", '
+            "or a pytriton.openai.ModelCard; the callable takes and gives what docs/openai.md says, and has no "
+            "`inputs` and `outputs` (Triton's API alone)",
+            check=_openai,
+            message=lambda value: None if value is None else card_of(value).to_message(),
         ),
     ]
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -31,8 +31,12 @@ from pytriton.ipc import messages
 from pytriton.ipc.errors import sendable
 from pytriton.ipc.wording import with_article
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.openai.card import card_of
 from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
+
+if TYPE_CHECKING:
+    from pytriton.openai.model import OpenAIModel
 
 __all__ = ["Plan", "Target", "default_lanes", "default_model_name", "plan", "prepare"]
 
@@ -132,9 +136,13 @@ def plan(
     name = model_name
     if name is None:
         name = declaration.name if declaration else default_model_name(targets[0])
-    inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
-    outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
     config = config if config is not None else declaration.config if declaration else None
+    if options["openai"] is None:
+        inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
+        outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
+    else:
+        model = _behind_openai(targets, config, options, name, [*(inputs or ()), *(outputs or ())])
+        targets, inputs, outputs, config = model[:4]
     devices = device_list(options["devices"])
     version = cast(int, options["model_version"])  # it has a default
     document = to_triton_config(name, inputs, outputs, config, version)
@@ -175,6 +183,33 @@ def plan(
     )
     _check_sendable(message)
     return Plan(message, targets, options["check"], own_interpreter=python is None)
+
+
+def _behind_openai(
+    targets: list[Any],
+    config: ModelConfig | None,
+    options: RegisterOptions,
+    name: str,
+    tensors: list[Tensor],
+) -> OpenAIModel:
+    """Return what is registered of callables behind the OpenAI API; options that follow from that are set."""
+    from pytriton.openai.model import make_model
+
+    if tensors:
+        raise PyTritonValidationError(
+            f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: leave inputs and outputs out."
+        )
+    card = card_of(options["openai"])
+    for target in [] if options["factory"] else targets:
+        if not inspect.isclass(target) and misfit(target, ()) is not None:
+            raise PyTritonValidationError(
+                f"Model {name!r}: {target!r} cannot be called with a request of the OpenAI API, or with a list of "
+                "texts, as its only argument; if it makes the callable, register it with factory=True."
+            )
+    model = make_model(targets, card, config, factory=bool(options["factory"]))
+    options["factory"] = model.factory
+    options["lanes"] = options["lanes"] or model.lanes
+    return model
 
 
 def _interpreter(options: RegisterOptions) -> StrPath | None:

@@ -45,7 +45,8 @@ MODEL_CONFIG = {
 
 
 def message_of(**options: Any) -> messages.Register:
-    return prepare(lambda requests: requests, "m", X, X, None, options)[0]
+    tensors = None if "openai" in options else X  # it has its own
+    return prepare(lambda requests: requests, "m", tensors, tensors, None, options)[0]
 
 
 def model_message_of(**options: Any) -> messages.Register:
@@ -74,6 +75,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "check": (print, True),
     "isolation": ("thread", "thread"),
     "strict": (True, True),
+    "openai": ("chat", messages.OpenAICard(["chat"])),
 }
 
 

@@ -101,6 +101,18 @@ class Autoscale(msgspec.Struct, frozen=True):
     weight: float = 1.0
 
 
+class OpenAICard(msgspec.Struct, frozen=True):
+    """What a model serves of the OpenAI API, and what `/v1/models` says of it.
+
+    `serves` has "chat", "completions", "responses" or "embeddings".
+    """
+
+    serves: list[str]
+    owned_by: str = "pytriton"
+    context_length: Optional[int] = None
+    description: str = ""
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything about a model but its callables.
 
@@ -148,3 +160,5 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: All versions that are served, when there are several. Of a Python model each has workers of its own;
     #: of any other, each request says which one it is for.
     versions: list[int] = []
+    #: It is served by the daemon's OpenAI front, too.
+    openai: Optional[OpenAICard] = None

@@ -1,0 +1,168 @@
+"""The fields of requests that the API names, with their types and limits; what else is there is passed on."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Optional, TypeVar, Union
+
+import msgspec
+from msgspec import Meta
+
+from pytriton.openai.errors import APIError
+
+__all__ = [
+    "BODIES",
+    "Body",
+    "ChatBody",
+    "CompletionBody",
+    "EmbeddingsBody",
+    "ResponsesBody",
+    "read_body",
+]
+
+_Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Temperature = Annotated[float, Meta(ge=0, le=2)]
+_Probability = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Choices = Annotated[int, Meta(ge=1, le=128)]
+_Alternatives = Annotated[int, Meta(ge=0, le=20)]
+_Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Stop = Union[str, Annotated[list[str], Meta(max_length=64)], None]
+_Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """How a stream is sent."""
+
+    include_usage: Optional[bool] = False
+
+
+class MessageBody(msgspec.Struct, frozen=True):
+    """One message of a chat."""
+
+    role: _Role
+    content: Union[str, list[Union[str, dict[str, Any]]], None] = None
+    name: Optional[str] = None
+    tool_calls: Optional[list[dict[str, Any]]] = None
+    tool_call_id: Optional[str] = None
+    refusal: Optional[str] = None
+
+
+class Body(msgspec.Struct, kw_only=True, frozen=True):
+    """What all of them have."""
+
+    model: str = ""
+    user: Optional[str] = None
+    stream: Optional[bool] = False
+
+
+class _Sampling(Body, kw_only=True, frozen=True):
+    temperature: Optional[_Temperature] = None
+    top_p: Optional[_Probability] = None
+
+
+class _Choosing(_Sampling, kw_only=True, frozen=True):
+    stream_options: Optional[StreamOptions] = None
+    n: Optional[_Choices] = None
+    seed: Optional[_Seed] = None
+    stop: _Stop = None
+    max_tokens: Optional[_Positive] = None
+    presence_penalty: Optional[_Penalty] = None
+    frequency_penalty: Optional[_Penalty] = None
+    logit_bias: Optional[dict[str, float]] = None
+
+
+class ChatBody(_Choosing, kw_only=True, frozen=True):
+    """Of `/v1/chat/completions`."""
+
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    max_completion_tokens: Optional[_Positive] = None
+    tools: Optional[list[dict[str, Any]]] = None
+    tool_choice: Union[str, dict[str, Any], None] = None
+    parallel_tool_calls: Optional[bool] = None
+    response_format: Optional[dict[str, Any]] = None
+    logprobs: Optional[bool] = None
+    top_logprobs: Optional[_Alternatives] = None
+    reasoning_effort: Optional[str] = None
+    metadata: Optional[dict[str, Any]] = None
+
+
+class CompletionBody(_Choosing, kw_only=True, frozen=True):
+    """Of `/v1/completions`."""
+
+    prompt: Union[str, list[Union[str, _Token, list[_Token]]]]
+    suffix: Optional[str] = None
+    echo: Optional[bool] = None
+    best_of: Optional[_Choices] = None
+    logprobs: Optional[_Alternatives] = None
+
+
+class ResponsesBody(_Sampling, kw_only=True, frozen=True):
+    """Of `/v1/responses`."""
+
+    input: Union[str, list[dict[str, Any]]]
+    instructions: Optional[str] = None
+    max_output_tokens: Optional[_Positive] = None
+    tools: Optional[list[dict[str, Any]]] = None
+    tool_choice: Union[str, dict[str, Any], None] = None
+    parallel_tool_calls: Optional[bool] = None
+    text: Optional[dict[str, Any]] = None
+    reasoning: Optional[dict[str, Any]] = None
+    top_logprobs: Optional[_Alternatives] = None
+    metadata: Optional[dict[str, Any]] = None
+    previous_response_id: Optional[str] = None
+    background: Optional[bool] = None
+
+
+class EmbeddingsBody(Body, kw_only=True, frozen=True):
+    """Of `/v1/embeddings`."""
+
+    input: Union[str, Annotated[list[Union[str, _Token, list[_Token]]], Meta(min_length=1)]]
+    encoding_format: Optional[Literal["float", "base64"]] = None
+    dimensions: Optional[_Positive] = None
+
+
+BODIES: dict[str, type[Body]] = {
+    "chat": ChatBody,
+    "completions": CompletionBody,
+    "responses": ResponsesBody,
+    "embeddings": EmbeddingsBody,
+}
+
+_B = TypeVar("_B", bound=Body)
+#: Where in the request msgspec found a fault: " - at `$.messages[0].role`".
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+
+
+def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
+    """Return the known fields of a request, of its bytes or of what they say.
+
+    Raises:
+        APIError: it is no JSON, or a known field is not as it has to be; names the field.
+    """
+    try:
+        if isinstance(data, dict):
+            return msgspec.convert(data, kind, strict=True)
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise APIError(f"The body is no JSON in UTF-8: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise APIError("The body is nested too deeply.", code="invalid_json") from None
+
+
+def _wrong_field(text: str) -> APIError:
+    place = _PLACE.search(text)
+    path = place["path"] if place else ""
+    what = _PLACE.sub("", text)
+    missing = _MISSING.search(text)
+    if missing:
+        path = f"{path}.{missing['name']}" if path else missing["name"]
+        return APIError(
+            f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter"
+        )
+    where = f" for '{path}'" if path else ""
+    return APIError(f"Invalid value{where}: {what}.", param=path or None, code="invalid_value")

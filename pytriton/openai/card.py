@@ -1,0 +1,96 @@
+"""Which routes of the OpenAI API a model serves, and what `/v1/models` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import msgspec
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc.messages.model_spec import OpenAICard
+
+__all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
+
+#: What a model can serve; embeddings stand alone, since they are batched.
+KINDS = ("chat", "completions", "responses", "embeddings")
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """What a model serves of the OpenAI API, with what its users are told.
+
+    Args:
+        serves: "chat", "completions", "responses", or several of these; or "embeddings"
+        owned_by: the `owned_by` of `/v1/models`
+        context_length: tokens that a request and its answer may have together; None: not said
+        description: a sentence for people
+
+    Raises:
+        PyTritonValidationError: there is no such kind, or two do not go together
+    """
+
+    serves: Union[str, Sequence[str]] = "chat"
+    owned_by: str = "pytriton"
+    context_length: Optional[int] = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        _check_kinds(self.kinds)
+        length = self.context_length
+        if length is not None and (
+            isinstance(length, bool) or not isinstance(length, int) or length < 1
+        ):
+            raise PyTritonValidationError(
+                f"context_length has to be a whole number from 1, got {length!r}."
+            )
+        for name in ("owned_by", "description"):
+            if not isinstance(getattr(self, name), str):
+                raise PyTritonValidationError(
+                    f"{name} has to be a string, got {getattr(self, name)!r}."
+                )
+
+    @property
+    def kinds(self) -> list[str]:
+        """What it serves, as a list."""
+        return [self.serves] if isinstance(self.serves, str) else list(self.serves)
+
+    def to_message(self) -> OpenAICard:
+        """Return the form in which the daemon gets it."""
+        return OpenAICard(self.kinds, self.owned_by, self.context_length, self.description)
+
+
+#: What the option `openai` may be.
+OpenAI = Union[str, Sequence[str], ModelCard]
+
+
+def card_of(value: Any) -> ModelCard:
+    """Return the card that a value of the option `openai` stands for.
+
+    Raises:
+        PyTritonValidationError: it stands for none
+    """
+    if isinstance(value, ModelCard):
+        return value
+    if not isinstance(value, (str, list, tuple)):
+        raise PyTritonValidationError(
+            f"openai has to be one of {_listed()}, a list of them, or a pytriton.openai.ModelCard, got {value!r}."
+        )
+    return ModelCard(value)
+
+
+def _check_kinds(kinds: list[Any]) -> None:
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in KINDS]
+    if unknown or not kinds:
+        what = f"got {unknown[0]!r}" if unknown else "got an empty list"
+        raise PyTritonValidationError(
+            f"openai has to be one of {_listed()}, or a list of them, {what}."
+        )
+    if "embeddings" in kinds and len(kinds) > 1:
+        raise PyTritonValidationError(
+            "openai='embeddings' cannot be combined with others: such a model takes batches of texts and answers "
+            "with arrays. Register two models."
+        )
+
+
+def _listed() -> str:
+    return ", ".join(map(repr, KINDS))

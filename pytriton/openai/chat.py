@@ -1,0 +1,215 @@
+"""Answers of `/v1/chat/completions` and `/v1/completions`: the events of a stream, or one body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytriton.openai.answers import (
+    Answer,
+    Choice,
+    Choices,
+    Counted,
+    body_text,
+    created_now,
+    event,
+    json_text,
+    usage_body,
+    without_nothing,
+)
+from pytriton.openai.deltas import Delta
+from pytriton.openai.requests import ChatRequest, CompletionRequest
+
+__all__ = ["chat_answer", "completion_answer"]
+
+
+def chat_answer(request: ChatRequest) -> Answer:
+    """Return the answer to a chat request, to be filled."""
+    kind = _ChatStream if request.stream else _ChatBody
+    return kind(request, request.n)
+
+
+def completion_answer(request: CompletionRequest) -> Answer:
+    """Return the answer to a completion request, to be filled."""
+    kind = _TextStream if request.stream else _TextBody
+    return kind(request, request.n * len(request.prompts))
+
+
+class _Answer:
+    object: str
+
+    def __init__(self, request: ChatRequest | CompletionRequest, choices: int) -> None:
+        self.choices = Choices(request.id, choices)
+        self.counted = Counted()
+        self.head = {
+            "id": request.id,
+            "object": self.object,
+            "created": created_now(),
+            "model": request.model,
+        }
+
+    def begin(self) -> str:
+        """Return nothing: the first piece says who speaks."""
+        return ""
+
+
+class _Stream(_Answer):
+    def __init__(self, request: ChatRequest | CompletionRequest, choices: int) -> None:
+        super().__init__(request, choices)
+        options = request.body.get("stream_options") or {}
+        self._tells_usage = bool(options.get("include_usage"))
+        self._tail = ',"usage":null}\n\n' if self._tells_usage else "}\n\n"
+        head = json_text(self.head)[:-1]
+        self._start = f'data: {head},"choices":['
+        self._only: dict[
+            int, tuple[str, str]
+        ] = {}  #: around the text of a piece that has nothing else
+
+    def add(self, delta: Delta) -> str:
+        """Return the event of a piece."""
+        self.counted.add(delta)
+        choice = self.choices[delta.index]
+        choice.note_end(delta)
+        if choice.begun and _is_text(delta):
+            before, after = self._only.get(delta.index) or self._around(delta.index)
+            return f"{before}{json_text(delta.content)}{after}"
+        fields = self.fields(choice, delta)
+        if not fields:
+            return ""
+        choice.begun = True
+        shown = {
+            **self.choice(delta.index, fields),
+            "logprobs": delta.logprobs,
+            "finish_reason": None,
+        }
+        return f"{self._start}{json_text(shown)}]{self._tail}"
+
+    def end(self) -> str:
+        """Return the events that say why each answer ended, and the usage if it was asked for."""
+        said = []
+        for choice in self.choices:
+            fields = {} if choice.begun else self.nothing()
+            shown = self.choice(choice.index, fields)
+            shown["finish_reason"] = choice.finish_reason
+            said.append(f"{self._start}{json_text(shown)}]{self._tail}")
+        usage = self.counted.usage
+        if self._tells_usage:
+            said.append(event({**self.head, "choices": [], "usage": usage_body(usage)}))
+        return body_text(usage, "".join(said))
+
+    def _around(self, index: int) -> tuple[str, str]:
+        mark = "\x00"
+        shown = {**self.choice(index, {self.text: mark}), "logprobs": None, "finish_reason": None}
+        before, _, after = json_text(shown).partition(json_text(mark))
+        self._only[index] = (f"{self._start}{before}", f"{after}]{self._tail}")
+        return self._only[index]
+
+    text: str
+
+    def choice(self, index: int, fields: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def fields(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def nothing(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class _ChatStream(_Stream):
+    object = "chat.completion.chunk"
+    text = "content"
+
+    def choice(self, index: int, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"index": index, "delta": fields}
+
+    def fields(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        fields: dict[str, Any] = without_nothing(
+            {
+                "content": delta.content,
+                "reasoning_content": delta.reasoning,
+                "refusal": delta.refusal,
+            }
+        )
+        if delta.tool_calls:
+            fields["tool_calls"] = [choice.call_chunk(call) for call in delta.tool_calls]
+        if not fields and delta.logprobs is None:
+            return {}
+        return fields if choice.begun else {"role": "assistant", **fields}
+
+    def nothing(self) -> dict[str, Any]:
+        return {"role": "assistant", "content": ""}
+
+
+class _TextStream(_Stream):
+    object = "text_completion"
+    text = "text"
+
+    def choice(self, index: int, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"index": index, "text": "", **fields}
+
+    def fields(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return {} if delta.content is None else {"text": delta.content}
+
+    def nothing(self) -> dict[str, Any]:
+        return {}
+
+
+class _Body(_Answer):
+    def add(self, delta: Delta) -> str:
+        """Keep a piece."""
+        self.counted.add(delta)
+        self.choices[delta.index].add(delta)
+        return ""
+
+    def end(self) -> str:
+        """Return the whole body."""
+        usage = self.counted.usage
+        choices = [
+            {
+                "index": choice.index,
+                **self.said(choice),
+                "logprobs": choice.logprobs or None,
+                "finish_reason": choice.finish_reason,
+            }
+            for choice in self.choices
+        ]
+        body = {**self.head, "choices": choices, "usage": usage_body(usage)}
+        return body_text(usage, json_text(body))
+
+    def said(self, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class _ChatBody(_Body):
+    object = "chat.completion"
+
+    def said(self, choice: Choice) -> dict[str, Any]:
+        calls = choice.calls
+        content = "".join(choice.content)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if not choice.content and (calls or choice.refusal) else content,
+            "refusal": "".join(choice.refusal) or None,
+        }
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        if calls:
+            message["tool_calls"] = calls
+        return {"message": message}
+
+
+class _TextBody(_Body):
+    object = "text_completion"
+
+    def said(self, choice: Choice) -> dict[str, Any]:
+        return {"text": "".join(choice.content)}
+
+
+def _is_text(delta: Delta) -> bool:
+    return delta.content is not None and not (
+        delta.reasoning
+        or delta.tool_calls
+        or delta.refusal
+        or delta.logprobs
+        or delta.usage is not None
+    )

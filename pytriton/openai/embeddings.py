@@ -1,0 +1,103 @@
+"""From a callable that embeds texts to a batching model: one call for the texts of all requests that wait."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+__all__ = [
+    "EMBEDDING",
+    "INPUT",
+    "TOKENS",
+    "AsyncTextEmbedding",
+    "Embeddings",
+    "TextEmbedding",
+    "packed",
+]
+
+INPUT, EMBEDDING, TOKENS = "input_text", "embedding", "prompt_tokens"
+#: Stands before the ids of tokens (int32, little-endian); no text in UTF-8 begins with it.
+_IDS = b"\xff"
+
+#: A text, or its tokens.
+Text = Union[str, "list[int]"]
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What a callable may return instead of an array, to say how many tokens the texts had.
+
+    Args:
+        vectors: an array with a row for each text
+        prompt_tokens: the number of tokens of each text
+    """
+
+    vectors: Any
+    prompt_tokens: Sequence[int]
+
+
+class TextEmbedding:
+    """The inference callable made of a function from texts to an array. It is pickled with it."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.target = target
+
+    def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
+        """Answer a batch of requests by one call."""
+        return _split(requests, self.target(_texts(requests)))
+
+
+class AsyncTextEmbedding:
+    """The same of a coroutine function."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.target = target
+
+    async def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
+        """Answer a batch of requests by one call."""
+        produced = self.target(_texts(requests))
+        return _split(requests, await produced if inspect.isawaitable(produced) else produced)
+
+
+def packed(text: Text) -> bytes:
+    """Return the form in which a text, or its tokens, goes to the model."""
+    if isinstance(text, str):
+        return text.encode()
+    return _IDS + np.array(text, "<i4").tobytes()
+
+
+def _unpacked(value: Any) -> Text:
+    data = value if isinstance(value, bytes) else str(value).encode()
+    if data[:1] != _IDS:
+        return data.decode()
+    ids: list[int] = np.frombuffer(data[1:], "<i4").tolist()
+    return ids
+
+
+def _texts(requests: Sequence[Any]) -> list[Text]:
+    return [_unpacked(value) for request in requests for value in request[INPUT].ravel()]
+
+
+def _split(requests: Sequence[Any], produced: Any) -> list[dict[str, Any]]:
+    counts = [len(request[INPUT]) for request in requests]
+    given = produced if isinstance(produced, Embeddings) else Embeddings(produced, ())
+    vectors = np.asarray(given.vectors, np.float32)
+    if vectors.ndim != 2 or len(vectors) != sum(counts):
+        raise ValueError(
+            f"a callable with openai='embeddings' returns an array with a row for each of its {sum(counts)} texts; "
+            f"this one has the shape {vectors.shape}"
+        )
+    tokens = np.zeros((len(vectors), 1), np.int32)
+    if len(given.prompt_tokens):
+        tokens[:, 0] = given.prompt_tokens
+    results = []
+    start = 0
+    for count in counts:
+        rows = slice(start, start + count)
+        results.append({EMBEDDING: vectors[rows], TOKENS: tokens[rows]})
+        start += count
+    return results

@@ -1,0 +1,87 @@
+"""An error as OpenAI's API says it: a status, and a body with message, type, param and code."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import msgspec
+
+__all__ = ["APIError"]
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+class APIError(Exception):
+    """A callable raises it to say which status and error body its client gets.
+
+    Args:
+        message: for people
+        status: of HTTP, from 400
+        type: OpenAI's kind of error; by default the one that belongs to the status
+        param: the field of the request that was wrong
+        code: for programs, such as "context_length_exceeded"
+        retry_after_s: seconds after which the client may try again
+
+    Example:
+        >>> APIError("The prompt has 9,000 tokens.", code="context_length_exceeded").body()["error"]["code"]
+        'context_length_exceeded'
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status if 400 <= status <= 599 else 500
+        self.type = type or _type_of(self.status)
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> Any:
+        return _again, (msgspec.structs.asdict(self.wire()),)
+
+    def body(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def wire(self) -> WireError:
+        """Return the form in which it travels from a worker."""
+        return WireError(
+            self.message, self.status, self.type, self.param, self.code, self.retry_after_s
+        )
+
+
+class WireError(msgspec.Struct, frozen=True):
+    """An `APIError` on its way between two processes."""
+
+    message: str
+    status: int = 500
+    type: str = "server_error"
+    param: Optional[str] = None
+    code: Optional[str] = None
+    retry_after_s: Optional[float] = None
+
+    def error(self) -> APIError:
+        """Return the exception again."""
+        return _again(msgspec.structs.asdict(self))
+
+
+def _again(fields: dict[str, Any]) -> APIError:
+    return APIError(fields.pop("message"), fields.pop("status"), **fields)
+
+
+def _type_of(status: int) -> str:
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

@@ -1,0 +1,108 @@
+"""The model of Triton's that a callable behind the OpenAI API becomes: its tensors and its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytriton.decorators.wrapping import Kind, kind_of
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.openai.asked import REQUEST, STREAM, TEXT
+from pytriton.openai.card import ModelCard
+from pytriton.openai.embeddings import EMBEDDING, INPUT, TOKENS, AsyncTextEmbedding, TextEmbedding
+from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
+
+__all__ = ["MOST_TEXTS", "OpenAIModel", "make_model"]
+
+#: Texts in one call of an embeddings callable, where its configuration does not say it.
+MOST_TEXTS = 64
+#: Streams that a worker may have under way by one proxy; an asynchronous callable gets several proxies.
+_LANES = 4
+
+_TEXT_INPUTS = [
+    Tensor(name=REQUEST, dtype=bytes, shape=(1,), optional=True),
+    Tensor(name=TEXT, dtype=bytes, shape=(1,), optional=True),
+    Tensor(name=STREAM, dtype=np.bool_, shape=(1,), optional=True),
+]
+_TEXT_OUTPUTS = [Tensor(name=OUTPUT, dtype=bytes, shape=(1,))]
+_EMBEDDING_INPUTS = [Tensor(name=INPUT, dtype=bytes, shape=(1,))]
+_EMBEDDING_OUTPUTS = [
+    Tensor(name=EMBEDDING, dtype=np.float32, shape=(-1,)),
+    Tensor(name=TOKENS, dtype=np.int32, shape=(1,)),
+]
+
+
+class OpenAIModel(NamedTuple):
+    """What is registered in place of what the user gave.
+
+    Attributes:
+        targets: one callable for each of the user's
+        factory: they make callables in the worker
+        lanes: proxies that feed one worker; None: as usual
+    """
+
+    targets: list[Any]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    config: ModelConfig
+    factory: bool
+    lanes: int | None
+
+
+class Made:
+    """A factory around a user's: what it makes is put behind the API in the worker."""
+
+    def __init__(self, factory: Callable[[], Any], kinds: list[str]) -> None:
+        self.factory = factory
+        self.kinds = kinds
+
+    def __call__(self) -> Any:
+        """Return the inference callable."""
+        return served(self.factory(), self.kinds)
+
+
+def make_model(
+    targets: list[Any], card: ModelCard, config: ModelConfig | None, *, factory: bool
+) -> OpenAIModel:
+    """Return what to register for callables behind the API.
+
+    Args:
+        targets: the callables, or factories
+        card: what they serve
+        config: the user's configuration; batching of chats and completions is theirs alone
+        factory: `targets` make the callables
+
+    Raises:
+        PyTritonValidationError: the configuration cannot be had
+    """
+    kinds = card.kinds
+    made = factory or any(inspect.isclass(target) for target in targets)
+    wrapped = [Made(one, kinds) if made else served(one, kinds) for one in targets]
+    if kinds == ["embeddings"]:
+        chosen = config or ModelConfig(max_batch_size=MOST_TEXTS)
+        if not chosen.batching or chosen.decoupled:
+            raise PyTritonValidationError(
+                "A model with openai='embeddings' is batched, and answers each request once: leave batching=False "
+                "and decoupled=True out of its ModelConfig."
+            )
+        return OpenAIModel(wrapped, _EMBEDDING_INPUTS, _EMBEDDING_OUTPUTS, chosen, made, None)
+    chosen = dataclasses.replace(config or ModelConfig(), batching=False, decoupled=True)
+    asynchronous = made or _is_async(targets[0])
+    lanes = _LANES if asynchronous else 1
+    return OpenAIModel(wrapped, _TEXT_INPUTS, _TEXT_OUTPUTS, chosen, made, lanes)
+
+
+def served(target: Any, kinds: list[str]) -> Any:
+    """Return the inference callable of a callable behind the API."""
+    if kinds == ["embeddings"]:
+        return AsyncTextEmbedding(target) if _is_async(target) else TextEmbedding(target)
+    return AsyncTexts(target, kinds) if _is_async(target) else Texts(target, kinds)
+
+
+def _is_async(target: Any) -> bool:
+    return kind_of(target) in (Kind.COROUTINE, Kind.ASYNC_GENERATOR)

@@ -1,0 +1,115 @@
+"""The parts of a message: texts, images, audio and files; what data URLs hold is decoded, nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytriton.openai.errors import APIError
+
+__all__ = ["Part", "part_of", "remote_urls"]
+
+_DATA_URL = re.compile(
+    r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*(?P<base64>;base64)?,", re.IGNORECASE
+)
+#: Parts whose text is theirs; those with "input" or "output" are of `/v1/responses`.
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a message's content.
+
+    Attributes:
+        type: "text", "image_url", "input_audio", "file" ... as it came
+        text: of a text
+        data: the bytes of an image, sound or file that came with the request; None if it did not
+        media_type: of these, such as "image/png"
+        url: a remote URL, which is for the callable to fetch or not; the daemon refuses requests with such
+            unless `openai_remote_urls` is on
+        raw: the part as it came
+    """
+
+    type: str
+    text: str = ""
+    data: bytes | None = field(default=None, repr=False)
+    media_type: str = ""
+    url: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def part_of(raw: Any, place: str) -> Part:
+    """Return a part of a request, with its data decoded.
+
+    Raises:
+        APIError: it is not as it has to be; `place` says where it is
+    """
+    if isinstance(raw, str):
+        return Part("text", text=raw)
+    kind = raw.get("type")
+    if not isinstance(kind, str):
+        raise APIError(
+            f"'{place}' has to have a 'type'.", param=f"{place}.type", code="invalid_value"
+        )
+    if kind in _TEXTS:
+        text = raw.get(_TEXTS[kind])
+        if not isinstance(text, str):
+            raise APIError(
+                f"'{place}.{_TEXTS[kind]}' has to be a string.", param=place, code="invalid_value"
+            )
+        return Part(kind, text=text, raw=raw)
+    sound = raw.get("input_audio")
+    if isinstance(sound, Mapping) and isinstance(sound.get("data"), str):
+        media_type = f"audio/{sound.get('format', 'wav')}"
+        return Part(kind, data=_decoded(sound["data"], place), media_type=media_type, raw=raw)
+    for url in _urls(raw):
+        if url[:5].lower() != "data:":
+            return Part(kind, url=url, raw=raw)
+        data, media_type = _of_data_url(url, place)
+        return Part(kind, data=data, media_type=media_type, raw=raw)
+    return Part(kind, raw=raw)
+
+
+def remote_urls(raw: Any) -> Iterator[str]:
+    """Return the URLs in a part that lead anywhere but into the part itself."""
+    if isinstance(raw, Mapping):
+        yield from (url for url in _urls(raw) if url[:5].lower() != "data:")
+
+
+def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[str]:
+    """Return them: `image_url` and its like are a URL, or an object with one; files have data URLs, too."""
+    for name, value in part.items():
+        if whole and isinstance(value, Mapping):
+            yield from _urls(value, whole=False)
+        elif isinstance(value, str) and (name.endswith("url") or name == "file_data"):
+            yield value
+
+
+def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
+    head = _DATA_URL.match(url)
+    if head is None:
+        raise APIError(
+            f"'{place}' has a data URL that cannot be read: it has to begin like 'data:image/png;base64,'.",
+            param=place,
+            code="invalid_data_url",
+        )
+    rest = url[head.end() :]
+    media_type = (head["type"] or "text/plain").lower()
+    if head["base64"]:
+        return _decoded(rest, place), media_type
+    from urllib.parse import unquote_to_bytes
+
+    return unquote_to_bytes(rest), media_type
+
+
+def _decoded(text: str, place: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise APIError(
+            f"'{place}' has data that is no base64: {error}.", param=place, code="invalid_base64"
+        ) from None

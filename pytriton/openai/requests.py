@@ -1,0 +1,246 @@
+"""What a callable is given: one request, whatever route it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pytriton.openai.bodies import ChatBody, CompletionBody, MessageBody, read_body
+from pytriton.openai.errors import APIError
+from pytriton.openai.parts import Part, part_of
+
+__all__ = [
+    "ChatRequest",
+    "CompletionRequest",
+    "Message",
+    "Part",
+    "chat_request",
+    "completion_request",
+]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a chat.
+
+    Attributes:
+        role: "system", "developer", "user", "assistant", "tool" or "function"
+        parts: its content: texts, images, audio, files
+        name: of who said it, if given
+        tool_calls: those that the assistant made, as they came
+        tool_call_id: the call that a message of role "tool" answers
+        raw: the message as it came
+    """
+
+    role: str
+    parts: tuple[Part, ...] = ()
+    name: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    tool_call_id: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Its texts, joined."""
+        return "".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What all requests have.
+
+    Attributes:
+        api: the route: "chat", "completions" or "responses"
+        id: the id of the answer
+        model: the model's name, as the client wrote it
+        stream: whether the client gets the answer piece by piece; the callable may yield in either case
+        stop: texts that end the answer; to obey them is up to the callable, as with all that follows
+        max_tokens: the most tokens of the answer
+        temperature, top_p, seed, presence_penalty, frequency_penalty, logit_bias: of the sampling
+        n: how many answers are wanted; `Delta.index` says which one a piece is of
+        user: who asks, as the client says
+        extra: the fields that OpenAI's API does not have, as they came
+        body: all of the request as it came
+    """
+
+    api: str
+    id: str = ""
+    model: str = ""
+    stream: bool = False
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
+    n: int = 1
+    user: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class ChatRequest(_Request):
+    """A request of `/v1/chat/completions` or `/v1/responses`.
+
+    Attributes:
+        messages: the chat so far
+        tools: functions that the model may call, in the form of chat completions
+        tool_choice: "none", "auto", "required", or one of them
+        parallel_tool_calls: whether it may call several at once
+        response_format: `{"type": "json_schema", "json_schema": {...}}`, `{"type": "json_object"}`, or None
+        logprobs: whether log-probabilities are wanted
+        top_logprobs: of how many alternatives
+        reasoning_effort: "low", "medium", "high" ...
+    """
+
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    response_format: Mapping[str, Any] | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True)
+class CompletionRequest(_Request):
+    """A request of `/v1/completions`: a prompt. A request with several prompts becomes one with several answers.
+
+    Attributes:
+        prompt: the text, or ids of tokens
+        prompts: all of them; answer `i * n + k` is the k-th of prompt i
+        suffix: text that follows the answer
+        echo: whether the answer begins with the prompt
+        logprobs: of how many alternatives log-probabilities are wanted
+    """
+
+    prompts: tuple[str | list[int], ...] = ("",)
+    suffix: str | None = None
+    echo: bool = False
+    logprobs: int | None = None
+
+    @property
+    def prompt(self) -> str | list[int]:
+        """The first prompt."""
+        return self.prompts[0]
+
+
+def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> ChatRequest:
+    """Return the request in a body of `/v1/chat/completions` ("chat") or `/v1/responses` ("responses").
+
+    Raises:
+        APIError: it is not as it has to be
+    """
+    if api == "responses":
+        from pytriton.openai.responses_requests import as_chat
+
+        return as_chat(document, request_id)
+    body = read_body(document, ChatBody)
+    messages = [
+        message_of(message, raw, f"messages[{index}]")
+        for index, (message, raw) in enumerate(zip(body.messages, document["messages"]))
+    ]
+    return ChatRequest(
+        **_common(body, document, "chat", request_id),
+        messages=tuple(messages),
+        tools=tuple(body.tools or ()),
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=body.response_format,
+        logprobs=bool(body.logprobs),
+        top_logprobs=body.top_logprobs,
+        reasoning_effort=body.reasoning_effort,
+    )
+
+
+def completion_request(document: dict[str, Any], request_id: str = "") -> CompletionRequest:
+    """Return the request in a body of `/v1/completions`.
+
+    Raises:
+        APIError: it is not as it has to be
+    """
+    body = read_body(document, CompletionBody)
+    return CompletionRequest(
+        **_common(body, document, "completions", request_id),
+        prompts=prompts_of(body.prompt),
+        suffix=body.suffix,
+        echo=bool(body.echo),
+        logprobs=body.logprobs,
+    )
+
+
+def prompts_of(given: Any) -> tuple[str | list[int], ...]:
+    """Return the prompts, or the texts to embed, in one of the four forms that the API has.
+
+    Raises:
+        APIError: the forms are mixed, or there is none
+    """
+    if isinstance(given, str):
+        return (given,)
+    if given and all(isinstance(one, int) for one in given):
+        return (cast("list[int]", given),)
+    if not given or any(isinstance(one, int) for one in given):
+        raise APIError(
+            "Texts have to be a string, a list of strings, a list of token ids, or a list of such lists.",
+            code="invalid_value",
+        )
+    return tuple(given)
+
+
+def message_of(body: MessageBody, raw: Mapping[str, Any], place: str) -> Message:
+    """Return a message with its parts read.
+
+    Raises:
+        APIError: a part is not as it has to be
+    """
+    content = body.content
+    parts: Sequence[Part] = ()
+    if isinstance(content, str):
+        parts = [Part("text", text=content)]
+    elif content is not None:
+        parts = [part_of(part, f"{place}.content[{index}]") for index, part in enumerate(content)]
+    return Message(
+        body.role,
+        tuple(parts),
+        name=body.name,
+        tool_calls=tuple(body.tool_calls or ()),
+        tool_call_id=body.tool_call_id,
+        raw=raw,
+    )
+
+
+def unknown_fields(document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return the fields of a request that the API does not have."""
+    return {name: value for name, value in document.items() if name not in kind.__struct_fields__}
+
+
+def _common(
+    body: ChatBody | CompletionBody, document: dict[str, Any], api: str, request_id: str
+) -> dict[str, Any]:
+    stop = body.stop
+    longest = body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        longest = body.max_completion_tokens
+    return {
+        "api": api,
+        "id": request_id,
+        "model": body.model,
+        "stream": bool(body.stream),
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
+        "max_tokens": longest,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "seed": body.seed,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "logit_bias": body.logit_bias,
+        "n": body.n or 1,
+        "user": body.user,
+        "extra": unknown_fields(document, type(body)),
+        "body": document,
+    }

@@ -1,0 +1,236 @@
+"""Answers of `/v1/responses`: the named events of a stream, or one body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytriton.openai.answers import Answer, Choice, Counted, body_text, created_now, json_text
+from pytriton.openai.deltas import Delta, ToolCall, Usage
+from pytriton.openai.requests import ChatRequest
+
+__all__ = ["response_answer"]
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+#: What a response repeats of its request, with what stands there when the request does not say it.
+_REPEATED: dict[str, Any] = {
+    "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
+    "previous_response_id": None, "reasoning": None, "temperature": 1.0, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [], "top_p": 1.0, "truncation": "disabled", "user": None,
+}  # fmt: skip
+
+
+def response_answer(request: ChatRequest) -> Answer:
+    """Return the answer to a request of `/v1/responses`, to be filled."""
+    return _Stream(request) if request.stream else _Body(request)
+
+
+class _Item:
+    """An item of the output: the model's reasoning, its message, or a call of a tool."""
+
+    def __init__(self, index: int, kind: str, fields: dict[str, Any]) -> None:
+        self.index = index
+        self.kind = kind
+        self.fields = fields
+        self.text: list[str] = []
+
+    def shown(self, *, done: bool) -> dict[str, Any]:
+        text = "".join(self.text)
+        shown = {**self.fields, "status": "completed" if done else "in_progress"}
+        if self.kind in ("message", "reasoning"):
+            content: list[dict[str, Any]] = [self.part(text)] if done else []
+            shown["content"] = content
+        else:
+            shown["arguments"] = text
+        return shown
+
+    def part(self, text: str) -> dict[str, Any]:
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class _Body:
+    def __init__(self, request: ChatRequest) -> None:
+        self._request = request
+        self._created = created_now()
+        self._counted = Counted()
+        self._choice = Choice(request.id, 0)
+        self._items: list[_Item] = []
+        self._calls: dict[int, _Item] = {}
+
+    def begin(self) -> str:
+        """Return nothing."""
+        return ""
+
+    def add(self, delta: Delta) -> str:
+        """Keep a piece."""
+        self._counted.add(delta)
+        self._choice.note_end(delta)
+        said = ""
+        if delta.reasoning:
+            said += self._put("reasoning", delta.reasoning)
+        if delta.content or delta.refusal:
+            said += self._put("message", delta.content or delta.refusal or "")
+        for call in delta.tool_calls:
+            said += self._call(call)
+        return said
+
+    def end(self) -> str:
+        """Return the whole body."""
+        usage = self._counted.usage
+        return body_text(usage, json_text(self._response(usage)))
+
+    # ── items ────────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, kind: str, text: str) -> str:
+        said = ""
+        if not self._items or self._items[-1].kind != kind:
+            prefix = "msg" if kind == "message" else "rs"
+            fields: dict[str, Any] = {"id": self._item_id(prefix), "type": kind}
+            if kind == "message":
+                fields["role"] = "assistant"
+            else:
+                fields["summary"] = []
+            said += self._open(kind, fields)
+        self._items[-1].text.append(text)
+        return said + self._piece(self._items[-1], text)
+
+    def _call(self, call: ToolCall) -> str:
+        said = ""
+        item = self._calls.get(call.index)
+        if item is None:
+            chunk = self._choice.call_chunk(call)
+            fields = {
+                "id": self._item_id("fc"),
+                "type": "function_call",
+                "call_id": chunk["id"],
+                "name": call.name,
+            }
+            said += self._open("function_call", fields)
+            item = self._calls[call.index] = self._items[-1]
+        item.text.append(call.arguments)
+        return said + (self._piece(item, call.arguments) if call.arguments else "")
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._request.id.partition('_')[2]}{len(self._items)}"
+
+    def _open(self, kind: str, fields: dict[str, Any]) -> str:
+        said = self._close()
+        self._items.append(_Item(len(self._items), kind, fields))
+        return said + self._opened(self._items[-1])
+
+    def _close(self) -> str:
+        return self._closed(self._items[-1]) if self._items else ""
+
+    def _opened(self, item: _Item) -> str:
+        return ""
+
+    def _piece(self, item: _Item, text: str) -> str:
+        return ""
+
+    def _closed(self, item: _Item) -> str:
+        return ""
+
+    # ── the whole ────────────────────────────────────────────────────────────────────────────────
+
+    def _response(self, usage: Usage | None) -> dict[str, Any]:
+        """Return the response as it stands; `usage` only once it has ended."""
+        body = self._request.body
+        repeated: dict[str, Any] = {
+            name: usual if body.get(name) is None else body[name]
+            for name, usual in _REPEATED.items()
+        }
+        reason = _INCOMPLETE.get(self._choice.ended or "") if usage is not None else None
+        status = "in_progress" if usage is None else "incomplete" if reason else "completed"
+        return {
+            "id": self._request.id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": reason} if reason else None,
+            "model": self._request.model,
+            "output": [] if usage is None else [item.shown(done=True) for item in self._items],
+            **repeated,
+            "store": False,
+            "usage": None if usage is None else _usage_body(usage),
+        }
+
+
+class _Stream(_Body):
+    def __init__(self, request: ChatRequest) -> None:
+        super().__init__(request)
+        self._number = -1
+
+    def begin(self) -> str:
+        """Return the events that say that it has begun."""
+        response = self._response(None)
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def end(self) -> str:
+        """Return the events that close what is open, and the whole."""
+        usage = self._counted.usage
+        said = self._close()
+        response = self._response(usage)
+        said += self._event(f"response.{response['status']}", response=response)
+        return body_text(usage, said)
+
+    def _opened(self, item: _Item) -> str:
+        said = self._event(
+            "response.output_item.added", output_index=item.index, item=item.shown(done=False)
+        )
+        if item.kind == "message":
+            said += self._of(
+                item, "response.content_part.added", content_index=0, part=item.part("")
+            )
+        return said
+
+    def _piece(self, item: _Item, text: str) -> str:
+        if item.kind == "function_call":
+            return self._of(item, "response.function_call_arguments.delta", delta=text)
+        if item.kind == "reasoning":
+            return self._of(item, "response.reasoning_text.delta", content_index=0, delta=text)
+        return self._of(
+            item, "response.output_text.delta", content_index=0, delta=text, logprobs=[]
+        )
+
+    def _closed(self, item: _Item) -> str:
+        text = "".join(item.text)
+        said = ""
+        if item.kind == "function_call":
+            name = item.fields["name"]
+            said = self._of(
+                item, "response.function_call_arguments.done", arguments=text, name=name
+            )
+        elif item.kind == "reasoning":
+            said = self._of(item, "response.reasoning_text.done", content_index=0, text=text)
+        else:
+            said = self._of(
+                item, "response.output_text.done", content_index=0, text=text, logprobs=[]
+            )
+            said += self._of(
+                item, "response.content_part.done", content_index=0, part=item.part(text)
+            )
+        return said + self._event(
+            "response.output_item.done", output_index=item.index, item=item.shown(done=True)
+        )
+
+    def _of(self, item: _Item, kind: str, **fields: Any) -> str:
+        return self._event(kind, item_id=item.fields["id"], output_index=item.index, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> str:
+        self._number += 1
+        said = {"type": kind, "sequence_number": self._number, **fields}
+        return f"event: {kind}\ndata: {json_text(said)}\n\n"
+
+
+def _usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,119 @@
+"""A body of `/v1/responses` as a chat request: its items are messages, calls of tools and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pytriton.openai.bodies import MessageBody, ResponsesBody, read_body
+from pytriton.openai.errors import APIError
+from pytriton.openai.requests import ChatRequest, Message, message_of, unknown_fields
+
+__all__ = ["as_chat"]
+
+#: Items that a model made earlier and that say nothing to another one.
+_SKIPPED = ("reasoning", "item_reference")
+
+
+def as_chat(document: dict[str, Any], request_id: str) -> ChatRequest:
+    """Return the chat request that a body stands for.
+
+    Raises:
+        APIError: it is not as it has to be, or asks for what is kept on OpenAI's servers
+    """
+    body = read_body(document, ResponsesBody)
+    if body.previous_response_id is not None or body.background:
+        name = "background" if body.background else "previous_response_id"
+        raise APIError(
+            f"'{name}' is not supported: no responses are kept here. Send the whole conversation in 'input'.",
+            param=name,
+            code="unsupported_parameter",
+        )
+    messages = [] if body.instructions is None else [_said("system", body.instructions)]
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    for index, item in enumerate(items):
+        message = _message(item, f"input[{index}]")
+        if message is not None:
+            messages.append(message)
+    reasoning = body.reasoning or {}
+    return ChatRequest(
+        api="responses",
+        id=request_id,
+        model=body.model,
+        stream=bool(body.stream),
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        user=body.user,
+        extra=unknown_fields(document, ResponsesBody),
+        body=document,
+        messages=tuple(messages),
+        tools=tuple(_tool(tool) for tool in body.tools or ()),
+        tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_format(body.text),
+        top_logprobs=body.top_logprobs,
+        reasoning_effort=reasoning.get("effort"),
+    )
+
+
+def _message(item: Mapping[str, Any], place: str) -> Message | None:
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        return Message("assistant", tool_calls=(call,), raw=item)
+    if kind == "function_call_output":
+        output = item.get("output", "")
+        answer = {"role": "tool", "content": output, "tool_call_id": item.get("call_id")}
+        return _checked(answer, item, place)
+    if kind in _SKIPPED:
+        return None
+    if kind != "message":
+        raise APIError(
+            f"'{place}' is of the type {kind!r}, which is not supported.",
+            param=f"{place}.type",
+            code="unsupported_value",
+        )
+    return _checked({name: item[name] for name in ("role", "content") if name in item}, item, place)
+
+
+def _checked(fields: Any, raw: Mapping[str, Any], place: str) -> Message:
+    try:
+        body = msgspec.convert(fields, MessageBody)
+    except msgspec.ValidationError as error:
+        raise APIError(
+            f"Invalid value for '{place}': {error}.", param=place, code="invalid_value"
+        ) from None
+    return message_of(body, raw, place)
+
+
+def _said(role: str, text: str) -> Message:
+    return message_of(MessageBody(role, text), {"role": role, "content": text}, "instructions")  # type: ignore[arg-type]
+
+
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool in the form that chat completions have."""
+    if tool.get("type") != "function" or "function" in tool:
+        return tool
+    return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice
+
+
+def _format(text: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    form = (text or {}).get("format")
+    if not isinstance(form, dict):
+        return None
+    if form.get("type") != "json_schema":
+        return form
+    return {
+        "type": "json_schema",
+        "json_schema": {name: form[name] for name in form if name != "type"},
+    }

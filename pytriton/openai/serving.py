@@ -1,0 +1,105 @@
+"""From a callable behind the OpenAI API to an inference callable of a decoupled model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pytriton.openai.asked import Asked, read, refusal
+from pytriton.openai.deltas import deltas_of
+from pytriton.openai.errors import APIError
+
+__all__ = ["OUTPUT", "AsyncTexts", "Texts"]
+
+OUTPUT = "text_output"
+#: A request gets nothing this time: between two of these the worker sees whether its client has gone.
+_NOTHING: list[Any] = [None]
+
+Results = list[Any]
+
+
+class Texts:
+    """The inference callable made of a function or generator. It is pickled with it."""
+
+    def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
+        self.target = target
+        self.kinds = kinds
+
+    def __call__(self, requests: list[Any]) -> Iterator[Results]:
+        """Answer one request: such models are not batched."""
+        try:
+            yield from self._answering(read(requests[0], self.kinds))
+        except APIError as error:
+            yield _said(refusal(requests[0], error))
+
+    def _answering(self, asked: Asked) -> Iterator[Results]:
+        if asked.begun:
+            yield _said(asked.begun)
+        produced = self.target(asked.request)
+        pieces = iter([produced]) if _is_whole(produced) else iter(produced)
+        try:
+            for piece in pieces:
+                yield _next(asked, piece)
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+        yield _end(asked)
+
+
+class AsyncTexts:
+    """The same of a coroutine function or asynchronous generator: requests are under way at the same time."""
+
+    def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
+        self.target = target
+        self.kinds = kinds
+
+    async def __call__(self, requests: list[Any]) -> AsyncGenerator[Results, None]:
+        """Answer one request."""
+        try:
+            asked = read(requests[0], self.kinds)
+            if asked.begun:
+                yield _said(asked.begun)
+            pieces = await self._pieces(asked)
+            try:
+                async for piece in pieces:
+                    yield _next(asked, piece)
+            finally:
+                if hasattr(pieces, "aclose"):
+                    await pieces.aclose()
+            yield _end(asked)
+        except APIError as error:
+            yield _said(refusal(requests[0], error))
+
+    async def _pieces(self, asked: Asked) -> Any:
+        produced = self.target(asked.request)
+        if inspect.isawaitable(produced):
+            produced = await produced
+        return produced if hasattr(produced, "__aiter__") else _each(produced)
+
+
+async def _each(produced: Any) -> AsyncGenerator[Any, None]:
+    for piece in [produced] if _is_whole(produced) else produced:
+        yield piece
+
+
+def _is_whole(produced: Any) -> bool:
+    """Whether what a callable returned is one piece; other iterables are gone through."""
+    whole = isinstance(produced, (str, dict)) or hasattr(produced, "model_dump")
+    return whole or not hasattr(produced, "__iter__")
+
+
+def _next(asked: Asked, piece: Any) -> Results:
+    text = "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
+    return _said(asked.mark + text) if text else _NOTHING
+
+
+def _end(asked: Asked) -> Results:
+    text = asked.answer.end()
+    return _NOTHING if text is None else _said(text)
+
+
+def _said(text: str) -> Results:
+    return [{OUTPUT: np.array([text.encode()], object)}]

@@ -1,0 +1,111 @@
+"""`openai=` of `register`: the model that is made, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton._registering.registering import plan
+from pytriton.declaration import declare
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.openai import Embeddings, ModelCard
+from pytriton.openai.embeddings import packed
+from pytriton.openai.model import served
+from pytriton.proxy.types import Request
+
+X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
+
+
+def chat(request: Any) -> Any:
+    yield "x"
+
+
+async def async_chat(request: Any) -> Any:
+    yield "x"
+
+
+class Chat:
+    def __call__(self, request: Any) -> str:
+        return "x"
+
+
+def test_the_model_of_a_chat() -> None:
+    planned = plan(chat, None, None, None, None, {"openai": "chat"})
+    spec = planned.message.spec
+    assert spec.openai is not None
+    assert spec.openai.serves == ["chat"]
+    assert spec.config["model_transaction_policy"] == {"decoupled": True}
+    assert [one["name"] for one in spec.config["input"]] == ["request", "text_input", "stream"]
+    assert (spec.name, spec.lanes, spec.factory) == ("chat", 1, False)
+    card = ModelCard(["chat", "responses"], owned_by="us", context_length=8)
+    spec = plan(async_chat, "m", None, None, None, {"openai": card}).message.spec
+    assert spec.lanes == 4
+    assert spec.openai is not None
+    assert (spec.openai.serves, spec.openai.context_length) == (["chat", "responses"], 8)
+
+
+def test_classes_and_factories_are_made_in_the_worker() -> None:
+    for target, given in ((Chat, {}), (lambda: chat, {"factory": True})):
+        planned = plan(target, "m", None, None, None, {"openai": "chat", **given})
+        assert planned.message.spec.factory
+        made = planned.targets[0]()
+        assert type(made).__name__ == "Texts"
+
+
+def test_it_is_declared_too() -> None:
+    @declare(name="mine", openai="chat")
+    def talk(request: Any) -> Any:
+        yield "x"
+
+    spec = plan(talk, None, None, None, None, {}).message.spec
+    assert spec.name == "mine"
+    assert spec.openai is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "text"),
+    [
+        ({"openai": "chats"}, {}, "got 'chats'"),
+        ({"openai": []}, {}, "an empty list"),
+        ({"openai": 1}, {}, "got 1"),
+        ({"openai": ["chat", "embeddings"]}, {}, "cannot be combined"),
+        ({"openai": "chat"}, {"inputs": X}, "leave inputs and outputs out"),
+        ({"openai": "embeddings"}, {"config": ModelConfig(batching=False)}, "is batched"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(options: Any, arguments: Any, text: str) -> None:
+    given = {"inputs": None, "outputs": None, "config": None, **arguments}
+    with pytest.raises(PyTritonValidationError, match=text):
+        plan(chat, "m", given["inputs"], given["outputs"], given["config"], options)
+
+
+def test_a_callable_that_takes_nothing_is_refused() -> None:
+    with pytest.raises(PyTritonValidationError, match="as its only argument"):
+        plan(lambda: chat, "m", None, None, None, {"openai": "chat"})
+
+
+def test_one_call_embeds_the_texts_of_all_requests() -> None:
+    seen = []
+
+    def embed(texts: list[Any]) -> Any:
+        seen.append(texts)
+        return np.array([[len(text), 1] for text in texts], np.float64)
+
+    requests = [
+        Request({"input_text": np.array([[packed("a")], [packed("äb")]], object)}),
+        Request({"input_text": np.array([[packed([5, 6, 7])]], object)}),
+    ]
+    results = served(embed, ["embeddings"])(requests)
+    assert seen == [["a", "äb", [5, 6, 7]]]
+    assert [one["embedding"].tolist() for one in results] == [[[1, 1], [2, 1]], [[3, 1]]]
+    assert results[0]["embedding"].dtype == np.float32
+    counted = served(lambda texts: Embeddings(np.zeros((3, 2)), [4, 5, 6]), ["embeddings"])(
+        requests
+    )
+    assert [one["prompt_tokens"].tolist() for one in counted] == [[[4], [5]], [[6]]]
+    with pytest.raises(ValueError, match="a row for each of its 3 texts"):
+        served(lambda texts: np.zeros((2, 2)), ["embeddings"])(requests)

@@ -1,0 +1,149 @@
+"""What is read of a request: typed fields, parts of messages, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytriton.openai import APIError
+from pytriton.openai.bodies import BODIES, read_body
+from pytriton.openai.parts import part_of, remote_urls
+from pytriton.openai.requests import chat_request, completion_request
+
+USER = {"role": "user", "content": "x"}
+
+
+def test_fields_of_a_chat_request() -> None:
+    body = {
+        "model": "m", "messages": [{**USER, "name": "me"}], "stop": ["a", "b"], "max_tokens": 5, "top_k": 3,
+        "max_completion_tokens": 7, "seed": 1, "tools": [{"type": "function"}], "temperature": 1, "n": None,
+        "response_format": {"type": "json_object"}, "user": "u", "stream": None,
+    }  # fmt: skip
+    request = chat_request("chat", body)
+    assert request.stop == ("a", "b")
+    assert (request.max_tokens, request.seed, request.n, request.user) == (7, 1, 1, "u")
+    assert request.extra == {"top_k": 3}
+    assert request.body is body
+    assert request.messages[0].name == "me"
+    assert request.messages[0].text == "x"
+    assert request.response_format == {"type": "json_object"}
+
+
+WRONG: list[tuple[str, Any, str | None]] = [
+    ("chat", {"messages": [{**USER, "role": "pirate"}]}, "messages[0].role"),
+    ("chat", {"messages": [USER], "temperature": 2.1}, "temperature"),
+    ("chat", {"messages": [USER], "temperature": "hot"}, "temperature"),
+    ("chat", {"messages": [USER], "n": 0}, "n"),
+    ("chat", {"messages": [USER], "n": 10**30}, "n"),
+    ("chat", {"messages": [USER], "stop": [1]}, "stop[0]"),
+    ("chat", {"messages": [USER], "max_tokens": -1}, "max_tokens"),
+    ("chat", {"messages": "x"}, "messages"),
+    ("chat", {"messages": [{"content": "x"}]}, "messages[0].role"),
+    ("completions", {}, "prompt"),
+    ("completions", {"prompt": [[1], -1]}, "prompt[1]"),
+    ("embeddings", {"input": []}, "input"),
+    ("embeddings", {"input": "x", "encoding_format": "hex"}, "encoding_format"),
+    ("responses", {"input": 1}, "input"),
+    ("responses", {"input": "x", "temperature": -1}, "temperature"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "param"), WRONG, ids=str)
+def test_wrong_fields_are_named(kind: str, body: Any, param: str | None) -> None:
+    with pytest.raises(APIError) as caught:
+        read_body(body, BODIES[kind])
+    assert caught.value.status == 400
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"messages": "\xff"}',
+        b'{"a":' + b"[" * 100_000,
+        b"nan",
+        b'{"messages":[]} x',
+    ],
+    ids=repr,
+)
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(APIError) as caught:
+        read_body(data, BODIES["chat"])
+    assert caught.value.status == 400
+
+
+def test_parts_are_decoded_and_nothing_is_fetched() -> None:
+    image = part_of({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, "p")
+    assert (image.data, image.media_type, image.url) == (b"hi", "image/png", None)
+    plain = part_of({"type": "input_image", "image_url": "DATA:,a%20b"}, "p")
+    assert (plain.data, plain.media_type) == (b"a b", "text/plain")
+    sound = part_of({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}}, "p")
+    assert (sound.data, sound.media_type) == (b"hi", "audio/mp3")
+    document = part_of(
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}}, "p"
+    )
+    assert (document.data, document.media_type) == (b"hi", "application/pdf")
+    far = part_of({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, "p")
+    assert (far.data, far.url) == (None, "http://169.254.169.254/")
+    assert part_of({"type": "new", "x": 1}, "p").raw == {"type": "new", "x": 1}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,a"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,\u00e9\u00e9"}},
+        {"type": "image_url", "image_url": {"url": "data:nonsense"}},
+        {"type": "input_audio", "input_audio": {"data": "%%%"}},
+        {"type": "text"},
+        {"text": "x"},
+    ],
+    ids=str,
+)
+def test_wrong_parts_are_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(APIError) as caught:
+        chat_request("chat", {"messages": [{"role": "user", "content": [part]}]})
+    assert caught.value.status == 400
+    assert str(caught.value.param).startswith("messages[0].content[0]")
+
+
+def test_remote_urls_are_found_wherever_they_stand() -> None:
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": "http://a"}},
+        {"type": "input_image", "image_url": "ftp://b"},
+        {"type": "input_file", "file_url": "file:///c"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "text", "text": "http://not.one"},
+    ]
+    found = [url for part in parts for url in remote_urls(part)]
+    assert found == ["http://a", "ftp://b", "file:///c"]
+
+
+def test_prompts() -> None:
+    assert completion_request({"prompt": "a"}).prompts == ("a",)
+    assert completion_request({"prompt": [1, 2]}).prompts == ([1, 2],)
+    assert completion_request({"prompt": ["a", [1]]}).prompts == ("a", [1])
+    with pytest.raises(APIError):
+        completion_request({"prompt": ["a", 1]})
+    with pytest.raises(APIError):
+        completion_request({"prompt": []})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "x", "previous_response_id": "r"},
+        {"input": "x", "background": True},
+        {"input": [{"type": "computer_call"}]},
+        {"input": [{"type": "message", "role": "nobody", "content": "x"}]},
+    ],
+    ids=str,
+)
+def test_responses_that_cannot_be_had(body: dict[str, Any]) -> None:
+    with pytest.raises(APIError) as caught:
+        chat_request("responses", body)
+    assert caught.value.status == 400

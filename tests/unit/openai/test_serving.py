@@ -1,0 +1,277 @@
+"""Callables behind the OpenAI API, as a worker runs them: what they are given, and the texts that go out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
+
+from pytriton.openai import APIError, ChatRequest, Delta, ToolCall, Usage
+from pytriton.openai.model import served
+from pytriton.proxy.types import Request
+
+TEXTS = ["chat", "completions", "responses"]
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def asked(api: str, body: dict[str, Any]) -> Request:
+    envelope = {"api": api, "id": "chatcmpl_123", "model": "m", "body": body}
+    return Request({"request": np.array([json.dumps(envelope).encode()], object)})
+
+
+def texts_of(target: Callable[..., Any], request: Request, kinds: list[str] = TEXTS) -> list[str]:
+    """Return what goes out; None is what the worker gets between."""
+    model = served(target, kinds)
+    results = model([request])
+    if hasattr(results, "__aiter__"):
+
+        async def collected() -> list[Any]:
+            return [one async for one in results]
+
+        results = asyncio.run(collected())
+    return [one[0]["text_output"][0].decode() for one in results if one[0] is not None]
+
+
+def body_of(texts: list[str]) -> Any:
+    usage, _, rest = texts[-1].partition("\n")
+    assert usage[0] == "u"
+    return json.loads(rest)
+
+
+def events_of(texts: list[str]) -> list[Any]:
+    sent = "".join(text[1:] if text[0] == "s" else text.partition("\n")[2] for text in texts)
+    lines = [line for line in sent.split("\n") if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in lines]
+
+
+def generator(request: ChatRequest) -> Iterator[str]:
+    yield "a"
+    yield "b"
+
+
+async def async_generator(request: ChatRequest) -> AsyncIterator[str]:
+    yield "a"
+    yield "b"
+
+
+def function(request: ChatRequest) -> str:
+    return "ab"
+
+
+def pieces(request: ChatRequest) -> list[Any]:
+    return ["a", Delta(content="b")]
+
+
+async def coroutine(request: ChatRequest) -> str:
+    return "ab"
+
+
+async def coroutine_of_pieces(request: ChatRequest) -> AsyncIterator[str]:
+    return async_generator(request)
+
+
+def chunks(request: ChatRequest) -> Iterator[dict[str, Any]]:
+    yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]}
+    yield {"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+
+
+class Called:
+    def __call__(self, request: ChatRequest) -> Iterator[str]:
+        return generator(request)
+
+
+KINDS = [
+    generator, async_generator, function, pieces, coroutine, coroutine_of_pieces, chunks, Called(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", KINDS, ids=lambda one: getattr(one, "__name__", "Called"))
+def test_any_kind_of_callable_gives_a_body_and_a_stream(target: Callable[..., Any]) -> None:
+    body = ChatCompletion.model_validate(body_of(texts_of(target, asked("chat", HELLO))))
+    assert body.choices[0].message.content == "ab"
+    assert body.choices[0].finish_reason == "stop"
+    assert body.model == "m"
+    texts = texts_of(target, asked("chat", {**HELLO, "stream": True}))
+    said = [ChatCompletionChunk.model_validate(one) for one in events_of(texts)]
+    assert "".join(one.choices[0].delta.content or "" for one in said) == "ab"
+    assert said[0].choices[0].delta.role == "assistant"
+    assert [one.choices[0].finish_reason for one in said][-1] == "stop"
+
+
+def test_it_travels_by_pickle() -> None:
+    model = cloudpickle.loads(cloudpickle.dumps(served(generator, TEXTS)))
+    assert next(iter(model([asked("chat", HELLO)]))) == [None]
+
+
+def test_tool_calls_are_put_together_of_pieces() -> None:
+    def calling(request: ChatRequest) -> Iterator[Delta]:
+        yield Delta(tool_calls=(ToolCall(name="look", arguments='{"at":'),))
+        yield Delta(tool_calls=(ToolCall(arguments="1}"), ToolCall(name="go", index=1, id="mine")))
+
+    body = ChatCompletion.model_validate(body_of(texts_of(calling, asked("chat", HELLO))))
+    calls: Any = body.choices[0].message.tool_calls
+    assert calls is not None
+    assert [(one.function.name, one.function.arguments) for one in calls] == [
+        ("look", '{"at":1}'),
+        ("go", ""),
+    ]
+    assert calls[1].id == "mine"
+    assert body.choices[0].finish_reason == "tool_calls"
+    assert body.choices[0].message.content is None
+    streamed = events_of(texts_of(calling, asked("chat", {**HELLO, "stream": True})))
+    sent = [call for one in streamed for call in one["choices"][0]["delta"].get("tool_calls", ())]
+    assert [one["index"] for one in sent] == [0, 0, 1]
+    assert sent[0]["id"]
+    assert "id" not in sent[1]
+
+
+def test_usage_is_what_was_said_or_counted_and_in_the_stream_when_asked_for() -> None:
+    def saying(request: ChatRequest) -> Iterator[Any]:
+        yield "a"
+        yield Delta(usage=Usage(prompt_tokens=7, completion_tokens=2), finish_reason="length")
+
+    body = body_of(texts_of(saying, asked("chat", HELLO)))
+    assert (body["usage"]["prompt_tokens"], body["usage"]["total_tokens"]) == (7, 9)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body_of(texts_of(generator, asked("chat", HELLO)))["usage"]["completion_tokens"] == 2
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    said = events_of(texts_of(saying, asked("chat", {**HELLO, **options})))
+    assert [one["usage"] and one["usage"]["total_tokens"] for one in said] == [None, None, 9]
+    assert said[-1]["choices"] == []
+    plain = events_of(texts_of(saying, asked("chat", {**HELLO, "stream": True})))
+    assert all("usage" not in one for one in plain)
+
+
+def test_several_answers_are_told_apart() -> None:
+    def two(request: ChatRequest) -> Iterator[Delta]:
+        for index in range(request.n):
+            yield Delta(content=f"{index}!", index=index)
+
+    body = body_of(texts_of(two, asked("chat", {**HELLO, "n": 2})))
+    assert [one["message"]["content"] for one in body["choices"]] == ["0!", "1!"]
+    with pytest.raises(IndexError, match="the request asks for 1 answers"):
+        texts_of(lambda request: Delta(content="", index=1), asked("chat", HELLO))
+
+
+def test_completions() -> None:
+    def echo(request: Any) -> Iterator[Delta]:
+        for index, prompt in enumerate(request.prompts):
+            yield Delta(content=f"<{prompt}>", index=index)
+
+    body = body_of(texts_of(echo, asked("completions", {"prompt": ["a", "b"], "stop": "."})))
+    answer = Completion.model_validate(body)
+    assert [one.text for one in answer.choices] == ["<a>", "<b>"]
+    said = events_of(texts_of(echo, asked("completions", {"prompt": [1, 2], "stream": True})))
+    assert [one["choices"][0]["text"] for one in said] == ["<[1, 2]>", ""]
+
+
+def test_responses() -> None:
+    def calling(request: ChatRequest) -> Iterator[Any]:
+        assert [one.role for one in request.messages] == ["system", "user", "assistant", "tool"]
+        assert request.messages[3].text == "4"
+        assert request.tools[0]["function"]["name"] == "add"
+        assert request.response_format == {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {}},
+        }
+        yield Delta(reasoning="hm")
+        yield "It"
+        yield " is"
+        yield Delta(tool_calls=(ToolCall(name="add", arguments="{}"),))
+
+    body = {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "2+2?"}]},
+            {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "4"},
+            {"type": "reasoning", "id": "r", "summary": []},
+        ],
+        "instructions": "Add.",
+        "tools": [{"type": "function", "name": "add", "parameters": {}}],
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+    }
+    whole = Response.model_validate(body_of(texts_of(calling, asked("responses", body))))
+    assert whole.output_text == "It is"
+    assert [one.type for one in whole.output] == ["reasoning", "message", "function_call"]
+    events = events_of(texts_of(calling, asked("responses", {**body, "stream": True})))
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    assert [one["delta"] for one in events if one["type"] == "response.output_text.delta"] == [
+        "It",
+        " is",
+    ]
+    assert events[0]["type"] == "response.created"
+    assert events[-1]["type"] == "response.completed"
+    assert [one["type"] for one in events[-1]["response"]["output"]] == [
+        one.type for one in whole.output
+    ]
+
+
+def test_errors_of_the_callable_and_of_the_request() -> None:
+    def refusing(request: ChatRequest) -> Iterator[str]:
+        yield "a"
+        raise APIError("too long", code="context_length_exceeded")
+
+    said = texts_of(refusing, asked("chat", {**HELLO, "stream": True}))
+    assert said[-1][0] == "e"
+    assert json.loads(said[-1][1:])["code"] == "context_length_exceeded"
+    wrong = json.loads(texts_of(generator, asked("chat", {"messages": []}))[0][1:])
+    assert (wrong["status"], wrong["param"]) == (400, "messages")
+    other = json.loads(texts_of(generator, asked("completions", {}), ["chat"])[0][1:])
+    assert other["status"] == 404
+    with pytest.raises(TypeError, match="not int"):
+        texts_of(lambda request: 1, asked("chat", HELLO))
+
+
+def test_clients_of_triton_get_texts() -> None:
+    inputs = {"text_input": np.array([b"hello"], object)}
+    seen = []
+
+    def see(request: ChatRequest) -> Iterator[str]:
+        seen.append(request)
+        yield from "ab"
+
+    assert texts_of(see, Request(inputs, {"temperature": 0.5, "triton_x": 1})) == ["ab"]
+    assert seen[0].temperature == 0.5
+    assert seen[0].messages[0].text == "hello"
+    stream = {**inputs, "stream": np.array([True])}
+    assert texts_of(see, Request(stream, {})) == ["a", "b"]
+    with pytest.raises(ValueError, match="temperature"):
+        texts_of(see, Request(inputs, {"temperature": 9}))
+
+
+def test_generators_are_closed_when_the_answer_is_given_up() -> None:
+    closed = []
+
+    def endless(request: ChatRequest) -> Iterator[str]:
+        try:
+            while True:
+                yield "a"
+        finally:
+            closed.append("sync")
+
+    results = served(endless, TEXTS)([asked("chat", HELLO)])
+    next(results)
+    results.close()
+
+    async def endless_async(request: ChatRequest) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "a"
+        finally:
+            closed.append("async")
+
+    async def give_up() -> None:
+        answers = served(endless_async, TEXTS)([asked("chat", HELLO)])
+        await answers.__anext__()
+        await answers.aclose()
+
+    asyncio.run(give_up())
+    assert closed == ["sync", "async"]
