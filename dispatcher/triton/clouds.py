@@ -17,6 +17,8 @@ from pytriton.dispatcher.base.ports import PortError
 #: Clouds reach their containers from outside.
 ADDRESS = "0.0.0.0"
 _PORT = "8080"
+#: Where SageMaker puts models of multi-model endpoints, which it then has loaded.
+_SAGEMAKER_MODELS = "/opt/ml/models"
 
 
 class Cloud(NamedTuple):
@@ -74,5 +76,10 @@ def told(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[
             "predict": environment.get("AIP_PREDICT_ROUTE"),
             "model": options.get("vertex-ai-default-model"),
         },
-        "sagemaker": {"model": environment.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME")},
+        "sagemaker": {
+            "model": environment.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
+            "folder": _SAGEMAKER_MODELS
+            if environment.get("SAGEMAKER_MULTI_MODEL") == "true"
+            else None,
+        },
     }

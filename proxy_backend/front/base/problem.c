@@ -29,6 +29,7 @@ static const Codes codes[] = {
     [PROBLEM_INTERNAL] = {500, 13},
     [PROBLEM_UNSUPPORTED] = {501, 12},
     [PROBLEM_UNAVAILABLE] = {503, 14},
+    [PROBLEM_STORAGE] = {507, 8},
     [PROBLEM_VERSION] = {505, 3},
 };
 
@@ -103,6 +104,7 @@ const char *status_reason(int status)
         {501, "Not Implemented"},
         {503, "Service Unavailable"},
         {505, "HTTP Version Not Supported"},
+        {507, "Insufficient Storage"},
     };
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status)

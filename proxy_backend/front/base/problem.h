@@ -22,6 +22,7 @@ typedef enum {
     PROBLEM_INTERNAL,    /* 500 INTERNAL */
     PROBLEM_UNSUPPORTED, /* 501 UNIMPLEMENTED */
     PROBLEM_UNAVAILABLE, /* 503 UNAVAILABLE */
+    PROBLEM_STORAGE,     /* 507 RESOURCE_EXHAUSTED: there is no memory for a model */
     PROBLEM_VERSION,     /* 505, of HTTP only */
 } ProblemKind;
 

@@ -265,6 +265,9 @@ typedef void (*TraceReleased)(TRITONSERVER_InferenceTrace *trace, void *userp);
             TRITONSERVER_Message **config))                                                                            \
     X(TRITONSERVER_Error *, ServerModelIndex,                                                                          \
         (TRITONSERVER_Server * server, uint32_t flags, TRITONSERVER_Message **index))                                  \
+    X(TRITONSERVER_Error *, ServerRegisterModelRepository,                                                             \
+        (TRITONSERVER_Server * server, const char *path, const TRITONSERVER_Parameter **names, const uint32_t count))  \
+    X(TRITONSERVER_Error *, ServerUnregisterModelRepository, (TRITONSERVER_Server * server, const char *path))         \
     X(TRITONSERVER_Error *, ServerLoadModel, (TRITONSERVER_Server * server, const char *model))                        \
     X(TRITONSERVER_Error *, ServerLoadModelWithParameters,                                                             \
         (TRITONSERVER_Server * server, const char *model, const TRITONSERVER_Parameter **parameters, uint64_t count))  \

@@ -1,7 +1,7 @@
 /* Amazon SageMaker's paths ("/ping", "/invocations") and Google Vertex AI's, which its environment names.
  *
- * Both have inferences of one model, and say in the content's type how much of a body is JSON: "...binary+json;json-header-size=17". SageMaker's
- * multi-model paths are not there: the dispatcher serves models.
+ * Both have inferences of one model, and say in the content's type how much of a body is JSON: "...binary+json;json-header-size=17".
+ * SageMaker's multi-model paths are in hosted.c.
  */
 #include "http/routes.h"
 
@@ -89,10 +89,12 @@ bool cloud_route(const HttpService *service, const Target *target, HttpRoute *ro
     bool sagemaker = service->paths == HTTP_SAGEMAKER;
     const char *health = sagemaker ? "/ping" : settings->vertex_health;
     const char *inference = sagemaker ? "/invocations" : settings->vertex_predict;
+    if (service->hosted && hosted_route(target, route))
+        return true;
     *route = (HttpRoute){.name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
     if (health && is_path(target, health)) {
         route->api = API_HEALTH;
-        route->get = http_handle_ready;
+        route->get = service->hosted ? http_handle_live : http_handle_ready;
         return true;
     }
     route->api = API_INFERENCE;

@@ -28,10 +28,13 @@ typedef enum {
     API_OTHER, /* which cannot be restricted */
 } HttpApi;
 
+typedef struct HostedModels HostedModels; /* hosted.c's */
+
 struct HttpService {
     HttpSettings settings;
     HttpPaths paths;
     const HttpRestriction *restrictions[API_OTHER]; /* by API; NULL: none */
+    HostedModels *hosted; /* NULL: there are none */
     HeaderPattern *forward; /* of headers that are handed on; NULL: none */
 };
 

@@ -230,6 +230,11 @@ HttpService *http_service_new(const HttpSettings *settings, HttpPaths paths, Pro
     }
     service->settings = *settings;
     service->paths = paths;
+    if (paths == HTTP_SAGEMAKER && settings->hosted_folder) {
+        service->hosted = hosted_new();
+        if (service->hosted == NULL)
+            problem_no_memory(problem);
+    }
     const char *pattern = settings->header_forward_pattern;
     if (pattern && *pattern)
         service->forward = header_pattern_new(pattern, HEADER_PART, problem);
@@ -242,5 +247,6 @@ HttpService *http_service_new(const HttpSettings *settings, HttpPaths paths, Pro
 void http_service_free(HttpService *service)
 {
     header_pattern_free(service->forward);
+    hosted_free(service->hosted);
     free(service);
 }

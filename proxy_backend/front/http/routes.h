@@ -19,4 +19,10 @@ bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *proble
 /* The same for SageMaker and Vertex AI (cloud.c). */
 bool cloud_route(const HttpService *service, const Target *target, HttpRoute *route);
 
+/* SageMaker's models (hosted.c). NULL: there is no memory. */
+HostedModels *hosted_new(void);
+void hosted_free(HostedModels *hosted);
+/* The same for its paths. */
+bool hosted_route(const Target *target, HttpRoute *route);
+
 #endif

@@ -37,6 +37,7 @@ typedef struct {
     void (*drain)(void *user);
     void *user;
     /* Vertex AI's routes (AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE), and the model that it and SageMaker serve where nothing else says so; NULL: none. */
+    const char *hosted_folder; /* in which SageMaker puts models that it has loaded; NULL: it does not */
     const char *vertex_health, *vertex_predict, *default_model;
 } HttpSettings;
 

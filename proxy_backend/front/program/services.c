@@ -105,6 +105,7 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .header_forward_pattern = settings->http_forward,
         .put_metrics = services_put_metrics,
         .drain = drain,
+        .hosted_folder = settings->sagemaker_folder,
         .vertex_health = settings->vertex_health,
         .vertex_predict = settings->vertex_predict,
     };

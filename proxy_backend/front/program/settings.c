@@ -225,7 +225,10 @@ static bool read_vertex(Source *source, void *to)
 
 static bool read_sagemaker(Source *source, void *to)
 {
-    static const Member members[] = {{"model", read_string, offsetof(Settings, sagemaker_model)}};
+    static const Member members[] = {
+        {"model", read_string, offsetof(Settings, sagemaker_model)},
+        {"folder", read_string, offsetof(Settings, sagemaker_folder)},
+    };
     return read_members(source, members, sizeof members / sizeof *members, to);
 }
 

@@ -9,7 +9,7 @@
  *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
  *      "forward": {"http": "pattern", "grpc": "pattern"},
  *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
- *      "sagemaker": {"model": "name"},
+ *      "sagemaker": {"model": "name", "folder": "/path"},
  *      "held": true,                                                it says that it is not ready, until the dispatcher says otherwise
  *      "waiting": true,                                             clients' connections are accepted from SIGUSR1 on only
  *      "ready_fd": 7}                                               it gets a byte when connections are accepted
@@ -52,7 +52,7 @@ typedef struct {
     Limits limits;
     RestrictionSettings http_restricted, grpc_restricted;
     const char *http_forward, *grpc_forward;
-    const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model;
+    const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder;
     bool held, waiting;
     int ready_fd; /* -1: nobody wants to know */
 } Settings;

@@ -62,9 +62,14 @@ def test_paths_that_vertex_ai_does_not_name() -> None:
         clouds.served({"allow-vertex-ai": "true"}, {})
 
 
-def test_what_the_native_front_is_told() -> None:
+@pytest.mark.parametrize(
+    ("several", "folder"), [(None, None), ("false", None), ("true", "/opt/ml/models")]
+)
+def test_what_the_native_front_is_told(several: str | None, folder: str | None) -> None:
     environment = {**_ROUTES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "s"}
+    if several is not None:
+        environment["SAGEMAKER_MULTI_MODEL"] = several
     assert clouds.told({"vertex-ai-default-model": "v"}, environment) == {
         "vertex": {"health": "/health", "predict": "/predict", "model": "v"},
-        "sagemaker": {"model": "s"},
+        "sagemaker": {"model": "s", "folder": folder},
     }

@@ -18,6 +18,23 @@ TRITONSERVER_Error *TRITONSERVER_ServerIsReady(TRITONSERVER_Server *server, bool
     return NULL;
 }
 
+TRITONSERVER_Error *TRITONSERVER_ServerIsLive(TRITONSERVER_Server *server, bool *live);
+TRITONSERVER_Error *TRITONSERVER_ServerIsLive(TRITONSERVER_Server *server, bool *live)
+{
+    return TRITONSERVER_ServerIsReady(server, live);
+}
+
+/* Nobody looks into it. */
+TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, const void *value);
+TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, const void *value)
+{
+    static int parameter;
+    (void)name;
+    (void)type;
+    (void)value;
+    return (TRITONSERVER_Parameter *)&parameter;
+}
+
 TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, const int line, const char *text);
 TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, const int line, const char *text)
 {

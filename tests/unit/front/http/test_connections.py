@@ -10,6 +10,7 @@ import socket
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -322,6 +323,54 @@ def test_headers_that_are_handed_on_are_text(made: Built) -> None:
             answered = _ask(front, request)
             assert answered[0] == status, answered
             assert status == 200 or b"UTF-8" in answered[2]
+
+
+def test_sagemaker_loads_lists_and_unloads_models(made: Built, tmp_path: Path) -> None:
+    """In its folder only; an ensemble is the one that is asked for."""
+
+    def bring(name: str, *configurations: str) -> bytes:
+        for number, text in enumerate(configurations):
+            folder = tmp_path / name / "model" / f"part-{number}"
+            folder.mkdir(parents=True)
+            (folder / "config.pbtxt").write_text(text)
+        return json.dumps({"model_name": name, "url": f"{tmp_path}/{name}/model"}).encode()
+
+    one, ensemble, many = (
+        bring("echo", ""),
+        bring("e", "", "ensemble_scheduling {", ""),
+        bring("m", "", ""),
+    )
+    outside = json.dumps({"model_name": "x", "url": f"{tmp_path}/echo/../../x"}).encode()
+    with running(made, protocol="sagemaker", sagemaker={"folder": str(tmp_path)}) as front:
+
+        def ask(line: str, body: bytes = b"") -> tuple[int, bytes]:
+            status, _, answer = _ask(front, _head(line, (), body))
+            return status, answer
+
+        assert ask("GET /ping")[0] == 200
+        assert ask("POST /models/echo/invoke", _json())[0] == 404
+        assert ask("POST /models", one) == (200, b"")
+        assert ask("POST /models", one)[0] == 409
+        assert ask("POST /models", ensemble)[0] == 200
+        assert ask("POST /models", many)[0] == 400
+        assert b"a folder in" in ask("POST /models", outside)[1]
+        assert ask("POST /models", b"{}")[0] == 400
+        named = {"modelName": "echo", "modelUrl": f"{tmp_path}/echo/model"}
+        assert json.loads(ask("GET /models/echo")[1]) == named
+        listed = json.loads(ask("GET /models")[1])["models"]
+        assert [model["modelName"] for model in listed if model != named] == ["e"]
+        assert ask("POST /models/echo/invoke", _json())[0] == 200
+        assert ask("DELETE /models/echo")[0] == 200
+        for line in (
+            "DELETE /models/echo",
+            "GET /models/echo",
+            "GET /models/m",
+            "GET /models/e/invoke/x",
+        ):
+            assert ask(line)[0] == 404
+        assert ask("POST /models", one)[0] == 200
+    with running(made, protocol="sagemaker") as front:
+        assert _ask(front, _head("POST /models", (), one))[0] == 404
 
 
 _CLOUDS = {
