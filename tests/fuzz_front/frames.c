@@ -15,6 +15,8 @@
 
 static const char HELLO[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
 
+static Jobs *readers;
+
 typedef struct {
     Outgoing message; /* its first member */
     struct iovec part;
@@ -46,6 +48,12 @@ void service_message(GrpcStream *stream, Text *message)
         grpc_answer(stream, &echo->message);
     else
         grpc_send(stream, &echo->message);
+}
+
+Jobs *service_readers(GrpcStream *stream)
+{
+    (void)stream;
+    return readers;
 }
 
 void service_half_closed(GrpcStream *stream)
@@ -92,7 +100,8 @@ int LLVMFuzzerInitialize(int *count, char ***arguments)
     limits.streams = 16;
     limits.resets_per_s = 64;
     if (!nghttp2_load(library ? library : "libnghttp2.so.14", &problem) || !compression_load(NULL, &problem) ||
-        (loop = loop_new(&problem)) == NULL || !loop_start(loop, "loop", &problem)) {
+        (readers = jobs_new(2, 1 << 16, &problem)) == NULL || (loop = loop_new(&problem)) == NULL ||
+        !loop_start(loop, "loop", &problem)) {
         fprintf(stderr, "%s\n", problem_text(&problem));
         abort();
     }

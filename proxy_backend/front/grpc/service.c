@@ -48,6 +48,11 @@ static bool allowed(GrpcStream *stream, const GrpcMethod *method)
     return false;
 }
 
+Jobs *service_readers(GrpcStream *stream)
+{
+    return service_of(stream)->readers;
+}
+
 void service_begin(GrpcStream *stream)
 {
     const GrpcMethod *method = grpc_method(stream->path);

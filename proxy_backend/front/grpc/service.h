@@ -36,6 +36,7 @@ typedef struct {
     SharedMemory *shared_memory;
     struct Tracing *tracing;
     Jobs *jobs;
+    Jobs *readers; /* of messages that take long to be read */
     InferService infer;
     GrpcRestriction restrictions[GROUPS];
 } GrpcService;

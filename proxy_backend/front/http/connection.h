@@ -40,8 +40,12 @@ typedef struct {
 /* NULL: there is no memory. */
 HttpLoop *http_loop(Connection *connection, Problem *problem);
 
-/* A whole request has been read, and its head: have it answered (routes.c). */
+/* A whole request has been read, and its head into `loop`: have it answered, here or in another thread (start.c). */
+void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop);
+/* Have a request answered whose body is as it is meant (routes.c). */
 void request_run(HttpRequest *request);
+/* What heads may have. */
+HttpLimits http_head_limits(const Limits *limits);
 
 /* Read what has come. True: a request was complete, and is being answered, or has been (reading.c). */
 bool reading_go_on(Connection *connection);

@@ -1,8 +1,6 @@
 /* Reads requests: each into the memory of the call in which it stays. */
 #include "http/connection.h"
 
-#include "http1/encoding.h"
-
 #include <stdlib.h>
 
 enum {
@@ -18,7 +16,7 @@ static const Limits *limits_of(Connection *connection)
     return connection_endpoint(connection)->limits;
 }
 
-static HttpLimits head_limits(const Limits *limits)
+HttpLimits http_head_limits(const Limits *limits)
 {
     return (HttpLimits){.target_bytes = TARGET_BYTES_MOST,
         .header_bytes = limits->header_bytes,
@@ -164,7 +162,7 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
 /* Look for the end of the head. True: the request is complete. */
 static bool look_at_head(Connection *connection, HttpConnection *http, HttpLoop *loop)
 {
-    HttpLimits limits = head_limits(limits_of(connection));
+    HttpLimits limits = http_head_limits(limits_of(connection));
     Problem problem = {0};
     Slice bytes = text_slice(&http->call->body);
     HttpResult result = http_find_head(&http->scan, bytes, &limits, &http->head_size, &problem);
@@ -221,72 +219,18 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* Put the expanded body where the other one was, after the head. */
-static bool expand(Connection *connection, Call *call, size_t head_size, Compression compression, Problem *problem)
-{
-    Text expanded = {0};
-    text_put(&expanded, call->body.data, head_size);
-    Slice body = slice_after(text_slice(&call->body), head_size);
-    if (!compression_expand(compression, body, &expanded, limits_of(connection)->body_bytes, problem)) {
-        text_free(&expanded);
-        refusals_count(problem->kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
-        return false;
-    }
-    text_free(&call->body);
-    call->body = expanded;
-    return true;
-}
-
-/* The call is being answered from now on. */
-static void begin_answer(Connection *connection, HttpConnection *http, const HttpHead *head)
-{
-    HttpCall *state = http_call(http->call);
-    state->connection = connection_ref(connection);
-    state->service = connection_endpoint(connection)->service;
-    state->keep_alive = head->keep_alive;
-    state->is_head = head->method == HTTP_HEAD;
-    state->is_old = head->minor == 0;
-    pthread_mutex_lock(&http->lock);
-    http->busy = true;
-    http->missed = http->pending.size > 0 || connection_has_unread(connection);
-    pthread_mutex_unlock(&http->lock);
-}
-
 /* `moved`: the head's bytes may lie elsewhere than when it was read, or another head has been read since. */
 static void run(Connection *connection, HttpConnection *http, HttpLoop *loop, bool moved)
 {
-    Call *call = http->call;
     Problem problem = {0};
-    HttpLimits limits = head_limits(limits_of(connection));
+    HttpLimits limits = http_head_limits(limits_of(connection));
     if (moved)
-        http_read_head(&loop->head, (Slice){call->body.data, http->head_size}, &limits, &problem);
+        http_read_head(&loop->head, (Slice){http->call->body.data, http->head_size}, &limits, &problem);
     if (http->awaited != AWAITS_NOTHING) {
         http->awaited = AWAITS_NOTHING;
         connection_set_deadline(connection, limits_of(connection)->idle_ms);
     }
-    Compression compression;
-    bool known = encoding_of_request(&loop->head, &compression, &problem);
-    begin_answer(connection, http, &loop->head);
-    if (known && compression != COMPRESSION_NONE) {
-        known = expand(connection, call, http->head_size, compression, &problem);
-        if (known)
-            http_read_head(&loop->head, (Slice){call->body.data, http->head_size}, &limits, &problem);
-    }
-    if (!known) {
-        answer_problem(call, &problem);
-        return;
-    }
-    HttpRequest request = {.call = call,
-        .service = connection_endpoint(connection)->service,
-        .head = &loop->head,
-        .target = &loop->target,
-        .body = slice_after(text_slice(&call->body), http->head_size),
-        .limits = limits_of(connection),
-        .is_admin = connection_endpoint(connection)->is_admin};
-    if (target_read(&loop->target, loop->head.path, &problem))
-        request_run(&request);
-    else
-        answer_problem(call, &problem);
+    request_start(connection, http, loop);
 }
 
 bool reading_go_on(Connection *connection)

@@ -50,6 +50,13 @@ typedef struct {
     bool flag;
 } HttpJob;
 
+/* A request that takes long to be read: a thread of the service's readers does that (start.c). */
+typedef struct {
+    Job job; /* first, so that it is found by its address */
+    Call *call;
+    size_t head_size;
+} HttpLate;
+
 /* What lies in each call of this room's pools: all zero when it is taken. */
 typedef struct {
     Connection *connection; /* a reference, from call_begin to the end */
@@ -68,6 +75,7 @@ typedef struct {
     bool is_broken; /* nobody reads the stream any more */
     unsigned answers; /* of generate: how many have come */
     const char *allow; /* with 405: the methods that there are */
+    HttpLate late;
     HttpJob job;
 } HttpCall;
 

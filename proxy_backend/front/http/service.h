@@ -27,6 +27,7 @@ typedef struct {
     SharedMemory *shared_memory;
     Tracing *tracing; /* NULL: none */
     Jobs *jobs;
+    Jobs *readers; /* for requests that take long to be read */
     CallsSettings calls;
     const HttpRestriction *restrictions;
     size_t restriction_count;

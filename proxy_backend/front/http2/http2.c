@@ -7,6 +7,8 @@
 enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 20 };
 /* Of one header block: all that a client may send fits into a few. */
 enum { MOST_CONTINUATIONS = 8 };
+/* Headers beyond the limit are passed over, and their call is answered; up to so many times the limit. */
+enum { MOST_HEADER_LISTS = 4 };
 /* What is reserved for a message before its bytes come; the memory is not touched before. */
 enum { RESERVED_BYTES = 4 << 20 };
 /* Messages that are read from one client before others have their turn. */
@@ -44,7 +46,15 @@ static int header_came(nghttp2_session *session, const nghttp2_frame *frame, con
 {
     GrpcStream *stream = nghttp2.session_get_stream_user_data(session, frame->hd.stream_id);
     (void)flags;
-    if (stream == NULL || stream->path.start || stream->problem.kind != PROBLEM_NONE)
+    if (stream == NULL)
+        return 0;
+    /* Names and values may be referred to in one byte each: who goes on and on has no use for an answer. */
+    stream->header_bytes += name_size + value_size + 32;
+    if (stream->header_bytes / MOST_HEADER_LISTS > connection_endpoint(user)->limits->header_bytes) {
+        refusals_count(REFUSED_HEADER_BYTES);
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+    if (stream->path.start || stream->problem.kind != PROBLEM_NONE)
         return 0; /* trailers of a client, which gRPC does not have; or it is refused already */
     grpc_stream_header(stream, (Slice){(const char *)name, name_size}, (Slice){(const char *)value, value_size},
         connection_endpoint(user)->limits);
@@ -128,7 +138,7 @@ static int data_came(nghttp2_session *session, uint8_t flags, int32_t id, const 
     if (stream == NULL)
         return 0;
     stream->coming.bytes += size;
-    if (stream->held)
+    if (stream->held || stream->late)
         stream->unconsumed += size;
     else
         nghttp2.session_consume_stream(session, id, size);

@@ -16,6 +16,7 @@
 extern const Protocol GRPC_PROTOCOL;
 
 typedef struct GrpcStream GrpcStream;
+typedef struct GrpcLate GrpcLate;
 
 /* A message to send: `parts`, which stay where they are until `sent` is called. */
 typedef struct Outgoing {
@@ -66,6 +67,9 @@ struct GrpcStream {
     size_t unconsumed; /* bytes that the client has sent and that have not been granted anew */
     bool heard_of; /* the service has been told of it, or is just being told */
     bool receiving, ended, closed, held;
+    GrpcLate
+        *late; /* a message that takes long is being read by another thread; see late.c, which looks without the lock */
+    size_t header_bytes; /* of all that have come, kept or not */
     /* and what goes */
     Outgoing *first, **last;
     size_t queued; /* bytes in these messages that are not with nghttp2 */

@@ -30,6 +30,14 @@ static inline Session *session_of(const GrpcStream *stream)
 
 typedef enum { EVENT_BEGIN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_CANCELLED, EVENT_REFUSED } EventKind;
 
+/* What came while the session was locked, for the service to hear of afterwards. */
+typedef struct {
+    EventKind kind;
+    GrpcStream *stream; /* held */
+    Text message;
+    bool compressed;
+} Event;
+
 /* Have the service hear of something when the lock is left. Of EVENT_MESSAGE: the stream's message, which is whole. False: there is
  * no memory. */
 bool session_tell(EventKind kind, GrpcStream *stream);
@@ -41,6 +49,18 @@ GrpcStream *grpc_stream_new(Connection *connection, int32_t id);
 void grpc_stream_free(GrpcStream *stream);
 /* It is over; the session's reference is the caller's from now on. */
 void grpc_stream_close(GrpcStream *stream);
+/* Let the client send anew what it has sent, unless its stream is held. What has been sent is added to `*done`. */
+void stream_resume(GrpcStream *stream, Outgoing **done);
+/* Without the lock: have the service hear of it, and let go of it. `late`: in a thread that reads what takes long. */
+void event_handle(Event *event, bool late);
+
+/* ── late.c; without the lock ─────────────────────────────────────────────────────────────────────── */
+
+/* Leave an event to another thread, if it takes long, or comes after one that does. */
+bool event_postpone(Event *event);
+
+/* ── streams.c; with the lock held ────────────────────────────────────────────────────────────────── */
+
 /* Whether a message has come in part. */
 void session_set_receiving(Session *session, GrpcStream *stream, bool receiving);
 

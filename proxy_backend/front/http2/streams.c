@@ -10,13 +10,6 @@ enum { MOST_SPARE = 16, KEPT_BYTES = 64 << 10 };
 /* What a message that waits costs, however small it is. */
 enum { MESSAGE_BYTES = 512 };
 
-/* What came while the session was locked, for the service to hear of afterwards. */
-typedef struct {
-    EventKind kind;
-    GrpcStream *stream; /* held */
-    Text message;
-    bool compressed;
-} Event;
 enum { FEW_EVENTS = 16 };
 static _Thread_local struct {
     Event few[FEW_EVENTS], *list; /* `list` NULL: `few` */
@@ -61,13 +54,13 @@ bool session_tell(EventKind kind, GrpcStream *stream)
 }
 
 /* Make a compressed message what it was before. */
-static bool expand(Event *event)
+static bool expand(Event *event, Problem *problem)
 {
     GrpcStream *stream = event->stream;
     Compression compression = stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
     Text whole = {0};
     bool expanded = compression_expand(compression, text_slice(&event->message), &whole,
-        connection_endpoint(stream->connection)->limits->body_bytes, &stream->problem);
+        connection_endpoint(stream->connection)->limits->body_bytes, problem);
     text_free(&event->message);
     event->message = whole;
     return expanded;
@@ -80,15 +73,19 @@ static void refuse(GrpcStream *stream)
         service_cancelled(stream);
 }
 
-static void handle_message(Event *event)
+static void handle_message(Event *event, bool late)
 {
     GrpcStream *stream = event->stream;
-    if (event->compressed && !expand(event)) {
-        refuse(stream);
+    Problem problem = {0};
+    if (event->compressed && !expand(event, &problem)) {
+        grpc_finish_problem(stream, &problem);
+        problem_clear(&problem);
+        if (stream->heard_of)
+            service_cancelled(stream);
         return;
     }
     service_message(stream, &event->message);
-    if (stream->message.data == NULL) { /* room for the next one */
+    if (!late && stream->message.data == NULL) { /* room for the next one */
         stream->message = event->message;
         event->message = (Text){0};
         text_reset(&stream->message, KEPT_BYTES);
@@ -107,7 +104,7 @@ static void handle_begin(GrpcStream *stream)
 }
 
 /* EVENT_CANCELLED may be handled in another thread than the others, while one of them is. */
-static void handle(Event *event)
+static void handle(Event *event, bool late)
 {
     GrpcStream *stream = event->stream;
     if (event->kind == EVENT_BEGIN)
@@ -117,7 +114,7 @@ static void handle(Event *event)
     else if (event->kind == EVENT_CANCELLED)
         service_cancelled(stream);
     else if (event->kind == EVENT_MESSAGE && stream->heard_of)
-        handle_message(event);
+        handle_message(event, late);
     else if (event->kind == EVENT_HALF_CLOSED && stream->heard_of)
         service_half_closed(stream);
     text_free(&event->message);
@@ -131,12 +128,22 @@ static void handle_events(void)
     events.handled = true;
     for (size_t i = 0; i < events.count; i++) {
         Event event = event_list()[i]; /* the list grows, and moves, meanwhile */
-        handle(&event);
+        if (!event_postpone(&event))
+            handle(&event, false);
     }
     free(events.list);
     events.list = NULL;
     events.count = 0;
     events.handled = false;
+}
+
+void event_handle(Event *event, bool late)
+{
+    bool handled = events.handled;
+    events.handled = true; /* what comes meanwhile is for afterwards, as it is for a loop */
+    handle(event, late);
+    events.handled = handled;
+    handle_events();
 }
 
 /* Messages of streams that were closed, to be let go of once the lock is left. */
@@ -268,16 +275,22 @@ size_t grpc_unsent(GrpcStream *stream)
     return unsent;
 }
 
+void stream_resume(GrpcStream *stream, Outgoing **done)
+{
+    Session *session = session_of(stream);
+    if (stream->held || stream->late || stream->unconsumed == 0 || stream->closed || session->session == NULL)
+        return;
+    nghttp2.session_consume_stream(session->session, stream->id, stream->unconsumed);
+    stream->unconsumed = 0;
+    session_push(stream->connection, done);
+}
+
 void grpc_hold(GrpcStream *stream, bool held)
 {
     Session *session = session_of(stream);
     Outgoing *done = NULL;
     pthread_mutex_lock(&session->lock);
     stream->held = held;
-    if (!held && stream->unconsumed && !stream->closed && session->session) {
-        nghttp2.session_consume_stream(session->session, stream->id, stream->unconsumed);
-        stream->unconsumed = 0;
-        session_push(stream->connection, &done);
-    }
+    stream_resume(stream, &done);
     session_unlock(session, done);
 }

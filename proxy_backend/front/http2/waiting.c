@@ -50,7 +50,8 @@ static bool stalls(GrpcProgress *progress, bool awaited, uint64_t limit_ms, uint
 static bool is_cut_off(const GrpcStream *stream)
 {
     bool in_headers = stream->path.start == NULL && stream->problem.kind == PROBLEM_NONE;
-    return !stream->held && !stream->finishing && (in_headers || stream->receiving || stream->needs_message);
+    return !stream->held && !stream->late && !stream->finishing &&
+        (in_headers || stream->receiving || stream->needs_message);
 }
 
 /* Look at all streams. */

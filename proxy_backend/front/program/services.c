@@ -19,6 +19,8 @@
 enum {
     JOB_THREADS = 16, /* a model's load takes one for as long as it lasts */
     JOBS_WAITING = 1024,
+    READER_THREADS = 2, /* for large requests, each of which may become as large as the limit: so many at a time */
+    READERS_WAITING = 1 << 20, /* a connection has one */
 };
 
 /* Which protocol and which of its paths a listener's name stands for. */
@@ -43,7 +45,7 @@ struct Services {
     Server *server;
     SharedMemory *shared_memory;
     Tracing *tracing;
-    Jobs *jobs;
+    Jobs *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
 };
@@ -99,6 +101,7 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .shared_memory = services->shared_memory,
         .tracing = services->tracing,
         .jobs = services->jobs,
+        .readers = services->readers,
         .calls = settings_of_calls(services),
         .restrictions = services->restrictions,
         .restriction_count = settings->http_restricted.count,
@@ -126,6 +129,7 @@ static void *make_grpc(const Services *services, Problem *problem)
         .shared_memory = services->shared_memory,
         .tracing = services->tracing,
         .jobs = services->jobs,
+        .readers = services->readers,
     };
     CallsSettings calls = settings_of_calls(services);
     return grpc_endpoint_new(&service, &calls, services->settings, problem);
@@ -189,7 +193,8 @@ static bool start(Services *services, void (*drain)(void *user), Problem *proble
     services->shared_memory = shared_memory_new(problem);
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? jobs_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
-    if (services->jobs == NULL || !memory_start(problem) || !copy_restrictions(services, problem))
+    services->readers = services->jobs ? jobs_new(READER_THREADS, READERS_WAITING, problem) : NULL;
+    if (services->readers == NULL || !memory_start(problem) || !copy_restrictions(services, problem))
         return false;
     for (size_t i = 0; i < settings->listen_count; i++) {
         if (!make_endpoint(services, &settings->listen[i], &services->endpoints[i], drain, problem))
@@ -258,8 +263,8 @@ void services_stop(Services *services)
 void services_free(Services *services)
 {
     memory_stop();
-    if (services->jobs)
-        jobs_free(services->jobs);
+    jobs_free(services->readers);
+    jobs_free(services->jobs);
     for (size_t i = 0; services->endpoints && i < services->settings->listen_count; i++)
         free_endpoint(&services->endpoints[i]);
     if (services->tracing)

@@ -120,6 +120,8 @@ static void *answer_all(void *unused)
     }
 }
 
+static Jobs *readers;
+
 void service_begin(GrpcStream *stream)
 {
     Call *call = calloc(1, sizeof *call);
@@ -152,6 +154,12 @@ void service_message(GrpcStream *stream, Text *message)
     } else if (call->kind == 'N' && stream->path.start[7] == 'o') {
         send_text(stream, message);
     }
+}
+
+Jobs *service_readers(GrpcStream *stream)
+{
+    (void)stream;
+    return readers;
 }
 
 void service_half_closed(GrpcStream *stream)
@@ -216,8 +224,8 @@ int main(int count, char **arguments)
             fail(&problem);
     }
     Loop *loop = loop_new(&problem);
-    if (loop == NULL || (listener = listener_open(loop, &endpoint, &problem)) == NULL ||
-        !loop_start(loop, "loop", &problem))
+    if (loop == NULL || (readers = jobs_new(2, 1000, &problem)) == NULL ||
+        (listener = listener_open(loop, &endpoint, &problem)) == NULL || !loop_start(loop, "loop", &problem))
         fail(&problem);
     for (int i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, answer_all, NULL);
@@ -239,6 +247,7 @@ int main(int count, char **arguments)
     loop_stop(loop);
     loop_join(loop);
     loop_free(loop);
+    jobs_free(readers);
     printf("begun %d cancelled %d gone %d connections %d\n", begun, cancelled, gone, (int)connections_count());
     for (int i = 0; i < REFUSALS; i++)
         if (refusals_read((Refusal)i))

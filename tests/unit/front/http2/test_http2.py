@@ -88,6 +88,32 @@ def test_compressed_messages_are_read(start: Start) -> None:
     server.end()
 
 
+def test_what_takes_long_keeps_its_place_and_holds_up_no_others(start: Start) -> None:
+    """Large and compressed messages are read by other threads; those that follow on their stream wait for them."""
+    server = start()
+    messages = [b"%d" % i * size for i, size in enumerate((1, 2_000_000, 3, 1_500_000, 5) * 4)]
+    with server.channel() as channel:
+        answers = stream(channel, "Now", messages)
+        first = next(answers)
+        assert once(channel, "Now", b"x", compression=grpc.Compression.Gzip) == b"x"
+        assert [first, *answers] == messages
+        packed = stream(channel, "Now", messages, compression=grpc.Compression.Gzip)
+        assert list(packed) == messages
+    counts = server.end()
+    assert (counts["begun"], counts["gone"]) == (3, 3)
+
+
+def test_headers_that_are_referred_to_again_and_again_end_their_connection(start: Start) -> None:
+    """A byte each, and the server would look at 2,000 for it."""
+    server = start("header_bytes=4096", "headers=100")
+    kept = b"\x40\x01x\x7f" + bytes([(2000 - 127) % 128 | 128, (2000 - 127) // 128]) + b"a" * 2000
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        connection.sendall(frame(HEADERS, 0, 1, kept) + frame(CONTINUATION, 0, 1, b"\xbe" * 10_000))
+        rest(connection)
+    assert server.end()["header_bytes"] == 2  # as too many, and as no end of them
+
+
 def test_a_status_has_its_text(start: Start) -> None:
     server = start()
     with server.channel() as channel:
