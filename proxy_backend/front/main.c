@@ -8,6 +8,7 @@
  * with is one line on standard error, and the exit code 1.
  */
 #define _GNU_SOURCE
+#include "background/memory.h"
 #include "base/log.h"
 #include "net/listener.h"
 #include "program/services.h"
@@ -225,6 +226,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "usage: %s --settings=FD [--check]\n", arguments[0]);
         return 2;
     }
+    memory_prepare();
     handle_signals();
     if (!settings_read(fd, &settings, &problem) || !services_load(&settings, &problem))
         return fail(&problem);

@@ -13,6 +13,10 @@ enum {
     LOOKS_MS = 2000
 }; /* from what was freed first to the look: what is needed all the time is not dropped in between */
 
+/* Of glibc, whose own bounds grow with the largest block that was ever freed, up to 64 MiB for each of its arenas, of which malloc_trim does not
+ * give back the end. */
+enum { LARGE_BLOCK = 4 << 20, KEPT_AT_END = 2 << 20 };
+
 static pthread_mutex_t reserves_lock = PTHREAD_MUTEX_INITIALIZER;
 static Reserve *reserves; /* guarded by it */
 
@@ -22,6 +26,14 @@ static bool started, stopping;
 static pthread_t thread;
 
 static atomic_bool freed;
+
+void memory_prepare(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);
+    mallopt(M_TRIM_THRESHOLD, KEPT_AT_END);
+#endif
+}
 
 void memory_add(Reserve *reserve)
 {

@@ -15,6 +15,8 @@ typedef struct Reserve {
     bool (*drop)(struct Reserve *reserve);
 } Reserve;
 
+/* Have the allocator keep little, before there are threads. */
+void memory_prepare(void);
 /* Begin the thread; without it, nothing is given back. */
 bool memory_start(Problem *problem);
 void memory_stop(void);

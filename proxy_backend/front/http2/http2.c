@@ -2,6 +2,8 @@
 #include "http2/service.h"
 #include "http2/session.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 
 enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 20 };
@@ -11,8 +13,8 @@ enum { MOST_CONTINUATIONS = 8 };
 enum { MOST_HEADER_LISTS = 4 };
 /* What is reserved for a message before its bytes come; the memory is not touched before. */
 enum { RESERVED_BYTES = 4 << 20 };
-/* Messages that are read from one client before others have their turn. */
-enum { TURN_MESSAGES = 512 };
+/* What is read from one client before others have their turn: messages, and frames that take so long. */
+enum { TURN_MESSAGES = 512, TURN_NS = 1000000 };
 /* Frames that wait to be sent, for each stream and besides: who has us answer more than it reads is cut off. Messages do not count, whose
  * streams have limits of their own. */
 enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
@@ -277,10 +279,10 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
     return taken >= 0 && !floods;
 }
 
-/* Whether others should have their turn before more is read from this client. */
-static bool many_told(Session *session)
+/* Whether others should have their turn before more is read from this client, which has had it since then. */
+static bool was_long(Session *session, uint64_t since_ns)
 {
-    bool many = session->told >= TURN_MESSAGES;
+    bool many = session->told >= TURN_MESSAGES || clock_ns() - since_ns >= TURN_NS;
     if (many)
         session->told = 0;
     return many;
@@ -290,11 +292,12 @@ static void readable(Connection *connection)
 {
     Session *session = connection_state(connection);
     char *scratch = loop_scratch(connection_loop(connection));
+    uint64_t since_ns = clock_ns();
     ssize_t size;
     while ((size = connection_read(connection, scratch, LOOP_SCRATCH)) > 0) {
         if (!receive(connection, scratch, size))
             return;
-        if (many_told(session)) {
+        if (was_long(session, since_ns)) {
             connection_read_later(connection);
             return;
         }

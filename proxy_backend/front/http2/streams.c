@@ -77,6 +77,8 @@ static void handle_message(Event *event, bool late)
 {
     GrpcStream *stream = event->stream;
     Problem problem = {0};
+    if (late && grpc_is_over(stream))
+        return; /* nobody waits for it any more */
     if (event->compressed && !expand(event, &problem)) {
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
