@@ -1,0 +1,187 @@
+"""The daemon that is attacked, and what can be seen of its front from outside."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from support.models.inference import Array, Inference
+from support.running import RunningDaemon, eventually
+
+from attacking.kind import Kind, Place, Tally
+from attacking.watching import Health, watching
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
+
+#: Short, so that slow clients are ended soon.
+_LIMITS = {"header_s": 2, "body_s": 2, "unsent_s": 2}
+_X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+_Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+#: What a model may take to answer after an attack, and connections and memory to go.
+_SETTLED_S = 60.0
+#: Memory that may stay of one attack: pages in part of use, and what the core's own pools keep.
+GROWTH_MB = 24
+#: Connections of the dispatcher's, which come and go.
+_MORE_DESCRIPTORS = 3
+#: What descriptors of the compiled proxy are, which has more of them once its models have been busy.
+_LANES = ("/memfd:pytriton-lane", "anon_inode:[pidfd]")
+
+
+@batch
+def _echo(x: Array) -> dict[str, Array]:
+    return {"y": x}
+
+
+def _large(requests: Any) -> Any:
+    return [{"y": np.zeros((1, int(request["x"][0, 0])), np.float32)} for request in requests]
+
+
+def _stream(requests: Any) -> Iterator[Any]:
+    for _ in range(5):
+        yield [{"y": request["x"]} for request in requests]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the front's process holds."""
+
+    memory_mb: float
+    descriptors: int
+    threads: int
+    kinds: collections.Counter[str] = field(compare=False, repr=False)
+
+
+@dataclass
+class Row:
+    """What came of one kind of attack."""
+
+    name: str
+    count: int
+    seconds: float
+    tally: Tally
+    health: Health
+    before: Holding
+    after: Holding
+    problems: list[str] = field(default_factory=list)
+
+
+class Ground:
+    """A daemon with the native front, and three models."""
+
+    def __init__(self, daemon: RunningDaemon) -> None:
+        self.daemon = daemon
+        config = ModelConfig(max_batch_size=8)
+        register = daemon.client.register
+        register(_echo, "echo", _X, _Y, config, progress=False)
+        register(_large, "large", _X, _Y, ModelConfig(max_batch_size=1), progress=False)
+        register(
+            _stream, "stream", _X, _Y, ModelConfig(max_batch_size=1, decoupled=True), progress=False
+        )
+        self._pid = daemon.client.status().server.pid
+        self.place = Place(_address(daemon.http), _address(daemon.grpc), "echo", "large", "stream")
+        self._check_models()
+        self._calm()
+
+    def attack(self, name: str, kind: Kind, count: int) -> Row:
+        """Attack, and look what became of the front."""
+        before = self.holding()
+        tally = Tally()
+        begun = time.monotonic()
+        with watching(self.place.http) as seen:
+            kind.run(self.place, count, tally)
+        seconds = time.monotonic() - begun
+        problems = []
+        if tally.hung:
+            problems.append(f"{tally.hung} connections hung")
+        others = {what: number for what, number in tally.seen.items() if what not in kind.allowed}
+        if kind.allowed and others and not tally.hung:
+            problems.append(f"these may not be: {others}")
+        if seen[0].failed:
+            problems.append(f"{seen[0].failed} health requests failed")
+        try:
+            self._check_models()
+            self._calm(before)
+        except AssertionError as error:
+            problems.append(str(error))
+        server = self.daemon.client.status().server
+        if server.pid != self._pid:
+            problems.append(f"the front has crashed: {server.pid} now, was {self._pid}")
+            self._pid = server.pid
+        return Row(name, count, seconds, tally, seen[0], before, self.holding(), problems)
+
+    def holding(self) -> Holding:
+        """Look at the front's process."""
+        assert self._pid is not None
+        with open(f"/proc/{self._pid}/smaps_rollup", encoding="ascii") as file:
+            anonymous = next(line for line in file if line.startswith("Anonymous:"))
+        kinds: collections.Counter[str] = collections.Counter()
+        for name in os.listdir(f"/proc/{self._pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # it has been closed meanwhile
+                kinds[os.readlink(f"/proc/{self._pid}/fd/{name}")] += 1
+        for name in list(kinds):
+            if name.startswith(_LANES):
+                del kinds[name]
+        threads = len(os.listdir(f"/proc/{self._pid}/task"))
+        return Holding(int(anonymous.split()[1]) / 1024, sum(kinds.values()), threads, kinds)
+
+    def _check_models(self) -> None:
+        x = np.array([[1, 2]], np.float32)
+        for protocol, address in (("http", self.daemon.http), ("grpc", self.daemon.grpc)):
+            connection = Inference(protocol, address)
+            answer = connection.infer("echo", {"x": x})
+            assert answer["y"].tolist() == x.tolist(), f"{protocol}: {answer}"
+            connection.close()
+
+    def _calm(self, before: Holding | None = None) -> None:
+        """Wait until clients' connections have gone, and what they took."""
+        eventually(
+            lambda: self._connections() == 0,
+            lambda: f"{self._connections()} connections stay",
+            _SETTLED_S,
+        )
+        if before is None:
+            return
+
+        def settled() -> bool:
+            now = self.holding()
+            return (
+                now.descriptors <= before.descriptors + _MORE_DESCRIPTORS
+                and now.memory_mb < before.memory_mb + GROWTH_MB
+            )
+
+        def story() -> str:
+            now = self.holding()
+            return f"it holds {now}, before: {before}; new: {dict(now.kinds - before.kinds)}"
+
+        eventually(settled, story, _SETTLED_S)
+
+    def _connections(self) -> int:
+        url = f"http://{_host_port(self.daemon.client.status().server.metrics_url)}/metrics"
+        with urllib.request.urlopen(url, timeout=_SETTLED_S) as response:
+            lines = response.read().decode().splitlines()
+        (count,) = (line for line in lines if line.startswith("pytriton_front_connections "))
+        return int(count.split()[1]) - 1  # without the one that asks
+
+
+def _host_port(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def attacked_ground(**limits: float) -> Iterator[Ground]:
+    """Yield a running daemon; in the end it has to go in order."""
+    pairs = tuple(f"{name}={value}" for name, value in {**_LIMITS, **limits}.items())
+    with RunningDaemon.start(front="native", front_limit=pairs) as daemon:
+        yield Ground(daemon)

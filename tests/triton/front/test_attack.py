@@ -1,0 +1,21 @@
+"""scripts/attack-front, with as few of each kind as show that it works: some seconds of hostile clients."""
+
+from __future__ import annotations
+
+import pytest
+from attacking import __main__ as attacking
+
+_FEW = {"connections": 30, "streams": 120, "calls": 300}
+#: Like others, and each takes half a second.
+_LEFT_OUT = {"pings", "settings", "continuations", "silent-clients", "slow-chunks", "large-json"}
+#: Slow clients are ended as soon as they may be.
+_SOON = {"header_s": 0.5, "body_s": 0.5, "unsent_s": 0.5}
+
+
+def test_hostile_clients_do_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = attacking.attack(
+        [name for name in attacking.KINDS if name not in _LEFT_OUT], _FEW, **_SOON
+    )
+    assert {row.name: row.problems for row in rows if row.problems} == {}
+    assert all(sum(row.tally.seen.values()) for row in rows)
+    assert capsys.readouterr().out.count("\n| ") == len(rows)
