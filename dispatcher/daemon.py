@@ -23,6 +23,7 @@ import structlog
 import zmq
 
 from pytriton.dispatcher import handlers
+from pytriton.dispatcher.autoscaler import Autoscaler
 from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.owner import Owner
@@ -141,6 +142,7 @@ class Daemon:
             advice=advisories.warning(config, runtime.tree.version),
         )
         #: Everything that is counted and measured.
+        self.autoscaler = Autoscaler(self.registry)
         self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
 
     async def main(self, on_ready: OnReady | None) -> int:
@@ -206,8 +208,10 @@ class Daemon:
         loading = asyncio.create_task(self._load_repositories())
         telling = asyncio.create_task(self._readiness.run())
         self._status.vital.append(telling)
+        scaling = asyncio.create_task(self.autoscaler.run())
         await self._stop.wait()
         self._status.phase = "stopping"
+        scaling.cancel()
         self._notifier.stopping(self._status.for_service_manager().text)
         telling.cancel()
         watching.cancel()

@@ -70,7 +70,9 @@ async def scale(
     daemon: Daemon, peer: Peer, message: messages.Scale, payloads: Payloads
 ) -> messages.AnyMessage:
     """Serve a model with another number of instances, reporting progress."""
-    registration = await daemon.registry.scale(message.name, message.instances, peer.reply)
+    registration = await daemon.registry.scale(
+        message.name, message.instances, peer.reply, message.autoscale
+    )
     return messages.Registered(daemon.model_info(registration))
 
 

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytriton.autoscale import Autoscale as Autoscale
     from pytriton.buffers import empty_output as empty_output
     from pytriton.calls import async_infer as async_infer
     from pytriton.calls import async_stream as async_stream
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Public name -> the module that defines it.
 _NAMES = {
+    "Autoscale": "pytriton.autoscale",
     "DynamicBatcher": "pytriton.model_config",
     "Limits": "pytriton.limits",
     "ModelConfig": "pytriton.model_config",
@@ -65,6 +67,7 @@ _MODULES = (
 
 #: Resolved by __getattr__ below.
 __all__ = [
+    "Autoscale",
     "DynamicBatcher",
     "Limits",
     "ModelConfig",

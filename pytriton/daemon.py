@@ -24,13 +24,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
 from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._model_py.python_registering import PythonRegistering
+from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
@@ -179,7 +180,9 @@ class DaemonClient(PythonRegistering):
         for host in hosts:
             host.join(_THREADS_END_S)
 
-    def scale(self, name: str, instances: int, progress: bool | Report | None = None) -> Model:
+    def scale(
+        self, name: str, instances: Instances, progress: bool | Report | None = None
+    ) -> Model:
         """Serve a model with another number of instances; returns when they serve.
 
         New workers load beside the old ones; those that go finish their batch first. No request fails.
@@ -187,16 +190,20 @@ class DaemonClient(PythonRegistering):
 
         Args:
             name: a registered model
-            instances: how many, from 1; devices are used in turn
+            instances: how many, from 1; devices are used in turn. Or the fewest and the most, such as (1, 8), or
+                `pytriton.Autoscale(...)`: from then on as many as the load takes
             progress: as for `register`
 
         Raises:
+            PyTritonValidationError: that is no number of instances.
             ModelNotFoundError: it is not served.
             RegistrationError: a new worker could not be loaded, or the number is not possible, and all is
                 as it was; or it is as asked for, but an instance that had no worker still has none.
         """
         with reporter(progress, name) as report:
-            message = messages.Scale(name, instances)
+            autoscale = autoscale_of(instances)
+            count = 0 if autoscale is not None else cast(int, instances)
+            message = messages.Scale(name, count, autoscale)
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type_hints
 
+from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.limits import Limits
 from pytriton.openai.card import OpenAI, card_of
@@ -96,6 +97,10 @@ def whole(least: int) -> Check:
     return check
 
 
+def _instances(name: str, value: Any) -> None:
+    autoscale_of(value)
+
+
 def _one_of(*allowed: str) -> Check:
     def check(name: str, value: Any) -> None:
         if value not in allowed:
@@ -136,8 +141,12 @@ class WorkerOptions(TypedDict, total=False):
     """Of all that workers serve: callables and Triton Python models."""
 
     instances: Annotated[
-        Optional[int],
-        Option("number of workers (1, or one for each callable or device)", check=whole(1)),
+        Optional[Instances],
+        Option(
+            "number of workers, or the fewest and the most, such as (1, 8), or `Autoscale(...)`: as many as the load "
+            "takes (1, or one for each callable or device)",
+            check=_instances,
+        ),
     ]
     devices: Annotated[
         Optional[Sequence[Device]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from pytriton.autoscale import Instances
 from pytriton.exceptions import PyTritonDaemonError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Model:
         )
         return f"{instances or self._info.error or self._info.state}. See `pytriton-daemon logs {self.name}`."
 
-    def scale(self, instances: int) -> None:
+    def scale(self, instances: Instances) -> None:
         """Serve the model with another number of instances; see `DaemonClient.scale`."""
         self._client.scale(self.name, instances)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -51,6 +52,31 @@ def check_cache(spec: messages.ModelSpec, config: DaemonConfig) -> None:
         )
 
 
+def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, callables: int) -> None:
+    """Refuse bounds that cannot be kept to.
+
+    Raises:
+        RemoteFailure: what is wrong with them, or with this model for them.
+    """
+    what = f"model {spec.name} with a number of instances that follows its load"
+    why = ""
+    times = (rules.up_after_s, rules.down_after_s, rules.idle_after_s)
+    if not 1 <= rules.least <= rules.most <= MOST_WORKERS:
+        why = f"from {rules.least} to {rules.most}: it takes 1 to {MOST_WORKERS}, the fewest first"
+    elif not all(0 < seconds < math.inf for seconds in times):
+        why = "its times have to be seconds above 0"
+    elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
+        why = "target has to be above 0 and at most 1, weight above 0, concurrency at least 1"
+    elif callables > 1:
+        why = "a list of callables has one for each instance; register one callable"
+    elif "sequence_batching" in spec.config:
+        why = "a sequence lives in one instance, which cannot go; say a fixed number"
+    elif spec.isolation == "thread":
+        why = "threads share the process that registered them; use isolation='process'"
+    if why:
+        raise RemoteFailure(ErrorKind.INVALID, f"{what}: {why}")
+
+
 def check_devices(spec: messages.ModelSpec) -> None:
     """Refuse GPUs that are not there: CUDA in a worker would only find none, and serve from the CPU or fail late.
 
@@ -96,6 +122,8 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
     Raises:
         RemoteFailure: instances, devices and payloads do not fit together.
     """
+    if spec.autoscale is not None:
+        check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)
     if spec.instances < 1:
         raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
     callables = len(payloads) - spec.check
@@ -109,7 +137,7 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
             f"spares={spec.spares} with a list of callables: a spare worker stands in for any instance, so "
             "all have to serve the same callable",
         )
-    if spec.devices and len(spec.devices) != spec.instances:
+    if spec.autoscale is None and spec.devices and len(spec.devices) != spec.instances:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{len(spec.devices)} devices were given for {spec.instances} instances",

@@ -16,6 +16,10 @@ class Reservations:
         self._busy: dict[str, asyncio.Task[object]] = {}
         self._given_up: set[str] = set()
 
+    def is_free(self, name: str) -> bool:
+        """Whether nobody changes a name."""
+        return name not in self._busy
+
     def check(self, name: str) -> None:
         """See that a name is free.
 

@@ -18,7 +18,8 @@ import msgspec
 import structlog
 
 from pytriton.dispatcher.base.states import ModelState
-from pytriton.dispatcher.models.admission import MOST_WORKERS
+from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
 from pytriton.dispatcher.models.model_in_triton import ModelInTriton
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
@@ -76,6 +77,7 @@ class Registration:
         self._payloads = entry.payloads
         self._registered_at = entry.registered_at
         self.refused = False  #: tritonserver could not load it when it was registered
+        self.scaling = ""  #: how its number of instances follows its load, for people
         self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
 
     @property
@@ -148,18 +150,31 @@ class Registration:
         return True
 
     async def scale(
-        self, instances: int, server: TritonServer, report: ReportProgress, grace_s: float
+        self,
+        instances: int,
+        server: TritonServer,
+        report: ReportProgress,
+        grace_s: float,
+        autoscale: messages.Autoscale | None = None,
     ) -> None:
         """Serve with another number of instances; no request fails on the way.
+
+        It can be cancelled while workers load; what comes then is finished.
 
         Raises:
             RemoteFailure: not possible, or a new worker or Triton failed; all is as it was then.
         """
-        old, new = self.spec, self._scaled(instances)
+        new = self._scaled(instances, autoscale)
         await self.pool.grow(new, report)
+        await uninterrupted(self._serve_with(new, server, report, grace_s))
+
+    async def _serve_with(
+        self, new: messages.ModelSpec, server: TritonServer, report: ReportProgress, grace_s: float
+    ) -> None:
+        old = self.spec
         async with self.alone:
             self.spec, self._in_doubt = new, True
-            if instances != old.instances and not _bound_to_proxies(new):
+            if new.instances != old.instances and not _bound_to_proxies(new):
                 # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
                 # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
                 # were seen. A fresh load has a queue of its own; workers notice nothing of it but other lanes.
@@ -271,8 +286,11 @@ class Registration:
         """Forget all proxies, which have ended with tritonserver."""
         self._in_triton.forget_proxies()
 
-    def _scaled(self, instances: int) -> messages.ModelSpec:
-        """Return the declaration with another number of instances; devices are used in turn."""
+    def _scaled(self, instances: int, autoscale: messages.Autoscale | None) -> messages.ModelSpec:
+        """Return the declaration with another number of instances.
+
+        Devices are used in turn, so all of them are kept: fewer instances now may be more again.
+        """
         spec = self.spec
         callables = len(self._payloads) - spec.check
         if instances < 1:
@@ -285,8 +303,9 @@ class Registration:
             )
         if instances > MOST_WORKERS:
             raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: at most {MOST_WORKERS}")
-        devices = [spec.devices[i % len(spec.devices)] for i in range(instances) if spec.devices]
-        return msgspec.structs.replace(spec, instances=instances, devices=devices)
+        if autoscale is not None:
+            check_autoscale(spec, autoscale, callables=callables)
+        return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
 
     def triton_mark(self) -> object:
         """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
@@ -316,6 +335,7 @@ class Registration:
             info_of(self.spec, self.state, self._registered_at, self.pool.infos()),
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.triton_config,
+            scaling=self.scaling,
             log_file=str(log_file),
         )
 

@@ -67,6 +67,8 @@ class Registry(ServedModels):
         )
         self.news = self._serving.news
         self._stopping = False
+        #: Changes that the autoscaler makes, by model.
+        self._adapting: dict[str, asyncio.Task[object]] = {}
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should look at, a sentence each."""
@@ -111,6 +113,7 @@ class Registry(ServedModels):
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
         await self._serving.reservations.until_given_up(spec.name)
+        await self._give_way(spec.name)
         self._check_open(spec.name, "registered")
         self._refuse_taken(request)
         keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
@@ -168,6 +171,7 @@ class Registry(ServedModels):
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
         forgotten = await self.restoring.give_up(name)
+        await self._give_way(name)
         self._serving.reservations.check(name)
         if name in self.names:
             try:
@@ -189,8 +193,16 @@ class Registry(ServedModels):
             _log.info("model ends with the process that registered it", model=name)
             await self._serving.take_down(name, "the process that registered it has ended")
 
-    async def scale(self, name: str, instances: int, report: ReportProgress) -> Registration:
+    async def scale(
+        self,
+        name: str,
+        instances: int,
+        report: ReportProgress,
+        autoscale: messages.Autoscale | None = None,
+    ) -> Registration:
         """Serve a model with another number of instances, each with a worker; no request fails on the way.
+
+        With `autoscale` it follows the load from then on, and `instances` says nothing.
 
         Raises:
             RemoteFailure: no such model, not possible, or a new worker failed, and all is as it was; or
@@ -198,8 +210,12 @@ class Registry(ServedModels):
         """
         await self._until_served(name, "scaled", report)
         registration = self.by_name(name)
+        if autoscale is not None:
+            instances = min(max(registration.spec.instances, autoscale.least), autoscale.most)
         with self._serving.reservations.reserve(name):
-            await registration.scale(instances, self._server, report, self._config.grace_period_s)
+            await registration.scale(
+                instances, self._server, report, self._config.grace_period_s, autoscale
+            )
             if registration.kept:
                 unfinished = await self._kept.write(registration.entry())
                 finish(unfinished, keep_previous=False)
@@ -210,6 +226,38 @@ class Registry(ServedModels):
                 text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
         return registration
+
+    async def adapt(self, registration: Registration, instances: int) -> bool:
+        """Give a model as many instances as its load takes; whether it has them.
+
+        It gives way to whatever a client wants with the model: then it is as it was. It is not kept: after a start,
+        the model begins with what was last asked for.
+
+        Raises:
+            RemoteFailure: a new worker failed; it is as it was.
+        """
+        name, rules = registration.spec.name, registration.spec.autoscale
+        if rules is None or self.names.get(name) is not registration or self._stopping:
+            return False
+        if not self._serving.reservations.is_free(name) or not self._server.ready:
+            return False
+        with self._serving.reservations.reserve(name) as task:
+            self._adapting[name] = task
+            try:
+                grace_s = self._config.grace_period_s
+                await registration.scale(instances, self._server, _report_to_nobody, grace_s, rules)
+            except asyncio.CancelledError:
+                return False
+            finally:
+                del self._adapting[name]
+        return True
+
+    async def _give_way(self, name: str) -> None:
+        """A client wants something with a model: end what the autoscaler does with it."""
+        task = self._adapting.get(name)
+        if task is not None:
+            task.cancel()
+            await self._serving.reservations.until_free(name)
 
     def preload(self) -> dict[str, dict[str, Any]]:
         """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
@@ -238,6 +286,8 @@ class Registry(ServedModels):
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self._stopping = True
+        for task in self._adapting.values():
+            task.cancel()
         await self._serving.give_up_all()
         results = await asyncio.gather(
             *(
@@ -293,6 +343,7 @@ class Registry(ServedModels):
         patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
+        await self._give_way(name)
         self._check_open(name, done)
 
     def _check_open(self, name: str, done: str) -> None:

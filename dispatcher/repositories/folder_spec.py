@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from pytriton.autoscale import autoscale_in
 from pytriton.dispatcher.repositories.model_folders import FoundModel, UnservableModel, files_of
 from pytriton.dispatcher.repositories.model_programs import Program, ask
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 from pytriton.ipc import messages
@@ -120,6 +122,10 @@ async def _of_file(
         config = await _completed(model, form, str(files[max(files)]), place, workshop.library)
     config["name"] = model.name
     instances, devices = instance_groups(config)
+    try:
+        autoscale = autoscale_in(config)
+    except PyTritonValidationError as error:
+        raise UnservableModel(f"model {model.name}: {error}") from error
     recipe = Recipe(
         model.name,
         form.title,
@@ -133,8 +139,9 @@ async def _of_file(
         version=max(files),
         config=_for_triton(config, sorted(files)),
         world=workshop.world(place.python, model.folder, place.packages),
-        instances=instances,
+        instances=autoscale.least if autoscale else instances,
         devices=devices,
+        autoscale=autoscale,
         factory=True,
         # As registered callables have it: see pytriton/_registering/registering.py.
         lanes=1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 2,

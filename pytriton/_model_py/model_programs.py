@@ -29,6 +29,7 @@ from pytriton._registering.registering import default_lanes
 from pytriton._registering.surroundings import capture_world, find_interpreter, own_interpreter
 from pytriton._registering.variables_read import warn_of_missing
 from pytriton._registering.worker_imports import WorkerImports
+from pytriton.autoscale import autoscale_in, autoscale_of
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.formats import table
 from pytriton.ipc import messages
@@ -151,10 +152,11 @@ def _spec(
 ) -> messages.ModelSpec:
     devices = device_list(options["devices"])
     asked = options["instances"]
+    autoscale = autoscale_of(asked) if asked is not None else autoscale_in(document)
     if asked is None and not devices:
         asked = len(model.kinds)
     streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
-    instances = count_instances(asked, devices, None)
+    instances = autoscale.least if autoscale else count_instances(asked, devices, None)
     fields = spec_fields(options)
     fields.update(
         name=name,
@@ -163,6 +165,7 @@ def _spec(
         config=document,
         world=world,
         instances=instances,
+        autoscale=autoscale,
         devices=devices or model_dir.devices_of(places, instances),
         lanes=options["lanes"] or (1 if streams else default_lanes(document)),
         python_model=model,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional, cast
 
+from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.run_options import Device
 
@@ -55,15 +56,25 @@ def _device_text(device: Any) -> str:
 
 
 def count_instances(
-    instances: int | None, devices: Sequence[str | None], per_instance: int | None
+    instances: Instances | None, devices: Sequence[str | None], per_instance: int | None
 ) -> int:
     """Return the number of instances, which may be said in up to three ways, but only in one voice.
+
+    Of a number that follows the load, it is the least: devices are used in turn then.
 
     Raises:
         PyTritonValidationError: they contradict each other
     """
+    autoscale = None if instances is None else autoscale_of(instances)
+    if autoscale is not None:
+        if per_instance is not None:
+            raise PyTritonValidationError(
+                "A list of callables, one for each instance, and a number of instances that follows the load do not go "
+                "together. Pass one callable."
+            )
+        return autoscale.least
     said = {
-        "instances": instances,
+        "instances": cast(Optional[int], instances),
         "the number of devices": len(devices) or None,
         "the number of callables": per_instance,
     }

@@ -24,6 +24,7 @@ from pytriton._registering.surroundings import (
 from pytriton._registering.variables_read import warn_of_missing
 from pytriton._registering.warmup_files import warmup_messages
 from pytriton._registering.worker_imports import WorkerImports
+from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of
 from pytriton.decorators.checking import misfit
 from pytriton.exceptions import PyTritonValidationError
@@ -175,6 +176,7 @@ def plan(
         world=world,
         instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
+        autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
         lanes=options["lanes"] or default_lanes(document),
         warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )

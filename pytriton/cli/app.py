@@ -242,7 +242,10 @@ def register(
         ),
     ] = None,
     name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
-    instances: Annotated[Optional[int], typer.Option(min=1, help="Number of workers.")] = None,
+    instances: Annotated[
+        Optional[str],
+        typer.Option(help="Number of workers; 1:8: as many as the load takes, from 1 to 8."),
+    ] = None,
     device: Annotated[
         Optional[list[str]],
         typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES); repeat it for more workers."),
@@ -265,11 +268,16 @@ def register(
 ) -> None:
     """Register a callable, or a Triton Python model; modules are looked for in the working directory, too."""
     from pytriton.cli import link
-    from pytriton.cli.registering import Wish, register_folder, register_target
+    from pytriton.cli.registering import (
+        Wish,
+        register_folder,
+        register_target,
+        wanted_instances,
+    )
 
     options: dict[str, Any] = {
         "model_name": name,
-        "instances": instances,
+        "instances": None if instances is None else wanted_instances(instances),
         "devices": device or None,
         "python": python,
         "requirements": requirement or None,
@@ -302,16 +310,28 @@ def unregister(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None
 @command
 def scale(
     model: ModelArgument,
-    instances: Annotated[int, typer.Argument(metavar="INSTANCES", min=1)],
+    instances: Annotated[
+        str,
+        typer.Argument(
+            metavar="INSTANCES", help="How many; 1:8: as many as the load takes, from 1 to 8."
+        ),
+    ],
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
     """Serve a model with another number of instances; no request fails."""
+    from pytriton.autoscale import autoscale_of
     from pytriton.cli import link
+    from pytriton.cli.registering import wanted_instances
     from pytriton.ipc import messages
 
-    message = messages.Scale(model, instances)
+    wanted = wanted_instances(instances)
+    count = wanted if isinstance(wanted, int) else 0
+    message = messages.Scale(model, count, autoscale_of(wanted))
     link.ask(link.runtime_dir(runtime_dir), message, timeout_s=None)
-    typer.echo(f"{model} has {instances} instance{'s' if instances > 1 else ''}")
+    if message.autoscale is not None:
+        typer.echo(f"{model} has {message.autoscale.least} to {message.autoscale.most} instances")
+        return
+    typer.echo(f"{model} has {count} instance{'s' if count > 1 else ''}")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
 
 if TYPE_CHECKING:
+    from pytriton.autoscale import Instances
     from pytriton.daemon import DaemonClient, Model
 
 
@@ -67,6 +68,21 @@ def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
         ),
         rundir,
     )
+
+
+def wanted_instances(text: str) -> Instances:
+    """Return what a word says about the number of instances: "4", or "1:8".
+
+    Raises:
+        CliError: it says nothing of that kind.
+    """
+    from pytriton.autoscale import instances_of_text
+    from pytriton.exceptions import PyTritonValidationError
+
+    try:
+        return instances_of_text(text)
+    except PyTritonValidationError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
 
 
 def load_target(text: str) -> Any:

@@ -42,8 +42,7 @@ def print_status(status: messages.Status) -> None:
     if status.state_dir:
         grid.add_row("state directory", "", Text(status.state_dir, overflow="fold"))
     console.print(grid)
-    for problem in status.problems:
-        console.print(Text(problem, style="red"))
+    _print_remarks(console, status)
     if not status.models:
         console.print("no models; register one with `pytriton-daemon register MODULE:ATTRIBUTE`")
         return
@@ -70,6 +69,14 @@ def print_status(status: messages.Status) -> None:
             last = _BY_TRITONSERVER if _is_tritonservers(model) else model.error or "-"
             table.add_row(Text(model.name), "-", _state(model.state), *dashes, Text(last))
     console.print(table)
+
+
+def _print_remarks(console: Console, status: messages.Status) -> None:
+    for model in status.models:
+        if model.scaling:
+            console.print(Text(f"{model.name}: {model.scaling}"))
+    for problem in status.problems:
+        console.print(Text(problem, style="red"))
 
 
 def endpoints(server: messages.ServerInfo) -> list[str]:

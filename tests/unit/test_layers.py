@@ -24,8 +24,10 @@ MAY_IMPORT = {
     "pytriton.proxy_backend": {"pytriton.ipc"},
     "pytriton.dispatcher": {
         "pytriton._clash",
-        "pytriton.formats",
         "pytriton._registering.gpus",
+        "pytriton.autoscale",
+        "pytriton.exceptions",
+        "pytriton.formats",
         "pytriton.ipc",
         "pytriton.model_config",
     },

@@ -117,7 +117,7 @@ def test_none_may_be_declared() -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "instances": (True, "whole number from 1, got True"),
+    "instances": (True, "instances has to be a whole number from 1, .*got True"),
     "load_timeout_s": (float("inf"), "number of seconds above 0, got inf"),
     "execution_timeout_s": ("5", "number of seconds above 0, got '5'"),
     "on_crash": ("again", "on_crash has to be 'retry' or 'fail', got 'again'"),

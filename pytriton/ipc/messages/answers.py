@@ -89,6 +89,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     served_by: str = "workers"
     #: All versions that are served, when there are several.
     versions: list[int] = []
+    #: How its number of instances follows its load, and what keeps it from that; empty: it does not.
+    scaling: str = ""
 
 
 class ServerInfo(msgspec.Struct, frozen=True):

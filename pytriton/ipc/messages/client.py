@@ -6,7 +6,7 @@ from typing import Any, Optional, Union
 
 from pytriton.ipc.messages.base import PROTOCOL, Message
 from pytriton.ipc.messages.figures import GetFigures
-from pytriton.ipc.messages.model_spec import ModelSpec
+from pytriton.ipc.messages.model_spec import Autoscale, ModelSpec
 
 
 class Register(Message, frozen=True):
@@ -41,10 +41,11 @@ class Unregister(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Serve a model with another number of instances."""
+    """Serve a model with another number of instances; with `autoscale`, from then on as many as its load takes."""
 
     name: str
     instances: int
+    autoscale: Optional[Autoscale] = None
 
 
 class Rollback(Message, frozen=True):

@@ -162,3 +162,5 @@ class ModelSpec(msgspec.Struct, frozen=True):
     versions: list[int] = []
     #: It is served by the daemon's OpenAI front, too.
     openai: Optional[OpenAICard] = None
+    #: Its number of instances follows its load, within these bounds; None: it is as somebody said.
+    autoscale: Optional[Autoscale] = None

@@ -29,6 +29,7 @@ from support.unruly import (
 )
 from tritonclient.utils import InferenceServerException
 
+from pytriton.autoscale import Autoscale
 from pytriton.daemon import Model
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig
@@ -265,3 +266,26 @@ def test_a_replacement_that_fails_leaves_the_old_model(
         daemon.client.register(adder(9), "model", X, Y, REFUSED, replace=True, progress=False)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
     assert model.instances[0].pid == pid
+
+
+# ── as many as the load takes ────────────────────────────────────────────────────────────────────
+
+
+def slow(requests: Any) -> Any:
+    time.sleep(0.02)
+    return [{"y": request["x"] + 1} for request in requests]
+
+
+def test_instances_follow_the_load_without_a_failed_request(
+    daemon: RunningDaemon, serve: Serve
+) -> None:
+    model = serve(slow, instances=Autoscale(max=3, up_after=1.0, down_after=2.0), lanes=1)
+    assert len(model.instances) == 1
+    first = model.instances[0].pid
+    with under_load(daemon, model.name, clients=3) as load:
+        eventually(lambda: len(model.instances) > 1, lambda: f"more: {model.info().scaling}")
+        load.wait(50)
+    assert "1 to 3 instances" in model.info().scaling
+    eventually(lambda: len(model.instances) == 1, lambda: f"fewer: {model.info().scaling}")
+    assert model.instances[0].pid == first
+    assert set(load.answers) == {2.0}

@@ -87,7 +87,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an empty list": ({"infer_fn": []}, "empty list"),
     "one of a list": ({"infer_fn": [double, None]}, "got a NoneType"),
     "a factory": ({"infer_fn": 3, "factory": True}, "factory=True.*makes the callable, got an int"),
-    "instances": ({"instances": 0}, "whole number from 1, got 0"),
+    "instances": ({"instances": 0}, "whole number from 1, .*got 0"),
     "callables and instances": (
         {"infer_fn": [double, double], "instances": 3},
         "contradict each other: instances is 3, the number of callables is 2",

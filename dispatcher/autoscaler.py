@@ -1,0 +1,259 @@
+"""The loop that has models follow their load: it looks at the gauges, decides, and scales.
+
+    gauges of workers ──▶ samples ──▶ elastic/policy.py: what each model should have
+                                 ──▶ elastic/sharing.py: what the machine has room for ──▶ Registry.adapt
+
+It reads pages of memory and /proc; no batch waits for it. A decision is one record of the log, with its numbers, and
+what `status` says of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import structlog
+
+from pytriton.dispatcher.elastic.policy import Decision, decide
+from pytriton.dispatcher.elastic.samples import Sample, Window
+from pytriton.dispatcher.elastic.sharing import Cost, Grant, Room, Want, share_out
+from pytriton.dispatcher.figures.process_memory import memory_of
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.ipc import linux, messages
+from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.lanes.gauge import NOTHING, Counts
+
+_log = structlog.get_logger(__name__)
+
+_TICK_S = 0.5
+#: Of the memory that is left, what no instance is added into.
+_RESERVE = 0.05
+#: A measurement of an instance's cost moves what is known of it by so much.
+_SMOOTHING = 0.2
+#: Work that says enough about what it costs.
+_WORK_S = 0.05
+#: After a change that failed, none is tried for so long; twice as long after each further one.
+_PAUSE_S = 10.0
+_LONGEST_PAUSE_S = 300.0
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+class Taken(NamedTuple):
+    """What the worker processes of a model take: seconds of CPU until now, bytes of memory of each on average."""
+
+    cpu_s: float
+    memory: int
+
+
+class _Followed:
+    """One registration whose number of instances follows its load, and what is known of it."""
+
+    def __init__(self, registration: Registration, rules: messages.Autoscale) -> None:
+        self.registration = registration
+        self.rules = rules
+        self.window = Window(max(rules.up_after_s, rules.down_after_s) + 2 * _TICK_S)
+        self.cost = Cost()
+        self.decision: Decision | None = None
+        self.grant = Grant(registration.spec.instances)
+        self.changing: asyncio.Task[None] | None = None
+        self.pause_s = 0.0
+        self.paused_until = float("-inf")
+        self._before: tuple[float, Counts, Taken] | None = None
+
+    def look(self, at: float, counts: Counts, taken: Taken) -> None:
+        """Take a sample of what it has done since the last look."""
+        before, self._before = self._before, (at, counts, taken)
+        if before is None or at <= before[0]:
+            return
+        then, former, took = before
+        elapsed = at - then
+        ready = len(self.registration.pool.ready_workers())
+        worked_s = max(0, counts.busy_ns - former.busy_ns) / 1e9
+        if self.rules.concurrency > 1:
+            worked_s = max(0, counts.call_ns - former.call_ns) / 1e9 / self.rules.concurrency
+        waited_s = max(0, counts.wait_ns - former.wait_ns) / 1e9
+        busy = worked_s / elapsed
+        sample = Sample(
+            at,
+            elapsed,
+            ready,
+            min(busy, float(ready)) if self.rules.concurrency == 1 else busy,
+            waited_s / elapsed,
+            max(0, counts.requests - former.requests),
+            max(0, counts.calls - former.calls),
+            waited_s,
+            worked_s,
+        )
+        self.window.add(sample)
+        self._weigh(worked_s, max(0.0, taken.cpu_s - took.cpu_s), taken.memory)
+
+    def _weigh(self, worked_s: float, cpu_s: float, memory: int) -> None:
+        cpus = self.cost.cpus
+        if worked_s >= _WORK_S:
+            cpus += (cpu_s / worked_s - cpus) * (_SMOOTHING if cpus else 1.0)
+        self.cost = Cost(cpus, memory or self.cost.memory)
+
+    def want(self, at: float) -> Want:
+        """Return what it should have."""
+        spec = self.registration.spec
+        now, wanted, load = spec.instances, spec.instances, 0.0
+        if self.window.since(float("-inf")):
+            self.decision = decide(self.rules, self.window, now)
+            load = self.decision.load
+            if self.changing is None and at >= self.paused_until:
+                wanted = self.decision.instances
+        least = min(self.rules.least, wanted)
+        return Want(spec.name, now, wanted, least, load, self.rules.weight, self.cost)
+
+    def text(self) -> str:
+        """Say how it stands, for people."""
+        rules, spec = self.rules, self.registration.spec
+        text = f"{rules.least} to {rules.most} instances, now {spec.instances}"
+        if self.decision is not None:
+            text += f", load {self.decision.load:.1f}"
+        if self.grant.limit:
+            text += f"; it should have more: {self.grant.limit}"
+        elif self.decision is not None and self.decision.load > rules.most * rules.target:
+            text += "; its load takes more than its most"
+        return text
+
+
+class Autoscaler:
+    """Has all models with `autoscale` follow their load.
+
+    Args:
+        registry: the models
+        counts: tells what the workers of a model have done
+        taken: tells what they take
+        room: tells what the machine has
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        counts: Callable[[Registration], Counts] | None = None,
+        taken: Callable[[Registration], Taken] | None = None,
+        room: Callable[[], Room] | None = None,
+    ) -> None:
+        self.counts = counts or self._counts
+        self.taken = taken or taken_by
+        self.room = room or machine_room
+        self._registry = registry
+        self._followed: dict[str, _Followed] = {}
+
+    async def run(self) -> None:
+        """Look, decide and scale, again and again."""
+        try:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                try:
+                    self.tick()
+                except Exception:
+                    _log.exception("a fault of the daemon: models did not follow their load")
+        finally:
+            for one in self._followed.values():
+                if one.changing is not None:
+                    one.changing.cancel()
+
+    def tick(self) -> None:
+        """Do it once."""
+        self._meet()
+        if not self._followed:
+            return
+        now = asyncio.get_running_loop().time()
+        for one in self._followed.values():
+            one.look(now, self.counts(one.registration), self.taken(one.registration))
+        grants = share_out([one.want(now) for one in self._followed.values()], self.room())
+        for one in self._followed.values():
+            self._use(one, grants[one.registration.spec.name])
+
+    def _meet(self) -> None:
+        """Follow the models that are served now, and forget those that are not."""
+        followed: dict[str, _Followed] = {}
+        for registration in self._registry:
+            rules = registration.spec.autoscale
+            if rules is None:
+                registration.scaling = ""
+                continue
+            known = self._followed.get(registration.key)
+            if known is None or known.rules != rules:
+                known = _Followed(registration, rules)
+            if registration.ready:
+                followed[registration.key] = known
+        self._followed = followed
+
+    def _use(self, one: _Followed, grant: Grant) -> None:
+        spec = one.registration.spec
+        if grant.limit and not one.grant.limit:
+            _log.warning("a model should have more instances", model=spec.name, why=grant.limit)
+        one.grant = grant
+        one.registration.scaling = one.text()
+        if grant.instances == spec.instances or one.changing is not None:
+            return
+        task = asyncio.get_running_loop().create_task(self._change(one, grant.instances))
+        one.changing = task
+
+    async def _change(self, one: _Followed, instances: int) -> None:
+        registration, before = one.registration, one.registration.spec.instances
+        clock = asyncio.get_running_loop().time
+        why = one.decision._replace(instances=instances).text(before) if one.decision else ""
+        try:
+            if await self._registry.adapt(registration, instances):
+                one.pause_s = 0.0
+                _log.info("model follows its load", model=registration.spec.name, why=why)
+        except RemoteFailure as failure:
+            one.pause_s = min(_LONGEST_PAUSE_S, 2 * one.pause_s or _PAUSE_S)
+            one.paused_until = clock() + one.pause_s
+            _log.error(
+                "model could not follow its load",
+                model=registration.spec.name,
+                why=failure.text,
+                next_try_s=one.pause_s,
+            )
+        finally:
+            one.window.changed_at = clock()
+            one.changing = None
+
+    def _counts(self, registration: Registration) -> Counts:
+        tally = self._registry.ledger.get(registration.spec.name)
+        if tally is None:
+            return NOTHING
+        return reduce(Counts.plus, (one.counts() for one in tally.instances.values()), NOTHING)
+
+
+def taken_by(registration: Registration) -> Taken:
+    """Return what the processes of a model's workers take."""
+    pids = [info.pid for info in registration.pool.infos() if info.pid is not None]
+    seen = [memory for memory in map(memory_of, pids) if memory is not None]
+    own = sum(max(0, one.resident - one.shared) for one in seen)
+    return Taken(sum(map(_cpu_s, pids)), own // len(seen) if seen else 0)
+
+
+def machine_room() -> Room:
+    """Return what this machine, or the part of it that the daemon may use, has."""
+    free = linux.available_memory()
+    return Room(_cpus(), int(free * (1 - _RESERVE)))
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:  # it has ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS_S
+
+
+def _cpus() -> float:
+    cpus = float(len(os.sched_getaffinity(0)))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
+    except (OSError, ValueError):  # no limit, or not version 2
+        return cpus

@@ -1,0 +1,173 @@
+"""A number of instances that follows the load."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import messages
+
+__all__ = [
+    "INSTANCES_PARAMETER",
+    "Autoscale",
+    "Instances",
+    "Seconds",
+    "autoscale_in",
+    "autoscale_of",
+    "instances_of_text",
+]
+
+#: A number of seconds, or text with a unit: "500ms", "30s", "10m", "1h".
+Seconds = Union[int, float, str]
+
+#: Of a model configuration: the fewest and the most instances.
+INSTANCES_PARAMETER = "pytriton_instances"
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class Autoscale:
+    """From `min` to `max` instances, as many as the load takes.
+
+    Args:
+        max: instances at most
+        min: instances at least
+        target: of the time, what an instance shall have work; more, and another one comes
+        up_after: for so long there have been too few, before more come
+        down_after: for so long fewer would have done, before some go
+        concurrency: batches, or streams, that an instance has at once when it has work: more than one where the
+            callable is asynchronous
+        weight: beside other models, where the machine has not enough for all
+
+    Raises:
+        PyTritonValidationError: a value is unusable
+
+    Example:
+        >>> Autoscale(8, down_after="5m").to_message().down_after_s
+        300.0
+    """
+
+    max: int
+    min: int = 1
+    target: float = 0.7
+    up_after: Seconds = 2.0
+    down_after: Seconds = 60.0
+    concurrency: int = 1
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.to_message()
+
+    def to_message(self) -> messages.Autoscale:
+        """Return the form that is sent to the daemon."""
+        least, most = _whole("min", self.min), _whole("max", self.max)
+        if least > most:
+            raise PyTritonValidationError(f"Autoscale: min={least} is more than max={most}.")
+        return messages.Autoscale(
+            least,
+            most,
+            target=_number("target", self.target, 1.0),
+            up_after_s=_seconds("up_after", self.up_after),
+            down_after_s=_seconds("down_after", self.down_after),
+            concurrency=_whole("concurrency", self.concurrency),
+            weight=_number("weight", self.weight, 1000.0),
+        )
+
+
+#: How many instances: a number, the fewest and the most, or more about it.
+Instances = Union[int, "tuple[int, int]", Autoscale]
+
+
+def autoscale_of(instances: Any) -> messages.Autoscale | None:
+    """Return how a number of instances follows the load; None for a fixed one.
+
+    Raises:
+        PyTritonValidationError: it is no number of instances
+    """
+    if isinstance(instances, Autoscale):
+        return instances.to_message()
+    if isinstance(instances, (tuple, list)) and len(instances) == 2:
+        return Autoscale(instances[1], instances[0]).to_message()
+    if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
+        raise PyTritonValidationError(
+            "instances has to be a whole number from 1, the fewest and the most, such as (1, 8), or "
+            f"pytriton.Autoscale(...), got {instances!r}."
+        )
+    return None
+
+
+def instances_of_text(text: str) -> Instances:
+    """Return what a word of a command line or of a configuration says: "4", or "1:8".
+
+    Raises:
+        PyTritonValidationError: neither
+    """
+    word = text.strip()
+    match = _RANGE.fullmatch(word)
+    if match is not None:
+        given: Instances = (int(match.group(1)), int(match.group(2)))
+    elif word.isdecimal():
+        given = int(word)
+    else:
+        raise PyTritonValidationError(
+            f"{text!r} is no number of instances: a whole number from 1, such as 4, or the fewest and the most, such "
+            "as 1:8."
+        )
+    autoscale_of(given)
+    return given
+
+
+def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
+    """Return what a model configuration's parameter `pytriton_instances` says: the fewest and the most, such as "1:8".
+
+    Raises:
+        PyTritonValidationError: something else; a fixed number is what instance groups are for
+    """
+    said = config.get("parameters", {}).get(INSTANCES_PARAMETER)
+    if said is None:
+        return None
+    text = str(said.get("string_value", ""))
+    autoscale = autoscale_of(instances_of_text(text))
+    if autoscale is None:
+        raise PyTritonValidationError(
+            f"{INSTANCES_PARAMETER} has to be the fewest and the most instances, such as 1:8, got {text!r}. "
+            "For a fixed number there is instance_group."
+        )
+    return autoscale
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PyTritonValidationError(
+            f"Autoscale: {name} has to be a whole number from 1, got {value!r}."
+        )
+    return value
+
+
+def _number(name: str, value: Any, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise PyTritonValidationError(
+            f"Autoscale: {name} has to be a number above 0, at most {most:g}, got {value!r}."
+        )
+    return float(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    seconds = math.nan
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str):
+        match = _SPAN.fullmatch(value.strip())
+        if match is not None:
+            seconds = float(match.group(1)) * _UNITS[match.group(2) or "s"]
+    if not 0 < seconds < math.inf:
+        raise PyTritonValidationError(
+            f'Autoscale: {name}={value!r} is no time: a number of seconds, or text such as "500ms", "30s" or "10m".'
+        )
+    return seconds
