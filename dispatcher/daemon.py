@@ -40,6 +40,7 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
+from pytriton.dispatcher.operations.starting import Operations
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
@@ -144,13 +145,17 @@ class Daemon:
         #: Everything that is counted and measured.
         self.autoscaler = Autoscaler(self.registry)
         self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
+        self._operations = Operations(
+            config, rundir, self.figures, lambda: self._server.info().metrics_url
+        )
+        self._status.operations = self._operations.urls
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
-        refused = self._listen_tcp()
+        refused = self._listen_tcp() or self._operations.open()
         if refused is not None:
             await self._control.close()
             return refused
@@ -175,6 +180,7 @@ class Daemon:
         await self._control.close()
         telling.cancel()
         looking.cancel()
+        await self._operations.close()
         self._kill_on_death.close()
         last_exit.write(self.rundir, self._exit_code, self._status.why_stopped)
         _log.info("daemon stopped", exit_code=int(self._exit_code))

@@ -27,6 +27,7 @@ class DaemonStatus:
         phase: "starting", "ready" or "stopping"
         why_stopped: in the last of these, and after it
         control_tcp: the address and port on which clients with a key are answered; "" if on none
+        operations: where the operations server answers
         advice: a warning about the settings that holds for the daemon's life, if there is one
         vital: what the daemon cannot work without; none of them ends before the daemon does
     """
@@ -46,6 +47,7 @@ class DaemonStatus:
         self.phase = "starting"
         self.why_stopped = ""
         self.control_tcp = ""
+        self.operations: list[str] = []
         self.advice = advice
         self.vital: list[asyncio.Task[None]] = []
         self._state_dir = "" if config.ephemeral else str(config.state_path)
@@ -83,6 +85,7 @@ class DaemonStatus:
             state_dir=self._state_dir,
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
+            operations=self.operations,
         )
 
     def for_service_manager(self) -> State:

@@ -129,7 +129,7 @@ async def get_figures(
     daemon: Daemon, peer: Peer, message: messages.GetFigures, payloads: Payloads
 ) -> messages.AnyMessage:
     """Tell everything that is counted and measured."""
-    return daemon.figures.take()
+    return await daemon.figures.current()
 
 
 async def get_logs(

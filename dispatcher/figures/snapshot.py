@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import Counter
@@ -30,6 +31,10 @@ from pytriton.ipc.messages.figures import (
 )
 
 MemoryOf = Callable[[int], Optional[Memory]]
+
+
+#: What tritonserver has said of its queues is believed for so long.
+_QUEUES_KEPT_S = 0.5
 
 
 class Snapshots:
@@ -65,6 +70,18 @@ class Snapshots:
         self._watch = watch
         self._control = control
         self._memory = memory
+        self._asked_at = float("-inf")
+
+    async def current(self) -> Figures:
+        """Return everything as it is now, with what tritonserver says of its queues if it does so in time."""
+        loop = asyncio.get_running_loop()
+        url = self._status().server.metrics_url
+        if url and loop.time() > self._asked_at + _QUEUES_KEPT_S:
+            from pytriton.dispatcher.figures import triton_metrics
+
+            self._asked_at = loop.time()
+            self.queues = await loop.run_in_executor(None, triton_metrics.queues_at, url)
+        return self.take()
 
     def take(self) -> Figures:
         """Return everything as it is now."""

@@ -27,6 +27,7 @@ def contradictions(config: DaemonConfig) -> list[str]:
         )
     if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
+    problems += _of_operations(config)
     problems += grpc_tls.problems(config)
     problems += _of_front(config)
     if config.load_model and config.model_control_mode != "explicit":
@@ -42,6 +43,15 @@ def contradictions(config: DaemonConfig) -> list[str]:
             same = f"{taken[port]} and {endpoint}_port are both {port}"
             problems.append(f"{same}: each needs a port of its own")
         taken.setdefault(port, f"{endpoint}_port")
+    return problems
+
+
+def _of_operations(config: DaemonConfig) -> list[str]:
+    problems = []
+    if (config.operations_certificate is None) != (config.operations_key is None):
+        problems.append("operations_certificate and operations_key go together: set both or none")
+    if config.operations_certificate is not None and config.operations_unix is not None:
+        problems.append("operations_unix has no TLS: leave out operations_certificate, or it")
     return problems
 
 

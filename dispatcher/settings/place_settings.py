@@ -56,6 +56,40 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "127.0.0.1"
     metrics_port: Annotated[int, Option("Port of metrics; 0 takes a free one.", PORT)] = 8002
 
+    # ── operations ───────────────────────────────────────────────────────────────────────────────
+    operations: Annotated[
+        Optional[str],
+        Option(
+            "Address and port on which the daemon itself serves /metrics: its own and, behind them, tritonserver's; "
+            "port 0 takes a free one, which `status` tells. See docs/metrics.md. Default: none.",
+            values.optional(values.address()),
+        ),
+    ] = None
+    operations_unix: Annotated[
+        Optional[str],
+        Option(
+            "Path of a unix socket on which it serves the same, for this user alone. Default: none.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    operations_certificate: Annotated[
+        Optional[str],
+        Option(
+            "Certificate (PEM) that `operations` is served with: from then on it is HTTPS.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    operations_key: Annotated[
+        Optional[str],
+        Option("The key (PEM) of operations_certificate.", values.optional(values.path())),
+    ] = None
+    operations_token: Annotated[
+        bool,
+        Option(
+            "Ask for the access token there, as `Authorization: Bearer TOKEN`.", values.boolean()
+        ),
+    ] = False
+
     # ── control ──────────────────────────────────────────────────────────────────────────────────
     control_group: Annotated[
         Optional[str],

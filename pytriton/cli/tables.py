@@ -37,7 +37,7 @@ def print_status(status: messages.Status) -> None:
     server = status.server
     pid = "no process" if server.pid is None else f"pid {server.pid}"
     grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())
-    for name, url in _endpoints(server):
+    for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
     if status.state_dir:
         grid.add_row("state directory", "", Text(status.state_dir, overflow="fold"))

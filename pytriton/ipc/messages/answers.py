@@ -159,6 +159,8 @@ class Status(Message, frozen=True):
     problems: list[str] = msgspec.field(default_factory=list)
     #: Where clients with a key may control the daemon; empty: nowhere.
     control_tcp: str = ""
+    #: Where the operations server answers; empty: nowhere.
+    operations: list[str] = msgspec.field(default_factory=list)
 
 
 class LogLines(Message, frozen=True):

@@ -1,0 +1,178 @@
+"""The operations server: an HTTP server in a thread, which asks the dispatcher's loop for a snapshot.
+
+scraper ──▶ uvicorn (thread "operations") ──▶ dispatcher's loop: Snapshots.take ──▶ text, in a thread of the pool
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pytriton.dispatcher.base.ports import listening, listening_at
+from pytriton.dispatcher.figures import triton_metrics
+from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.operations.exposition import expose
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+#: What the dispatcher's loop gets to make a snapshot in.
+_SNAPSHOT_S = 5.0
+_STOP_S = 5.0
+_BACKLOG = 128
+
+
+class OperationsServer:
+    """Answers those who operate the daemon, if the settings say where.
+
+    Args:
+        config: says where, and who may
+        rundir: has the access token
+        figures: what it tells
+        metrics_url: tells where tritonserver's metrics are; "" for nowhere
+
+    Attributes:
+        urls: where it listens.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        figures: Snapshots,
+        metrics_url: Callable[[], str],
+    ) -> None:
+        self.urls: list[str] = []
+        self._config = config
+        self._token_file = rundir.access_token_file
+        self._figures = figures
+        self._metrics_url = metrics_url
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, and answer from now on. To be called in the dispatcher's loop.
+
+        Raises:
+            PortError: the port is taken, or the place of the unix socket cannot be used.
+            OSError: the certificate cannot be used.
+        """
+        sockets = self._listen()
+        if not sockets:
+            return
+        self._loop = asyncio.get_running_loop()
+        app = Starlette(routes=self.routes())
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=self._config.operations_certificate,
+            ssl_keyfile=self._config.operations_key,
+        )
+        config.load()
+        self._server = _InThread(config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=(sockets,), name="operations", daemon=True
+        )
+        self._thread.start()
+        _log.info("operations server listens", urls=self.urls)
+
+    async def stop(self) -> None:
+        """Stop answering, and wait for what is under way, for a while."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.should_exit = True
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _STOP_S)
+        if self._config.operations_unix is not None:
+            Path(self._config.operations_unix).unlink(missing_ok=True)
+
+    def routes(self) -> list[Route]:
+        """Return what it answers."""
+        return [Route("/metrics", self._guarded(self._metrics))]
+
+    async def snapshot(self) -> Figures:
+        """Return a snapshot, made in the dispatcher's loop.
+
+        Raises:
+            asyncio.TimeoutError: the dispatcher did not come to it in time.
+        """
+        made = asyncio.run_coroutine_threadsafe(self._take(), self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
+
+    async def _take(self) -> Figures:
+        return self._figures.take()
+
+    async def _metrics(self, request: Request) -> Response:
+        text = await run_in_threadpool(triton_metrics.fetch, self._metrics_url())
+        self._figures.queues = await run_in_threadpool(triton_metrics.queues, text)
+        try:
+            figures = await self.snapshot()
+        except asyncio.TimeoutError:
+            text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
+            return PlainTextResponse(text, status_code=503)
+        accept = request.headers.get("accept", "")
+        body, content_type = await run_in_threadpool(expose, figures, accept, text)
+        return Response(body, headers={"content-type": content_type})
+
+    def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """Return an endpoint that wants the access token, if the settings say so."""
+
+        async def guarded(request: Request) -> Response:
+            if self._config.operations_token and not await run_in_threadpool(
+                self._has_token, request.headers.get("authorization", "")
+            ):
+                text = "this needs the access token: Authorization: Bearer …\n"
+                return PlainTextResponse(
+                    text, status_code=401, headers={"www-authenticate": "Bearer"}
+                )
+            response: Response = await answer(request)
+            return response
+
+        return guarded
+
+    def _has_token(self, authorization: str) -> bool:
+        try:
+            token = self._token_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            return False
+        wanted = f"Bearer {token}".encode()
+        return bool(token) and hmac.compare_digest(authorization.encode(), wanted)
+
+    def _listen(self) -> list[socket.socket]:
+        config, sockets = self._config, []
+        if config.operations is not None:
+            host, _, port = config.operations.rpartition(":")
+            host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+            listener = listening(host, int(port), "operations", backlog=_BACKLOG)
+            scheme = "https" if config.operations_certificate else "http"
+            shown = f"[{host}]" if ":" in host else host
+            self.urls.append(f"{scheme}://{shown}:{listener.getsockname()[1]}")
+            sockets.append(listener)
+        if config.operations_unix is not None:
+            path = Path(config.operations_unix)
+            sockets.append(listening_at(path, "operations_unix", backlog=_BACKLOG))
+            self.urls.append(f"unix:{config.operations_unix}")
+        return sockets
+
+
+class _InThread(uvicorn.Server):
+    """One that leaves the process's signals alone."""
+
+    def install_signal_handlers(self) -> None:
+        """Do nothing: the dispatcher has its own."""

@@ -1,0 +1,60 @@
+"""Whether there is an operations server: what it is made of is imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pytriton.dispatcher.base.ports import PortError
+from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.operations.operations_server import OperationsServer
+
+_log = structlog.get_logger(__name__)
+
+
+class Operations:
+    """The operations server of a daemon, if the settings say where; for the arguments see `OperationsServer`.
+
+    Attributes:
+        urls: where it listens, once it does.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        figures: Snapshots,
+        metrics_url: Callable[[], str],
+    ) -> None:
+        self.urls: list[str] = []
+        self._arguments = (config, rundir, figures, metrics_url)
+        self._server: OperationsServer | None = None
+
+    def open(self) -> ExitCode | None:
+        """Answer from now on; return the daemon's exit code if that cannot be."""
+        config = self._arguments[0]
+        if config.operations is None and config.operations_unix is None:
+            return None
+        from pytriton.dispatcher.operations.operations_server import OperationsServer
+
+        server = OperationsServer(*self._arguments)
+        try:
+            server.start()
+        except (PortError, OSError) as error:  # also of the certificate
+            _log.error("cannot listen", operations=config.operations, reason=str(error))
+            return ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.USAGE
+        self._server = server
+        self.urls += server.urls
+        return None
+
+    async def close(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            await self._server.stop()
