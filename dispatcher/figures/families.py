@@ -1,6 +1,7 @@
 """Every metric of the daemon's own, declared once: /metrics and docs/metrics.md are made of this table.
 
 Labels have few values: models, versions and instances that there are, states and reasons that are listed in the code.
+An instance is `model_instance`: Prometheus itself calls what it scrapes `instance`, and renames a label that is there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Value = Union[int, float, Histogram]
 #: The values of a family's labels, in its order, and what was counted or measured.
 Sample = tuple[tuple[str, ...], Value]
 
-_INSTANCE = ("model", "version", "instance")
+_INSTANCE = ("model", "version", "model_instance")
 _MODEL = ("model", "version")
 _MODEL_STATES = (*(state.value for state in ModelState), "restoring", "failed")
 _INSTANCE_STATES = (*(state.value for state in InstanceState), "unready")
@@ -224,8 +225,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("failed_requests", "counter",
            "Requests that failed: by what the callable raised (callable), by what came in (input), by what it "
            "returned (result), by execution_timeout_s of an asynchronous callable (timeout), or by "
-           "PyTritonUnrecoverableError (unrecoverable); with an empty instance, because their worker ended (lost) or "
-           "hung (hung).",
+           "PyTritonUnrecoverableError (unrecoverable); with an empty model_instance, because their worker ended "
+           "(lost) or hung (hung).",
            (*_INSTANCE, "kind"), _failures),
     # ── instances ────────────────────────────────────────────────────────────────────────────────
     _work("calls", "counter", "Calls of the callable that were begun: one for each batch.",

@@ -29,7 +29,9 @@ shared memory, and asks none of them: one that hangs holds up nothing, and shows
 not answer within two seconds, its metrics are left out of that scrape.
 
 Counters belong to a model's name: they go on over ends of workers and replacements, and go when it is unregistered.
-The labels `model`, `version` and `instance` have as many values as there are instances.
+The labels `model`, `version` and `model_instance` have as many values as there are instances (`instance` is what
+Prometheus calls the daemon that it scrapes). A dashboard for Grafana, recording rules and alerts are in
+`deploy/monitoring/`.
 
 Durations have buckets from 0.12 ms to 256 s, each twice as large as the one before, and rows from 1 to 65,536.
 A 99th percentile of all servers together:

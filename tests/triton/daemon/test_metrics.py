@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import subprocess
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from support.models.inference import Inference
+from support.ports import lasting_port
 from support.running import RunningDaemon, eventually
 
 from pytriton.decorators import batch
@@ -22,6 +27,7 @@ from pytriton.model_config import Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ROWS = np.zeros((3, 2), np.float32)
+MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 PROMTOOL = shutil.which("promtool")
 
 
@@ -67,7 +73,7 @@ def value(text: str, start: str) -> float:
 
 def test_what_was_served_is_told_with_tritonserver_s_metrics(daemon: RunningDaemon) -> None:
     text = scrape(daemon)
-    instance = 'instance="0",model="double",version="1"'
+    instance = 'model="double",model_instance="0",version="1"'
     assert value(text, f"pytriton_rows_total{{{instance}}}") == 3 * value(
         text, f"pytriton_requests_total{{{instance}}}"
     )
@@ -113,7 +119,7 @@ def test_a_hung_worker_holds_up_no_scrape(daemon: RunningDaemon, tmp_path: Path)
     asking = threading.Thread(target=connection.infer, args=("held", {"x": ROWS}))
     asking.start()
     try:
-        instance = 'instance="0",model="held",version="1"'
+        instance = 'model="held",model_instance="0",version="1"'
 
         def begun() -> bool:
             return value(scrape(daemon), f"pytriton_calls_total{{{instance}}}") == 1
@@ -127,6 +133,97 @@ def test_a_hung_worker_holds_up_no_scrape(daemon: RunningDaemon, tmp_path: Path)
         hold.unlink()
         asking.join(30)
         connection.close()
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="Debian's package prometheus is not here")
+def test_prometheus_scrapes_it_and_every_query_has_data(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """With the shipped rules and dashboard; calls go on meanwhile."""
+    with _start_prometheus(daemon, tmp_path) as ask:
+
+        def without_data() -> list[str]:
+            _infer(daemon)
+            return [query for query in _queries() if not ask(query)]
+
+        eventually(lambda: not without_data(), lambda: f"no data: {without_data()}")
+        for alert in _rules("alerts.yml", "expr"):
+            ask(alert)  # it can be evaluated
+
+
+#: Of what this daemon's models do not have.
+_HAVE_NO_DATA = ("gpu_bytes", "memory_limit", "first_response", "response_interval")
+
+
+def _rules(file: str, key: str) -> list[str]:
+    rules = yaml.safe_load((MONITORING / file).read_text(encoding="utf-8"))
+    return [rule[key] for group in rules["groups"] for rule in group["rules"]]
+
+
+def _queries() -> list[str]:
+    """Return what dashboard and recording rules ask, and the names that these record."""
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    variables = {"$model": ".*", "$server": ".*", "$__rate_interval": "1m"}
+    for name, value in variables.items():
+        asked = [query.replace(name, value) for query in asked]
+    asked += _rules("rules.yml", "expr")
+    return [query for query in asked if not any(part in query for part in _HAVE_NO_DATA)]
+
+
+@contextlib.contextmanager
+def _start_prometheus(
+    daemon: RunningDaemon, folder: Path
+) -> Iterator[Callable[[str], list[object]]]:
+    """Have a Prometheus scrape a daemon each half second; yields what asks it."""
+    url = daemon.client.status().operations[0]
+    config = {
+        "global": {"evaluation_interval": "500ms"},
+        "rule_files": [str(MONITORING / "rules.yml"), str(MONITORING / "alerts.yml")],
+        "scrape_configs": [
+            {
+                "job_name": "pytriton",
+                "scrape_interval": "500ms",
+                "scrape_timeout": "500ms",
+                "authorization": {"credentials": daemon.client.access_token},
+                "static_configs": [{"targets": [url.partition("//")[2]]}],
+            }
+        ],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    port = lasting_port()
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+    def ask(query: str) -> list[object]:
+        asked = urllib.parse.urlencode({"query": query})
+        address = f"http://127.0.0.1:{port}/api/v1/query?{asked}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            found: list[object] = json.loads(answer.read())["data"]["result"]
+            return found
+
+    def listens() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        with contextlib.suppress(OSError):
+            ask("1")
+            return True
+        return False
+
+    try:
+        eventually(listens, "Prometheus does not answer")
+        yield ask
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_figures_have_tritonserver_s_queue(daemon: RunningDaemon) -> None:

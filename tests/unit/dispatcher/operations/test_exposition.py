@@ -101,7 +101,7 @@ def told(request: pytest.FixtureRequest) -> Any:
     return value
 
 
-INSTANCE = {"model": "m", "version": "1", "instance": "0"}
+INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
 
 
 def test_counters_and_gauges(told: Any) -> None:
@@ -109,7 +109,7 @@ def test_counters_and_gauges(told: Any) -> None:
     assert told("pytriton_busy_seconds_total", **INSTANCE) == 1.5
     assert told("pytriton_failed_requests_total", **INSTANCE, kind="callable") == 2
     assert told("pytriton_failed_requests_total", **INSTANCE, kind="timeout") == 0
-    lost = {**INSTANCE, "instance": ""}
+    lost = {**INSTANCE, "model_instance": ""}
     assert told("pytriton_failed_requests_total", **lost, kind="lost") == 4
     assert told("pytriton_worker_ends_total", **INSTANCE, reason="crash") == 1
     assert told("pytriton_worker_ends_total", **INSTANCE, reason="hang") == 0
