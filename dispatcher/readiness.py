@@ -115,10 +115,17 @@ class Readiness:
         """Whether all models are served that the settings ask for."""
         if self._when == "up":
             return True
-        if not self._tried or (self._vertex is not None and self._server.vertex_model is None):
+        if not self._tried or not self._vertex_is_there:
             return False
         return self._when == "tried" or not (
             self._registry.restoring.failed or self._repository.known.failed
+        )
+
+    @property
+    def _vertex_is_there(self) -> bool:
+        """Whether Vertex AI's frontend is up where it is wanted, and its model is served."""
+        return self._vertex is None or (
+            self._server.vertex_model == self._vertex and self._vertex in self._registry.preload()
         )
 
     @property

@@ -30,6 +30,7 @@ static const Codes codes[] = {
     [PROBLEM_UNSUPPORTED] = {501, 12},
     [PROBLEM_UNAVAILABLE] = {503, 14},
     [PROBLEM_STORAGE] = {507, 8},
+    [PROBLEM_UNKNOWN] = {400, 2},
     [PROBLEM_VERSION] = {505, 3},
 };
 

@@ -23,6 +23,7 @@ typedef enum {
     PROBLEM_UNSUPPORTED, /* 501 UNIMPLEMENTED */
     PROBLEM_UNAVAILABLE, /* 503 UNAVAILABLE */
     PROBLEM_STORAGE,     /* 507 RESOURCE_EXHAUSTED: there is no memory for a model */
+    PROBLEM_UNKNOWN,     /* 400 UNKNOWN: a model does not say what kind of an error it is */
     PROBLEM_VERSION,     /* 505, of HTTP only */
 } ProblemKind;
 
@@ -32,7 +33,7 @@ typedef struct {
     char *text; /* for free(), valid UTF-8, at most PROBLEM_TEXT bytes; NULL: there was no memory for it */
 } Problem;
 
-enum { PROBLEM_TEXT = 4096 };
+enum { PROBLEM_TEXT = 8192 }; /* room for what a model says, see pytriton/ipc/errors.py */
 
 /* Say what is wrong; an earlier one is replaced. Returns false, for `return problem_set(...)`. */
 __attribute__((format(printf, 3, 4))) bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...);

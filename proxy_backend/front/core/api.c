@@ -65,9 +65,9 @@ bool api_load(const char *library, Problem *problem)
     return true;
 }
 
-/* By the API's codes. An unknown one is a model's own, and Triton's HTTP says 400 for it... */
+/* By the API's codes. */
 static const ProblemKind kinds[] = {
-    [TRITON_ERROR_UNKNOWN] = PROBLEM_INTERNAL,
+    [TRITON_ERROR_UNKNOWN] = PROBLEM_UNKNOWN,
     [TRITON_ERROR_INTERNAL] = PROBLEM_INTERNAL,
     [TRITON_ERROR_NOT_FOUND] = PROBLEM_NOT_FOUND,
     [TRITON_ERROR_INVALID_ARG] = PROBLEM_INVALID,

@@ -63,6 +63,7 @@ class FakeServer:
     """
 
     proxy_is_native = True
+    vertex_needs_model = True
     http_port, grpc_port, metrics_port = 8000, 8001, 8002
 
     def __init__(
@@ -135,7 +136,8 @@ class FakeServer:
                     loaded.add(name)
                 except RemoteFailure:
                     self.failures.add(name)
-        self.vertex_model = self._vertex_wanted if self._vertex_wanted in loaded else None
+        there = self._vertex_wanted in loaded or not self.vertex_needs_model
+        self.vertex_model = self._vertex_wanted if there else None
         self._change(ServerState.READY)
         return loaded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.fakes.brain import Brain
-from support.fakes.fake_server import Obstacle
+from support.fakes.fake_server import FakeServer, Obstacle
 from support.models import repositories
 
 from pytriton.dispatcher.readiness import Readiness
@@ -121,6 +121,21 @@ def test_vertex_ais_frontend_comes_up_when_its_model_is_served(start: Start, whe
     assert brain.server.gate_open
     assert brain.is_served("m")
     assert brain.is_served("n")
+
+
+def test_a_front_that_has_vertex_ais_endpoint_is_not_ready_without_its_model(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not started a second time."""
+    brain = start()
+    brain.answered(brain.client.ask(messages.Unregister("m")))
+    monkeypatch.setattr(FakeServer, "vertex_needs_model", False)
+    brain = start(tritonserver_options=_VERTEX)
+    brain.advance(5.0)
+    assert (brain.server.vertex_model, brain.server.gate_open) == ("m", False)
+    brain.served(brain.client.register("m"))
+    brain.advance(5.0)
+    assert (brain.server.starts, brain.server.gate_open) == (1, True)
 
 
 def test_a_client_does_not_wait_for_ever_for_vertex_ais_frontend(start: Start) -> None:
