@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import (
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
     from pytriton.triton.local import WorkspacePath
 
-#: tritonserver's option that names a folder in its daemon's runtime directory.
-_REPOSITORY = "--model-repository="
+#: The module that a daemon runs.
+_DAEMON = "pytriton.dispatcher"
 #: Between two looks for a server that is still to come: nobody tells when one listens.
 _LOOK_S = 0.2
 #: Seconds within which a server that is well says that it lives.
@@ -249,16 +249,30 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
         return None
     try:
         words = psutil.Process(holder).cmdline() if holder else []
+        found = _served_from(psutil.Process(holder)) if holder else None
     except psutil.Error:  # it has ended since
         return None
-    for word in words:
-        if word.startswith(_REPOSITORY) and Path(word[len(_REPOSITORY) :]).name == "models":
-            return Path(word[len(_REPOSITORY) :]).parent
+    if (
+        found is not None or _DAEMON in words
+    ):  # a daemon that starts its server again will be found later
+        return found
     who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
     raise PyTritonInvalidOperationError(
         f"What listens at {url.with_scheme} is no pytriton daemon of this user, but {who}. Name the "
         "address of a Triton() of another script, or of a `pytriton-daemon`."
     )
+
+
+def _served_from(holder: Any) -> Path | None:
+    """Return the runtime directory of who listens: the server runs in its folder of backends.
+
+    With the native front, its daemon has the sockets as well.
+    """
+    for process in (holder, *holder.children()):
+        folder = Path(process.cwd())
+        if folder.parent.name == "backends" and (folder.parents[1] / "control.sock").exists():
+            return folder.parents[1]
+    return None
 
 
 def _own_address(url: TritonUrl) -> str:
