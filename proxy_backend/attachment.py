@@ -1,4 +1,4 @@
-"""Where a proxy gets its lane from: it asks the dispatcher which worker serves it, and what to do when that fails."""
+"""The attachment of a proxy: it asks the dispatcher for a worker, and for a verdict when the worker is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Attachment:
         version: int = 0,
     ) -> None:
         self.lane: Lane | None = None
-        #: Workers that wait for the batch at hand, so cannot serve it.
+        #: Workers that wait for the batch at hand and so cannot serve it.
         self.avoid: list[str] = []
         self.execution_timeout_s: float | None = None
         self.tracing = False
@@ -36,7 +36,9 @@ class Attachment:
         self.worker = ""
 
     def attach(self) -> Lane:
-        """Return the lane; without one, ask until one holds: a worker may end between the answer and the connection.
+        """Return the lane; without one, ask for workers until a connection to one succeeds.
+
+        A worker may end between the dispatcher's answer and the connection.
 
         Raises:
             RemoteFailure: no worker will come any more; the text is for the client.
@@ -56,7 +58,7 @@ class Attachment:
         return self.lane
 
     def drop(self) -> None:
-        """Let the lane go."""
+        """Close the lane."""
         if self.lane is not None:
             self.lane.close()
             self.lane = None
@@ -80,7 +82,7 @@ class Attachment:
         return self._ask(question)
 
     def close(self) -> None:
-        """Let the worker go, and say so."""
+        """Close the lane and the calls' connection, and send Detach to the dispatcher."""
         self.drop()
         self.calls.end()
         self._control.send(messages.Detach(self._registration, self._instance))

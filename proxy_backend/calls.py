@@ -3,9 +3,9 @@
     worker ──▶ _Wire.run (one thread a connection) ──▶ _make (a thread for each call under way) ──▶ Triton
 
 The stub (seen in Triton 2.51) lets any thread make calls at any time from `initialize`'s end to
-`finalize`, many at once, while `execute` waits or not. An input is copied into Triton's memory by the
-stub; outputs lie in memory that the stub shares with tritonserver, where the worker reads them: the
-stub's response is kept until it has.
+`finalize`, many at once, while `execute` waits or not. The stub copies inputs into Triton's memory. Outputs
+lie in memory that the stub shares with tritonserver; the worker reads them there, and the proxy keeps the
+stub's response until it has.
 
 A proxy that gets another worker, or ends, *retires* its connection: calls under way are answered, and
 the worker makes new ones by its other proxies.
@@ -78,15 +78,15 @@ class Calls:
         self._wire = _Wire(CallConnection(connection, peer_trusted=False), self)
 
     def executor(self, connection: CallConnection, slots: Slots) -> Executor:
-        """Return what makes the calls that come over a connection."""
+        """Return the executor of the calls that come over a connection."""
         return Executor(self._translator, self._endpoint, connection, slots)
 
     def stuck(self, worker: str, models: list[str]) -> messages.StuckCalls:
-        """Return which calls of a worker that have waited for a while can never be answered."""
+        """Return those of a worker's waiting calls that can never be answered."""
         return chains.stuck(worker, models, self._endpoint)
 
     def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
-        """Run it in a thread; False if it would have to wait for one and may not."""
+        """Run `work` in a thread; return False if no thread is free and it may not wait for one."""
         return self._threads.run(work, may_wait=may_wait)
 
     def retire(self) -> None:
@@ -106,7 +106,7 @@ class Calls:
 
 
 class _Threads:
-    """Threads that make calls, kept for the next ones. Unlike an executor's they hold up no process's end."""
+    """Threads that make calls and stay for the next ones. Unlike an executor's, they do not delay the process's end."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -115,7 +115,11 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
-        """Run it in a thread, a new one if none is idle; False if there are enough, and it may not wait."""
+        """Run `work` in a thread, a new one if none is idle.
+
+        Returns:
+            False: all threads that there may be are busy, and the work may not wait for one.
+        """
         with self._guard:
             if self._unfinished >= _AT_ONCE and not may_wait:
                 return False
@@ -127,7 +131,7 @@ class _Threads:
             return True
 
     def end(self, timeout_s: float) -> None:
-        """Wait until the threads have done what they have to do, but no longer than this."""
+        """Wait until the threads have finished their work, for at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         for _ in self._threads:
             self._work.put(None)
@@ -142,7 +146,7 @@ class _Threads:
 
 
 class _Under:
-    """A call under way. `kept` has what holds the memory of each answer that the worker has not read."""
+    """A call under way. `kept` holds the memory of each answer that the worker has not read."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -154,24 +158,24 @@ class _Under:
         self._room = threading.Semaphore(_UNREAD)
 
     def wait_for_room(self) -> None:
-        """Wait until the worker has read enough of what it was sent."""
+        """Wait until the worker has read enough of its answers."""
         self._room.acquire()
 
     def read(self) -> Answer:
-        """The worker has read the oldest answer; return it."""
+        """Release the oldest answer, which the worker has read, and return it."""
         answer, release = self.kept.popleft()
         release()
         self._room.release()
         return answer
 
     def drop(self) -> None:
-        """Nobody waits for it any longer."""
+        """Give the call up: close its handle and send no more answers."""
         self.dropped = True
         self.handle.close()
         self._room.release()
 
     def forget(self) -> None:
-        """The worker is gone."""
+        """Give the call up and release all its answers: the worker is gone."""
         self.drop()
         while self.kept:
             self.read()
@@ -197,7 +201,7 @@ class _Wire:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker may still wait for something."""
+        """Whether the connection still has a reader: the worker may wait for answers."""
         return self._reader.is_alive()
 
     def retire(self) -> None:
@@ -214,7 +218,7 @@ class _Wire:
             return  # it is gone already
 
     def end(self, timeout_s: float) -> None:
-        """Wait until the worker has all its answers, but no longer than this."""
+        """Wait until the worker has all its answers, for at most this time."""
         self._reader.join(timeout_s)
 
     # ── the reader ───────────────────────────────────────────────────────────────────────────────
@@ -261,7 +265,7 @@ class _Wire:
             raise LaneError(f"the worker said {message!r:.100}")
 
     def _look_around(self) -> None:
-        """See whether calls that have waited for a while can ever be answered."""
+        """Fail the calls that have waited for a while and can never be answered."""
         self._looked_at = now = time.monotonic()
         with self._lock:
             waiting = [

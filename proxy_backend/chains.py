@@ -1,14 +1,14 @@
-"""Who waits for a call: what keeps calls from going round in a circle for ever, and how their end is seen.
+"""The chain of a call: it keeps calls from going round in circles, and its handle shows when a call is given up.
 
-A request that a worker has made carries its chain: the models that wait for it, and their workers. A
-chain that comes back to a model is refused when all workers of that model wait in it, which the
-dispatcher knows; else it must reach another worker than those, so the proxy of one that waits goes to
-another one with the batch (`Circular`).
+A worker's request carries its chain: the models that wait for it, and their workers. The proxy refuses a
+call that comes back to a model if all workers of that model wait in the chain; the dispatcher knows that.
+Otherwise the call must reach another worker, so the proxy of a waiting worker takes the batch to another
+one (`Circular`).
 
 A call of a decoupled model also names a *handle*: anonymous memory of the proxy that made the call, as
-"process:descriptor:token". When the call is given up, or that process ends, the descriptor is closed, which the
-called model's proxy sees below /proc; and where the stream ends with an error, it writes that there.
-For Triton 2.51 has no way to tell a model that a call was given up, and swallows an error that comes after
+"process:descriptor:token". When the call is given up, or that process ends, the descriptor is closed. The called
+model's proxy sees that below /proc. If the stream ends with an error, that proxy writes the error to the handle.
+Triton 2.51 itself cannot tell a model that a call was given up, and it swallows an error that comes after
 answers (the caller waits for ever if that is the last response).
 """
 
@@ -43,7 +43,7 @@ def sealed(chain: Sequence[Link]) -> str:
 
 
 class Circular(Exception):
-    """The worker of this proxy waits for the batch at hand, as do those in `waiting`."""
+    """The proxy's worker cannot serve the batch: it waits for it, as do the workers in `waiting`."""
 
     def __init__(self, waiting: list[str]) -> None:
         super().__init__(
@@ -54,10 +54,10 @@ class Circular(Exception):
 
 
 def check_chain(requests: list[RequestRef], worker: str) -> None:
-    """See whether a worker can serve a batch; take out of it what looks like a chain and is none.
+    """Check that a worker can serve a batch, and rename parameters that claim to be a chain and are not.
 
     Raises:
-        Circular: it waits for it.
+        Circular: the worker waits for the batch.
     """
     for index, request in enumerate(requests):
         if len(request.parameters) > 2:  # few have any: this is on the way of every batch
@@ -71,7 +71,7 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
 
 
 def refused(call: Call, control_endpoint: str) -> str | None:
-    """Return why a call must not be made; None if it may."""
+    """Return the reason why a call must not be made; None if it may be made."""
     models = [link.model for link in call.chain]
     if len(models) > _MOST_DEEP:
         return f"calls are nested more than {_MOST_DEEP} deep: {' → '.join([*models, call.model])}"
@@ -88,7 +88,7 @@ def refused(call: Call, control_endpoint: str) -> str | None:
 
 
 def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Tell the dispatcher which models a worker has been waiting for; return for which it does in vain."""
+    """Tell the dispatcher which models a worker waits for; return those that can never answer it."""
     try:
         with ControlClient(control_endpoint) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
@@ -99,7 +99,7 @@ def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.Stu
 
 
 class Handle:
-    """Shows whether a call is still waited for. Costs nothing until it has a name."""
+    """Shows whether the caller still waits for a call. It costs nothing until it has a name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class Handle:
         self._closed = False
 
     def name(self) -> str:
-        """Return it in a form that `has_closed` takes in another process of the same user."""
+        """Return the handle's name, by which `has_closed` finds it from another process of the same user."""
         with self._lock:
             if self._closed:
                 return ""
@@ -131,7 +131,7 @@ class Handle:
         return text, code
 
     def close(self) -> None:
-        """Nobody waits any longer."""
+        """Close the handle: the caller waits no longer."""
         with self._lock:
             self._closed = True
             if self._fd is not None:
@@ -140,14 +140,14 @@ class Handle:
 
 
 def handles(requests: Sequence[RequestRef]) -> list[str]:
-    """Return the name of each request's handle, "" where it has none; nothing if none has one."""
+    """Return the name of each request's handle, "" for a request without one; [] if no request has one."""
     if not any(HANDLE_PARAMETER in request.parameters for request in requests):
         return []
     return [_handle(request.parameters) for request in requests]
 
 
 def has_closed(handle: str) -> bool:
-    """Whether a handle was closed; False for "", which is none."""
+    """Return whether a handle was closed; False for "", which names none."""
     if not handle:
         return False
     fd = _opened(handle)
@@ -157,7 +157,7 @@ def has_closed(handle: str) -> bool:
 
 
 def tell_failure(handle: str, text: str, code: str) -> bool:
-    """Say to who waits that the model failed; False if that cannot be said there."""
+    """Write a model's error to the caller's handle; return False if there is no handle to write to."""
     fd = _opened(handle) if handle else None
     if fd is None:
         return False
@@ -171,7 +171,7 @@ def tell_failure(handle: str, text: str, code: str) -> bool:
 
 
 def _opened(handle: str) -> int | None:
-    """Open a handle; None where it was closed, or a client has made it up."""
+    """Open a handle; return None if it was closed, or if a client has invented the name."""
     process, _, rest = handle.partition(":")
     number, _, token = rest.partition(":")
     if not (process.isdecimal() and number.isdecimal()):

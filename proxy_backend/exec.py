@@ -1,8 +1,8 @@
 """One call to another model through the stub: its tensors, its request, its answers and their errors.
 
-Of errors, the stub (Triton 2.51) passes on the text but never the code, so the code is told from
-the text here, as far as Triton itself made it. An iterator of a decoupled call never ends after an error
-(seen there), so the error is taken for its end.
+The stub (Triton 2.51) passes on the text of an error but never its code. So the code is derived from the text
+here, as far as Triton itself wrote it. An iterator of a decoupled call never ends after an error (seen there),
+so an error counts as its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Release = Callable[[], None]
 
 
 class State(Protocol):
-    """What the executor has to know about a call under way."""
+    """The part of a call under way that the executor uses."""
 
     dropped: bool
     handle: Handle
@@ -155,7 +155,7 @@ class Executor:
 
 
 class _Kept:
-    """What holds the memory of one answer."""
+    """The objects that keep the memory of one answer alive."""
 
     def __init__(self, slots: Slots, response: Any) -> None:
         self.tensors = [response]
@@ -163,13 +163,13 @@ class _Kept:
         self._slot: Slot | None = None
 
     def slot(self) -> Slot:
-        """Return memory of ours for what does not lie in Triton's."""
+        """Return our own memory for outputs that do not lie in Triton's."""
         if self._slot is None:
             self._slot = self._slots.take()
         return self._slot
 
     def release(self) -> None:
-        """The worker has read it."""
+        """Release the memory: the worker has read the answer."""
         self.tensors.clear()
         if self._slot is not None:
             self._slots.give_back(self._slot)

@@ -1,4 +1,4 @@
-"""A batch of a decoupled model under way: how each of its requests is answered, and whether it may be tried again."""
+"""A batch of a decoupled model under way: its response senders, its losses, and whether it may be tried again."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Flight:
         self.whole = False  #: those after it are not tried
         self.answered = False  #: something has been said to a client of it
         self.failure: str | None = None  #: why it is not tried again when its lane ends
-        #: Of requests that other models have made: by what is seen whether they still wait.
+        #: The handles of requests that other models have made; each shows whether its caller still waits.
         self.waiting: list[str] = []
 
     def alone(self, index: int, in_row: int) -> Flight:
-        """Return one of its requests as a batch of its own: a worker was lost with all."""
+        """Return one request as a batch of its own, after a worker was lost with all of them."""
         one = Flight(())
         one.senders = [self.senders[index]]
         one.losses = 1
@@ -50,7 +50,7 @@ class Flight:
         return one
 
     def facts(self) -> dict[str, Any]:
-        """Return what the dispatcher is told when it is asked what becomes of it."""
+        """Return what the dispatcher needs for a verdict about the batch."""
         return {
             "losses": self.losses,
             "requests": len(self.senders),
@@ -58,15 +58,15 @@ class Flight:
         }
 
     def is_final(self, until_returned: bool) -> bool:
-        """Whether it cannot be tried again: Triton has its requests back, or a part of its answers has been sent.
+        """Return whether the batch cannot be tried again: Triton has its requests back, or an answer has been sent.
 
-        `until_returned`: Triton gets them back not when it begins, but at `BatchReturned`.
+        `until_returned`: Triton gets the requests back at `BatchReturned`, not when the batch begins.
         """
         waits = until_returned and not self.returned and not self.answered
         return self.begun and not waits
 
     def has_lost_worker(self, judge: Callable[..., Verdict], broken: str | None) -> None:
-        """Find out whether it is tried again: `judge` says so. `broken`: how the worker broke the protocol with it."""
+        """Ask `judge` whether the batch is tried again. `broken`: how the worker broke the protocol with it."""
         self.failure = self.failure or broken
         if self.failure is not None:
             return
@@ -78,13 +78,13 @@ class Flight:
             self.whole = verdict.whole
 
     def has_begun(self, limit_s: float | None) -> None:
-        """The worker has begun it, and has so long for it."""
+        """Note that the worker has begun the batch, and start its time limit."""
         self.begun = True
         self.overdue_at = None if limit_s is None else time.monotonic() + limit_s
         self.overdue_since = None
 
     def has_returned(self, reschedule: list[int]) -> None:
-        """The model's `execute` has returned; Triton queues these requests again.
+        """Note that the model's `execute` has returned, and that Triton queues these requests again.
 
         Raises:
             LaneError: there are no such requests.
@@ -97,25 +97,25 @@ class Flight:
         self.returned = True
 
     def begin_anew(self) -> None:
-        """It is tried again, as if it had never been sent."""
+        """Reset the batch for another try, as if it had never been sent."""
         self.begun = False
         self.overdue_at = None
         self.cancelled.clear()
 
     def refuse(self, texts: Sequence[str | None]) -> None:
-        """Answer the requests that have a text with it, as an error, and take them out."""
+        """Answer each request that has a text with that error, and take it out of the batch."""
         for sender, text in zip(self.senders, texts):
             if text is not None:
                 sender.send(translate.refused(text), flags=_FINAL)
         self.senders = [one for one, text in zip(self.senders, texts) if text is None]
 
     def gone(self, index: int) -> bool:
-        """Whether nobody waits for the answers to a request any longer."""
+        """Return whether the client of a request, or the model that made it, has gone."""
         waiting = self.waiting[index] if self.waiting else ""
         return self.senders[index].is_cancelled() or has_closed(waiting)
 
     def end(self, make_response: Any = None) -> None:
-        """Say that nothing more comes, with a last response to each if there is one."""
+        """End the stream of each request, with a last response if there is one."""
         for index, sender in enumerate(self.senders):
             if sender is None:
                 continue
@@ -127,12 +127,12 @@ class Flight:
             self.senders[index] = None
 
     def _tell(self, index: int, error: Any) -> bool:
-        """Give an error to the model that has made the request, by its handle, if it has one."""
+        """Write an error to the handle of the model that made the request; return False if there is none."""
         waiting = self.waiting[index] if self.waiting else ""
         return tell_failure(waiting, error.message(), translate.code_name(error))
 
     def send(self, index: int, response: Any, *, final: bool) -> None:
-        """Pass an answer on; None: there is none, just the end of them."""
+        """Pass an answer on; None is the end of the stream without an answer."""
         sender = self.senders[index]
         if sender is None:
             raise LaneError("the worker answered a request that it had ended")

@@ -1,4 +1,4 @@
-"""Custom metrics: what a model in a worker counts appears on tritonserver's own /metrics.
+"""Custom metrics: a model in a worker counts, and tritonserver's own /metrics shows it.
 
 The stub owns Triton's metrics. They stay when a worker ends, so a counter goes on where it was when
 another worker takes over.
@@ -24,7 +24,7 @@ class CustomMetrics:
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
     def apply(self, message: Metrics) -> None:
-        """Make the changes; what Triton refuses is said in its log, and nothing else comes of it."""
+        """Make the changes; a change that Triton refuses is only logged."""
         for update in message.updates:
             try:
                 self._apply(update)

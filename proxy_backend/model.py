@@ -1,4 +1,4 @@
-"""The model that tritonserver loads in place of a user's: it passes each batch to a worker and its answers back.
+"""The model that tritonserver loads in place of a user's: it passes batches to a worker, and answers back.
 
 One instance of it runs per instance of a registered model, each in a process of its own (a python
 backend stub). It asks the dispatcher once for a lane and keeps it (attachment.py); when the lane
@@ -40,7 +40,7 @@ from pytriton.proxy_backend.trials import Trial
 
 
 class Overdue(Exception):
-    """A batch has run too long. `verdict`: what becomes of it; `taken`: the worker that hangs has read it."""
+    """A batch has run too long. `verdict` says what becomes of it; `taken`: the hanging worker has read it."""
 
     def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
         super().__init__(verdict.text)
@@ -95,7 +95,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(failure.text) from failure
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer one batch; returns when a worker has answered it, or none will.
+        """Answer one batch; return when a worker has answered it, or none will.
 
         For a decoupled model, when a worker has begun it: answers then go another way.
         """
@@ -118,7 +118,7 @@ class TritonPythonModel:
         return responses
 
     def _try(self, requests: Sequence[Any], trial: Trial) -> list[Any]:
-        """Have a worker serve the requests that are to be tried; returns nothing when they have to be tried again."""
+        """Have a worker serve the requests that are tried now; return None if they have to be tried again."""
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
             lane = self._lane or self._attach()
@@ -155,7 +155,7 @@ class TritonPythonModel:
         return _failures(trial.answered(failed=True, whole=verdict.whole), verdict.text)
 
     def _execute_readable(self, requests: Sequence[Any], error: UnicodeDecodeError) -> list[Any]:
-        """Answer a batch in which texts of some requests are no Unicode: these fail by themselves."""
+        """Answer a batch in which some requests have texts that are no Unicode: only those fail."""
         refusals = self._translator.refusals(requests)
         readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
         if len(readable) == len(requests):
@@ -164,7 +164,7 @@ class TritonPythonModel:
         return [next(answers) if text is None else translate.refused(text) for text in refusals]
 
     def finalize(self) -> None:
-        """Let the worker go."""
+        """Detach from the worker."""
         if self._stand_in is not None:
             return
         if self._streams is not None:
@@ -174,7 +174,7 @@ class TritonPythonModel:
     def _exchange(
         self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, trial: Trial
     ) -> BatchDone | BatchFailed:
-        """Hand the batch to the worker and return what it answers.
+        """Hand the batch to the worker and return its answers.
 
         Raises:
             LaneClosed: the lane ended first.
@@ -231,7 +231,7 @@ class TritonPythonModel:
         return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane, trial: Trial) -> None:
-        """The batch is overdue: wait on if the dispatcher says so.
+        """Ask the dispatcher about an overdue batch, and wait on if it says so.
 
         Raises:
             Overdue: it says that the worker hangs.
@@ -270,6 +270,6 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Make this process's shared memory its user's alone, where the daemon could not have it made so."""
+    """Restrict this process's shared memory to its user, where the daemon could not have it made so."""
     for path in Regions().paths():
         os.chmod(path, 0o600)

@@ -1,8 +1,8 @@
-"""Where Triton's tensors lie: from an address in this process to a file of shared memory and an offset in it.
+"""The look-up of a tensor's place: from an address in this process to a file of shared memory and an offset in it.
 
-Triton's python backend shares one file below /dev/shm between tritonserver and each stub. It grows,
-and is then mapped again at another address while the old mapping stays, so a look-up is cached and
-made again on a miss.
+Triton's python backend shares one file below /dev/shm between tritonserver and each stub. A file that grows
+is mapped again at another address while the old mapping stays. So the mappings are cached, and read again on
+a miss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decoupled models: any number of answers to a request, given to tritonserver while more are made.
+"""Decoupled models: tritonserver gets each answer to a request while the worker makes more.
 
     execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
     reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders
@@ -58,7 +58,7 @@ _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
 class Streams:
-    """The batches of one proxy of a decoupled model that are under way."""
+    """The batches under way of one proxy of a decoupled model."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Streams:
             self._reader.start()
 
     def begin(self, requests: Sequence[Any]) -> None:
-        """Hand a batch to a worker; returns when it has begun, or has been answered with an error."""
+        """Hand a batch to a worker; return when it has begun, or has been answered with an error."""
         flight = Flight(requests)
         try:
             self._begin(flight, requests)
@@ -134,7 +134,7 @@ class Streams:
             flight.end(lambda: translate.unavailable(text))
 
     def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
-        """Have a worker begin each request by itself: one was lost with all of them."""
+        """Have a worker begin each request by itself, after one was lost with all of them."""
         in_row = 0
         for index, request in enumerate(requests):
             one = flight.alone(index, in_row)
@@ -146,7 +146,7 @@ class Streams:
                 return
 
     def end(self) -> None:
-        """Let the lane go; all batches have been answered."""
+        """Close the lane; all batches have been answered."""
         with self._changed:
             self._ending = True
             if self._lane is not None:
@@ -157,7 +157,7 @@ class Streams:
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
     def _begun(self, flight: Flight, requests: Sequence[Any]) -> bool:
-        """Send a batch when there is room and wait until it has begun; False when the lane was lost before."""
+        """Send a batch when there is room and wait until it has begun; return False if the lane was lost before."""
         self.attach()
         with self._changed:
             lane = self._lane
@@ -191,7 +191,7 @@ class Streams:
             return flight.begun
 
     def _has_room(self, flight: Flight, lane: Lane) -> bool:
-        """Wait until the worker has room for a batch; False when the lane was lost before. With the lock held.
+        """Wait until the worker has room for a batch; return False if the lane was lost. The caller holds the lock.
 
         Raises:
             LaneError: the worker broke the protocol; with the next lane it would again, and so on for ever.
@@ -212,7 +212,7 @@ class Streams:
     def _wait_until(
         self, condition: Callable[[], bool], flight: Flight, lane: Lane, *, sent: bool
     ) -> None:
-        """Wait for the worker to begin; when that is overdue, ask the dispatcher. With the lock held."""
+        """Wait for the worker to begin; if that is overdue, ask the dispatcher. The caller holds the lock."""
         wait_s = self._attachment.execution_timeout_s
         since: float | None = None
         while not self._changed.wait_for(condition, wait_s):
@@ -322,7 +322,7 @@ class Streams:
         self._uncredited = 0
 
     def _look_around(self, lane: Lane) -> None:
-        """Tell the worker whose clients have gone, and see whether a batch has taken too long."""
+        """Tell the worker which clients have gone, and look for batches that have taken too long."""
         self._looked_at = now = time.monotonic()
         for number, flight in list(self._flights.items()):
             for index, sender in enumerate(flight.senders):
@@ -350,7 +350,7 @@ class Streams:
             flight.failure, flight.whole = verdict.text, verdict.whole
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
-        """The lane has ended: answer what had begun, and let what had not be sent again, if it may.
+        """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.
 
         `text`: how the worker broke the protocol.
         """

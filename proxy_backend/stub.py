@@ -1,21 +1,22 @@
-"""What the python backend's stub does not do by itself: raw BYTES tensors and BF16, through the doors it leaves open.
+"""Additions to the python backend's stub: raw BYTES tensors, BF16, and iterators that are let go of safely.
 
 BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of
 the module `triton_python_backend_utils` which loop over the elements. We put our own in their
 place: they hand over the serialized bytes as they are. Where a stub does not call them, `as_numpy`
-gives an object array as ever and we encode it.
+gives an object array as usual, and we encode it.
 
-DLPack. Where an input lies is read from its capsule: that is half the price of making an array of it.
+DLPack. An input's address is read from its capsule: that costs half as much as making an array of it.
 numpy cannot take or give BF16, so outputs of that type are handed over as a capsule of 16-bit words
 whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type
 code at byte 20.) The stub gives a consumed capsule a destructor that fails on it, for ever (seen in
 Triton 2.51): so the destructor is taken off again; the tensor itself owns the memory by then.
 
-Streams of other models. When an iterator over their answers has come to its end, a thread of the stub lets go of it
-without Python's lock. If nobody else holds it, that frees the answers' arrays without the lock, which ends the process
-("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called model's stub
-waits for it for ever. So we hold the iterator until nobody else does. (pybind11's `simple_value_holder`, behind the
-object's head: an address and a std::shared_ptr. libstdc++: the number of owners, behind a pointer.)
+Streams of other models. When an iterator over their answers has ended, a thread of the stub drops its reference
+without Python's lock. If it was the last reference, that frees the answers' arrays without the lock, which ends the
+process ("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called
+model's stub waits for it for ever. So we hold the iterator until no other reference is left. (pybind11's
+`simple_value_holder`, behind the object's head: an address and a std::shared_ptr. libstdc++: the number of owners,
+behind a pointer.)
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
 
 
 class _Serialized(Array):
-    """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on what it is given."""
+    """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on it."""
 
     def reshape(self, *shape: Any, **options: Any) -> _Serialized:
         return self
@@ -70,7 +71,7 @@ class _Serialized(Array):
 
 @lru_cache(maxsize=256)
 def _placeholder(shape: tuple[int, ...]) -> Array:
-    """Return an object array of this shape without any elements of its own; making one takes long."""
+    """Return an object array of this shape without elements of its own: making a full one takes long."""
     return np.broadcast_to(np.array(None, object), shape)
 
 
@@ -126,14 +127,14 @@ class _Capsule:
 
 
 def address_of(tensor: Any) -> int:
-    """Return where a numeric tensor's data lie in this process: the first field of its DLTensor."""
+    """Return the address of a numeric tensor's data in this process: the first field of its DLTensor."""
     capsule = tensor.__dlpack__()
     address: int = _word_at(_get_pointer(capsule, _DLTENSOR)).value
     return address
 
 
 def place_of(tensor: Any) -> tuple[str, int] | None:
-    """Return a tensor's datatype and where its data lie; None for BYTES, which DLPack does not know."""
+    """Return a tensor's datatype and the address of its data; None for BYTES, which DLPack does not know."""
     try:
         capsule = tensor.__dlpack__()
     except Exception as error:  # the stub has a type of its own for it
@@ -157,7 +158,7 @@ def bf16_tensor(name: str, words: Array) -> Any:
 
 
 def let_go_last(iterator: Any) -> None:
-    """Return when the stub has let go of an iterator that has come to its end: the caller is the last who holds it.
+    """Wait until the caller holds the last reference to an iterator that has ended.
 
     Where that cannot be told, it is held here for a while.
     """
@@ -171,7 +172,7 @@ def let_go_last(iterator: Any) -> None:
 
 
 def _owners(iterator: Any) -> int:
-    """Return how many hold the C++ object behind one of pybind11; 0 where it is laid out in another way."""
+    """Return the number of owners of the C++ object behind one of pybind11's; 0 if its layout is another one."""
     if type(iterator).__basicsize__ < _HEAD + 3 * _POINTER:
         return 0
     value, held, counts = (ctypes.c_size_t * 3).from_address(id(iterator) + _HEAD)

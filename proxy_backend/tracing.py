@@ -1,6 +1,6 @@
-"""Which requests of a batch tritonserver traces with OpenTelemetry: the worker puts its spans below theirs.
+"""The trace contexts of a batch's requests, below which the worker puts its spans (OpenTelemetry).
 
-Asking costs some microseconds a request, so it is done only when the dispatcher says that
+Reading them costs some microseconds a request. So the proxy reads them only if the dispatcher says that
 tritonserver traces that way (`Attached.tracing`): its trace mode cannot change while it runs.
 """
 

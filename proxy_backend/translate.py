@@ -76,12 +76,12 @@ class Translator:
         self._last = _NOWHERE
 
     def forget_lane(self) -> None:
-        """Announce regions anew: the next batch goes over another lane."""
+        """Announce all regions again: the next batch goes over another lane."""
         self._announced.clear()
         self._last = _NOWHERE
 
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
-        """Return the lane's form of a batch; what is not in Triton's memory is copied into the lane's arena."""
+        """Return the lane's form of a batch; tensors outside of Triton's memory are copied into the lane's arena."""
         lane.arena.reset()
         if self._details:
             return [self._detailed(request, lane) for request in requests]
@@ -103,7 +103,7 @@ class Translator:
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return why each request cannot be served: one of its texts is no Unicode. None: it can be."""
+        """Return for each request an error if one of its texts is no Unicode, else None."""
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
@@ -122,7 +122,7 @@ class Translator:
         return None
 
     def inputs_read(self, lane: Lane) -> None:
-        """The worker has the inputs of a batch. If they took much memory, it is given back: who would do so later?
+        """Give back memory of inputs that the worker has read, if they took much: no later event would do so.
 
         Few batches do: tensors that are no strings stay where Triton put them.
         """
@@ -199,7 +199,7 @@ class Translator:
         return self.serialized(name, tensor, lane)
 
     def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
-        """Copy a BYTES tensor of the stub's, and return where it lies."""
+        """Copy a BYTES tensor of the stub's into the arena, and return its reference."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
@@ -230,7 +230,7 @@ class Translator:
 
 
 def _see_to_memory(ref: TensorRef) -> None:
-    """See that there is memory for a tensor: the stub's copy, tritonserver's, and what it sends over gRPC.
+    """Check that there is memory for a tensor: for the stub's copy, tritonserver's, and the message over gRPC.
 
     Raises:
         NoMemoryLeft: there is not. tritonserver's gRPC part would not say so: it ends the process.
@@ -255,12 +255,12 @@ def failure(text: str, code: Any | None = None) -> Any:
 
 
 def refused(text: str) -> Any:
-    """Return a response that says that the request itself is wrong: the status is INVALID_ARG."""
+    """Return the error response to a wrong request: the status is INVALID_ARG."""
     return failure(text, error_code("INVALID_ARG"))
 
 
 def unavailable(text: str) -> Any:
-    """Return a response that says that nobody can answer: the status is UNAVAILABLE."""
+    """Return the error response of a model without workers: the status is UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
 
 

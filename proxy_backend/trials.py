@@ -1,9 +1,9 @@
-"""Which requests of a batch are tried now: all of them; after a worker was lost with them, each by itself.
+"""The trials of a batch: all its requests together first; after a worker was lost with them, each by itself.
 
     requests   [ answered … | tried now | … not tried by themselves yet ]
                 0           done        end                              count
 
-A worker that is lost, or hangs, may be so by one of the requests. Tried by itself, that one fails alone.
+One of the requests may have ended the worker, or may make it hang. Tried by itself, that request fails alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pytriton.ipc import messages
 
 @dataclass
 class Trial:
-    """How far a batch of `count` requests is.
+    """The progress of a batch of `count` requests.
 
     Attributes:
-        done: the first so many have been answered.
-        end: those from there to here are tried now.
-        apart: each is tried by itself.
-        losses: workers that were lost with those that are tried now.
-        in_row: requests tried by themselves that lost one, since the last that was answered.
+        done: number of requests that have been answered, from the first on.
+        end: the requests from `done` to here are tried now.
+        apart: each request is tried by itself.
+        losses: workers that were lost with the requests that are tried now.
+        in_row: requests that were tried by themselves and lost a worker, since the last answer.
         taken_ns: when tritonserver handed the batch over (CLOCK_MONOTONIC).
     """
 
@@ -39,7 +39,7 @@ class Trial:
         self.end = self.count
 
     def next(self) -> slice | None:
-        """Return which requests are to be tried now; None when all have been answered."""
+        """Return the requests to try now; None when all have been answered."""
         if self.done == self.count:
             return None
         if self.done == self.end:  # the next one by itself: it was lost with the others once
@@ -48,14 +48,14 @@ class Trial:
         return slice(self.done, self.end)
 
     def answered(self, *, failed: bool = False, whole: bool = False) -> int:
-        """Those that were tried have their answers, with `whole` all that are left; return how many they are."""
+        """Mark the requests that were tried as answered, with `whole` all that are left; return their number."""
         if not failed:
             self.in_row = 0
         before, self.done = self.done, self.count if whole else self.end
         return self.done - before
 
     def lost(self, verdict: messages.Verdict) -> bool:
-        """Those that were tried have lost a worker, and this becomes of them; whether they are tried again."""
+        """Take the verdict about requests that lost a worker; return whether they are tried again."""
         self.in_row += self.apart
         if verdict.action == "fail":
             return False
@@ -64,6 +64,6 @@ class Trial:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """Return what the dispatcher is told when it is asked what becomes of those that are tried."""
+        """Return what the dispatcher needs for a verdict about the requests that were tried."""
         in_row = self.in_row + 1 if self.apart else 0
         return {"losses": self.losses, "requests": self.end - self.done, "in_row": in_row}
