@@ -1,4 +1,4 @@
-"""How a request shows the access token of Triton's restricted endpoints, over HTTP and over gRPC.
+"""The headers in which a request carries the access token, over HTTP and over gRPC.
 
 Source: tritonserver's options `http-restricted-api` and `grpc-restricted-protocol`, whose values
 are `ENDPOINT,ENDPOINT:KEY=VALUE`. Over HTTP the header is KEY, over gRPC the metadata's key is

@@ -48,7 +48,7 @@ class ControlTimeout(Exception):
 
 @dataclass(frozen=True)
 class CurveKeys:
-    """What a client needs for CurveZMQ (Z85 text): the server's public key, and its own pair."""
+    """A client's keys for CurveZMQ (Z85 text): the server's public key, and its own pair."""
 
     server: bytes
     public: bytes

@@ -7,7 +7,7 @@ import reprlib
 
 
 class ErrorKind(str, enum.Enum):
-    """What a Failure is about; the client library maps each to an exception class."""
+    """The kinds of Failure; the client library maps each to an exception class."""
 
     #: The request itself is wrong (bad name, bad configuration, wrong protocol version).
     INVALID = "invalid"

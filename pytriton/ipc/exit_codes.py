@@ -1,4 +1,4 @@
-"""What a process of ours ends with: the contract with shells and with supervisors.
+"""The exit codes of our processes: the contract with shells and with supervisors.
 
 `pytriton-daemon` and `python -m pytriton.dispatcher` use the same numbers; docs/cli.md lists them.
 """

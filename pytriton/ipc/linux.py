@@ -58,7 +58,7 @@ def seal_against_shrinking(fd: int) -> None:
 
 
 def is_sealed_against_shrinking(fd: int) -> bool:
-    """Whether `seal_against_shrinking` was called on the memory behind `fd`."""
+    """Return whether `seal_against_shrinking` was called on the memory behind `fd`."""
     try:
         return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
     except OSError:  # not a file that knows seals
@@ -113,7 +113,7 @@ class _Piece(ctypes.Structure):
 
 
 def is_readable(start: int, nbytes: int) -> bool:
-    """Whether another process that may read this one's memory can read these bytes of it (process_vm_readv(2)).
+    """Return whether another process that may read this one's memory can read these bytes of it (process_vm_readv(2)).
 
     Not so is memory that a driver has mapped for a device. The kernel is asked for the first and the
     last byte: a tensor's memory is all of one kind.

@@ -14,7 +14,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a worker has to know about a pickle.
+    """The facts about a pickle that a worker needs before it opens it.
 
     `by_reference`: no code travels in it, only names of importable modules, so any Python version
     can try it; else it needs the Python `python_version` (major, minor) that pickled it. `folders`: in

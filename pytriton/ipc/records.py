@@ -1,4 +1,4 @@
-"""What a worker says of an exception: one line of its output, which becomes one record of the log.
+"""A worker's report of an exception: one line of its output, which becomes one record of the log.
 
 It goes the way of all that a worker prints, so that it needs no connection, and stands among the other lines in
 their order. A line of somebody else's that looks like one is no more than a record in the log of its own model.

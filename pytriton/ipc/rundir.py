@@ -1,4 +1,4 @@
-"""The runtime directory: where one daemon's sockets, logs, pid and settings lie, and how others find it.
+"""The runtime directory: one daemon's sockets, logs, pid and settings, and the ways to find it.
 
 Layout (all names are short because a unix socket's path has at most 107 bytes)::
 
@@ -58,7 +58,7 @@ def default_runtime_dir() -> Path:
 
 
 def default_state_dir(runtime_dir: Path) -> Path:
-    """Return where a daemon keeps its registrations: daemons with runtime directories of their own do not meet.
+    """Return the state directory of a daemon; daemons with own runtime directories have own ones.
 
     `/var/lib/pytriton-daemon` for root, else `pytriton-daemon` in `$XDG_STATE_HOME` or `~/.local/state`; with
     another runtime directory than the usual one, `state` inside it.
@@ -271,7 +271,7 @@ class RuntimeDir:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what a former daemon, or whoever, has left of what this daemon makes; it holds the lock.
+        """Remove the files of a former daemon that this one makes anew. The caller holds the lock.
 
         Raises:
             RuntimeDirError: something cannot be removed.

@@ -1,4 +1,4 @@
-"""Which environment variables go with a model to its workers: all but secrets, and what belongs to somebody's session.
+"""The environment variables that go with a model to its workers: all but secrets and those of a session.
 
 The registrant's go with what it registers, the daemon's with the models of its repositories.
 """
@@ -57,7 +57,7 @@ def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> d
 
 
 def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
-    """Return all that can be of use in a process that nobody sits at, secrets too."""
+    """Return all variables that a process without a terminal can use, secrets included."""
     return {
         name: value
         for name, value in environ.items()
@@ -82,7 +82,7 @@ def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
 
 
 def staying(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """Return the names of those that are not sent, for who looks for one of them in vain."""
+    """Return the names of the variables that are not sent, so that errors can name them."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 
 
@@ -117,5 +117,5 @@ def _looks_secret(name: str, value: str) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it is UTF-8, which all messages have to be."""
+    """Return whether a text is UTF-8, which all messages have to be."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)

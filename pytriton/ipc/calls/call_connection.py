@@ -118,7 +118,7 @@ class CallConnection:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> None:
-        """In a forked child: close the descriptor without touching what other threads had in hand."""
+        """Close the descriptor in a forked child, and leave alone what other threads held."""
         self._socket.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One piece of shared memory: written by the process that owns it, mapped read-only by one other.
+"""An arena: shared memory that its owner writes and one other process maps read-only.
 
 An arena is a memfd: it has no name, so nothing is left behind by a killed process and nobody else
 can open it. Only the owner has a writable descriptor; what it hands over is a read-only one. It
@@ -133,7 +133,7 @@ class Arena:
         return start
 
     def fits(self, nbytes: int) -> bool:
-        """Whether `allocate` would not have to get more memory."""
+        """Return whether `allocate` can do without more memory."""
         return self._next(nbytes) + nbytes <= self._backed
 
     def writable(self) -> mmap.mmap:

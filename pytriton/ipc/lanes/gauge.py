@@ -46,7 +46,7 @@ _now = time.monotonic_ns
 
 
 class Reading(NamedTuple):
-    """What the gauge shows.
+    """The values of a gauge at one moment.
 
     `busy_s` is how long the batch at hand has been running; None when idle. `ending`: the worker knows that it shall
     end.
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """True if nothing is under way."""
         return self.begun == self.answered
 
 

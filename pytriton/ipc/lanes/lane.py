@@ -108,7 +108,7 @@ class LaneClosed(Exception):
 
 
 class LaneSilent(Exception):
-    """Nothing came within the time that `Lane.set_patience` allows."""
+    """The peer sent nothing within the time that `Lane.set_patience` allows."""
 
 
 class LaneError(Exception):
@@ -168,7 +168,7 @@ class Lane:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
     def all_read(self) -> bool:
-        """Whether the peer has read all that was sent to it (SIOCOUTQ, unix(7))."""
+        """Return whether the peer has read all that was sent to it (SIOCOUTQ, unix(7))."""
         left = array.array("i", [0])
         fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, left)
         return left[0] == 0

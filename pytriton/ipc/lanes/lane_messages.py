@@ -38,7 +38,7 @@ class TensorRef(_Descriptor, frozen=True):
 
 
 class RequestDetails(_Descriptor, frozen=True):
-    """What only a Triton Python model (`model.py`) asks of a request.
+    """The details of a request that only a Triton Python model (`model.py`) asks for.
 
     `timeout` is microseconds; `trace` the context of a traced request, JSON.
     """
@@ -60,7 +60,7 @@ class RequestRef(_Descriptor, frozen=True):
 
 
 class ResponseDetails(_Descriptor, frozen=True):
-    """What only a Triton Python model says about a response.
+    """The details of a response that only a Triton Python model gives.
 
     `code` is the name of one of Triton's error codes ("NOT_FOUND", empty: INTERNAL), `parameters`
     JSON. `final`: no more comes for this request. `empty`: there is no response, just the final flag.
@@ -83,7 +83,7 @@ class ResponseRef(_Descriptor, frozen=True):
 
 
 class BatchTrace(_Descriptor, frozen=True):
-    """How a batch is traced: `contexts` has one entry per request, "" for one that is not.
+    """The traces of a batch: `contexts` has one entry per request, "" for one that is not traced.
 
     An entry is what Triton gives (`request.trace().get_context()`): a JSON object of the headers of W3C
     Trace Context. `begun_ns` is when the proxy took the batch, in nanoseconds since 1970.

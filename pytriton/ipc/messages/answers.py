@@ -1,4 +1,4 @@
-"""What the dispatcher answers to clients: how models, workers and the daemon are."""
+"""The dispatcher's answers to clients: the state of models, workers and the daemon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.ipc.messages.figures import Figures
 
 
 class Progress(Message, frozen=True):
-    """How far a registration is. `done` of `total` workers have finished `stage`."""
+    """The progress of a registration: `done` of `total` workers have finished `stage`."""
 
     stage: str
     text: str
@@ -20,7 +20,7 @@ class Progress(Message, frozen=True):
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """How one worker ended that was not told to.
+    """The end of a worker that was not told to end.
 
     `at` is seconds since the epoch, `peak_memory` bytes, `lines` what it printed last: the traces
     of Python's faulthandler among them.

@@ -1,4 +1,4 @@
-"""What all control messages are made of."""
+"""The base of all control messages."""
 
 from __future__ import annotations
 

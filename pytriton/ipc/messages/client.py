@@ -1,4 +1,4 @@
-"""What clients say to the dispatcher."""
+"""The messages from clients to the dispatcher."""
 
 from __future__ import annotations
 

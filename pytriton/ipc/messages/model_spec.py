@@ -1,4 +1,4 @@
-"""What a model is: all that a registration says about it but its callables."""
+"""The description of a model in its registration: all but its callables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one worker may use; None: no limit. Sizes are bytes.
+    """The resource limits of one worker; None is no limit. Sizes are bytes.
 
     `memory` is what its own memory (resident, not shared) may grow to before it is replaced, after
     the batch at hand. `memory_hard` is what it cannot pass: allocations fail, and with all that it
@@ -114,7 +114,7 @@ class OpenAICard(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """Everything about a model but its callables.
+    """The description of a model: all but its callables.
 
     `config` is Triton's model configuration in its JSON form, without backend and instance group,
     which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i, or the

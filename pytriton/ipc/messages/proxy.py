@@ -1,4 +1,4 @@
-"""What proxies and the dispatcher say to each other; both are also sent `Failure`."""
+"""The messages between proxies and the dispatcher; both also get `Failure`."""
 
 from __future__ import annotations
 

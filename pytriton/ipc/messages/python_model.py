@@ -1,4 +1,4 @@
-"""What a Triton Python model in a worker tells and asks the dispatcher."""
+"""The messages from a Triton Python model in a worker to the dispatcher, and their answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.ipc.messages.base import Message
 
 
 class WorkerReadiness(Message, frozen=True):
-    """What a model's own `is_ready` says has changed; `why` it is not ready, for people."""
+    """The answer of a model's own `is_ready` has changed; `why` tells people the reason."""
 
     worker: str
     ready: bool

@@ -1,4 +1,4 @@
-"""What workers and the dispatcher say to each other; also workers in the threads of a registrant."""
+"""The messages between the dispatcher and workers, hosted ones included."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WithdrawLane(Message, frozen=True):
 
 
 class WorkerEnded(Message, frozen=True):
-    """A worker that is a thread has ended; what a process tells by its exit. `how` completes "worker w1 …"."""
+    """A hosted worker has ended, as a process tells by its exit. `how` completes "worker w1 …"."""
 
     worker: str
     how: str
