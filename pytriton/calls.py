@@ -43,7 +43,7 @@ SEQUENCE_END = 2
 
 @dataclass(frozen=True)
 class ModelCall:
-    """One call, as `begin` takes it.
+    """A call, as `begin` takes it.
 
     Args:
         model: its name
@@ -73,7 +73,7 @@ class ModelCall:
 
 @dataclass(frozen=True)
 class Delivery:
-    """One answer: outputs, or an error with the name of Triton's code. `final`: nothing comes after it.
+    """An answer: outputs, or an error with the name of Triton's code. `final`: no other one follows.
 
     The final one of a decoupled model may have neither outputs nor an error. `parameters`: those of the response,
     JSON, or "".
@@ -111,7 +111,7 @@ class Caller(Protocol):
         """
 
     def calls_for_this_thread(self) -> bool:
-        """Whether this thread, or this task, serves a batch of the worker."""
+        """Return whether this thread, or this task, serves a batch of the worker."""
 
 
 _callers: list[Caller] = []

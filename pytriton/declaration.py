@@ -32,7 +32,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Declaration:
-    """What ``@declare`` attaches to a callable.
+    """The declaration that ``@declare`` attaches to a callable.
 
     Args:
         name: name of the model

@@ -1,4 +1,4 @@
-"""What one worker of a model may use of the machine."""
+"""The limits of one worker of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Size = Union[int, str]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one worker may use; None is no limit.
+    """The resource limits of one worker; None is no limit.
 
     Args:
         memory: bytes of memory of its own after which a worker is replaced, between two batches and

@@ -1,4 +1,4 @@
-"""How a model shall run: the options of `register` and its like, each declared once.
+"""The options of `register` and its like, each declared once: they say how a model runs.
 
 What follows from a declaration here:
 
@@ -61,7 +61,7 @@ Check = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Option:
-    """What is to be known of an option besides its type.
+    """The facts about an option besides its type.
 
     Args:
         doc: what it does; ends with the default in brackets where `default` does not say it
@@ -138,7 +138,7 @@ def _trace_settings(name: str, value: Any) -> None:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Of all that workers serve: callables and Triton Python models."""
+    """The options of all models that workers serve: callables and Triton Python models."""
 
     instances: Annotated[
         Optional[Instances],
@@ -253,7 +253,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class CallableOptions(WorkerOptions, total=False):
-    """Of callables: what `Triton.bind` takes besides its own arguments."""
+    """The options of callables, which `Triton.bind` takes besides its own arguments."""
 
     factory: Annotated[
         Optional[bool],
@@ -312,17 +312,17 @@ class _RegistrationOptions(TypedDict, total=False):
 
 
 class RegisterModelOptions(WorkerOptions, _RegistrationOptions, total=False):
-    """Of Triton Python models: what `register_model` takes besides its own arguments."""
+    """The options of Triton Python models, which `register_model` takes besides its own arguments."""
 
 
 class DeclareOptions(CallableOptions, _RegistrationOptions, total=False):
-    """What `declare` takes besides its own arguments."""
+    """The options that `declare` takes besides its own arguments."""
 
     model_version: Annotated[Optional[int], Option("the number in the model's URLs", 1)]
 
 
 class RegisterOptions(DeclareOptions, total=False):
-    """What `DaemonClient.register` takes besides its own arguments."""
+    """The options that `DaemonClient.register` takes besides its own arguments."""
 
     strict: Annotated[
         Optional[bool],

@@ -40,7 +40,7 @@ class Model:
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC clients connect, e.g. `grpc://127.0.0.1:8001`; empty when it is off.
+        """The URL for gRPC clients, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off.
 
         With TLS it begins with `grpcs://`.
         """

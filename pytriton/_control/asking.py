@@ -1,4 +1,4 @@
-"""One question on a channel to the dispatcher: how long its answer is waited for, and what its absence means."""
+"""A question on a channel to the dispatcher: how long a client waits for the answer, and what its absence means."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Watch:
-    """How to see that a daemon lives while it is silent.
+    """A client's means to see that a silent daemon is alive.
 
     Args:
         daemon: how an error names it

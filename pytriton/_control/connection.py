@@ -1,4 +1,4 @@
-"""One question to the dispatcher, and its answer, as an exception of ours if it is none.
+"""A question to the dispatcher: it returns the answer, or raises one of our exceptions.
 
 Every question has a socket of its own, closed with the answer (0.3 ms, measured): so a client may
 be used by many threads and after a fork, keeps nothing open, and nothing said to one daemon ever
@@ -34,7 +34,7 @@ MessageT = TypeVar("MessageT", bound=messages.Message)
 
 
 class Connection:
-    """The way to the daemon of one runtime directory; holds no resources."""
+    """A client's way to the daemon of one runtime directory; it holds no resources."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self.rundir = rundir

@@ -1,4 +1,4 @@
-"""What a client can ask of a daemon without changing anything, and how it asks."""
+"""The questions of a client that change nothing in the daemon."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DaemonView:
         return self._connection.access_token()
 
     def access_headers(self, grpc: bool = False) -> dict[str, str]:
-        """Return what a request to a restricted endpoint of Triton has to carry.
+        """Return the headers that a restricted endpoint of Triton asks for.
 
         Args:
             grpc: metadata of gRPC instead of headers of HTTP
@@ -68,7 +68,7 @@ class DaemonView:
         return access_headers(self.access_token, grpc=grpc)
 
     def status(self) -> messages.Status:
-        """Return how daemon, tritonserver, models and workers are."""
+        """Return the state of the daemon, tritonserver, models and workers."""
         return self._ask(messages.GetStatus(), messages.Status)
 
     def figures(self) -> messages.Figures:
@@ -123,7 +123,7 @@ class DaemonView:
         report: Report | None = None,
         model: str | None = None,
     ) -> MessageT:
-        """Return the daemon's answer; see `_AT_ONCE` for how long it is waited for."""
+        """Return the daemon's answer; `_AT_ONCE` says which answers come without waiting."""
         silence_s = self._timeout_s if isinstance(message, _AT_ONCE) else None
         try:
             answer = self._connection.ask(Question(message, payloads, silence_s, report))

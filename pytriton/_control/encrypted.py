@@ -18,7 +18,7 @@ _LOOK_S = 0.1
 
 
 class RemoteConnection:
-    """The way to a daemon over TCP (CurveZMQ); holds no resources but the keys.
+    """A client's way to a daemon over TCP (CurveZMQ); it holds no resources but the keys.
 
     There is no lock file to see whether the daemon lives: ZeroMQ's heartbeats tell when the connection breaks, and a
     question that was asked on it has failed then.
@@ -38,7 +38,7 @@ class RemoteConnection:
         self._keys = _read_keys(endpoint, key_file)
 
     def access_token(self) -> str | None:
-        """It does not travel.
+        """Refuse to tell the access token: it stays on the daemon's machine.
 
         Raises:
             PyTritonDaemonError: always.

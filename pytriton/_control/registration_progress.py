@@ -1,4 +1,4 @@
-"""How far a registration is: a line on a terminal, or events for a program."""
+"""The progress of a registration: a line on a terminal, or events for a program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Report = Callable[[messages.Progress], None]
 
 @contextmanager
 def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[Optional[Report]]:
-    """Give what `register` reports its progress to.
+    """Yield the function to which `register` reports its progress.
 
     Args:
         progress: a callable gets the events; None shows them if standard error is a terminal, True

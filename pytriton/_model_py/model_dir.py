@@ -89,7 +89,7 @@ def _plain_value(field: Any, value: Any, full: bool) -> Any:
 
 
 def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
-    """Return what tritonserver is told: all but where the code is, which is the dispatcher's business."""
+    """Return the configuration for tritonserver: all but the place of the code, which is the dispatcher's business."""
     document = plain(config)
     for name in _CODE_FIELDS:
         document.pop(name, None)
@@ -103,7 +103,7 @@ def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
 
 
 def config_for_model(config: Any) -> str:
-    """Return what `initialize` gets as "model_config": JSON, with defaults, as Triton completes it."""
+    """Return the "model_config" that `initialize` gets: JSON with the defaults that Triton adds."""
     completed = type(config)()
     completed.CopyFrom(config)
     completed.backend = "python"
@@ -126,7 +126,7 @@ def config_for_model(config: Any) -> str:
 
 
 class Place(NamedTuple):
-    """Where one instance of a model runs, and its name: as `initialize` is told."""
+    """The name and the device of one instance, as `initialize` gets them."""
 
     name: str
     kind: str
@@ -228,7 +228,7 @@ def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) ->
 
 
 def environment_of(config: Any, folder: Path | None) -> str | None:
-    """Return what EXECUTION_ENV_PATH names, if the configuration has it.
+    """Return the environment that EXECUTION_ENV_PATH names, if the configuration has it.
 
     Raises:
         PyTritonBadParameterError: there is nothing of that name.

@@ -1,4 +1,4 @@
-"""From a Triton Python model, a folder or a class, to the message that registers it.
+"""The message that registers a Triton Python model, made of its folder or its class.
 
 folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what tritonserver is told (model_dir.py)
                  │                              └──▶ what `initialize` gets
@@ -51,7 +51,7 @@ _LIBRARY = Path(__file__).parents[1]  # the package pytriton
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a model comes from: `folder` or `cls`, and its Python text as far as it can be had."""
+    """The source of a model: `folder` or `cls`, and its Python text as far as it can be read."""
 
     folder: Path | None
     cls: type | None
@@ -59,7 +59,7 @@ class _Source:
 
     @property
     def completes(self) -> bool:
-        """Whether it may have an `auto_complete_config`."""
+        """True if the model may have an `auto_complete_config`."""
         name = "auto_complete_config"
         return name in self.text if self.cls is None else hasattr(self.cls, name)
 
@@ -120,7 +120,7 @@ def prepare_model(
 
 
 def backend_of(folder: Path) -> str:
-    """Return what serves a model's folder in Triton: "python", another backend, or "an unknown backend".
+    """Return the backend that serves a model's folder in Triton: "python", another one, or "an unknown backend".
 
     Raises:
         PyTritonBadParameterError: its configuration cannot be read.
@@ -133,7 +133,7 @@ def backend_of(folder: Path) -> str:
 
 
 def names_environment(config: ConfigSource, folder: Path | None) -> bool:
-    """Whether a model's configuration says in which environment it runs.
+    """Return whether a model's configuration says in which environment it runs.
 
     Raises:
         PyTritonBadParameterError: the configuration cannot be read.
@@ -174,7 +174,7 @@ def _spec(
 
 
 def _places(said: Any, options: RegisterOptions) -> list[model_dir.Place]:
-    """Return where the instances run: as `devices=` says, else as the configuration does."""
+    """Return the places of the instances, from `devices=`, else from the configuration."""
     return [
         model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
         for index, device in enumerate(device_list(options["devices"]))

@@ -29,7 +29,7 @@ from pytriton.ipc import messages
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return what is printed."""
+    """Return the JSON to print."""
     tasks = {"python": _python_model, "environment": _environment}
     try:
         return tasks[question["task"]](question)

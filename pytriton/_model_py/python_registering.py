@@ -1,4 +1,4 @@
-"""What a client can register of Triton's python backend: a `model.py`, its class, a whole repository of them."""
+"""Registering models of Triton's python backend: a `model.py`, its class, a whole repository of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PythonRegistering(DaemonView):
-    """Those methods of `DaemonClient`, which inherits them."""
+    """The methods of `DaemonClient` that register Triton Python models; it inherits them."""
 
     @property
     def _client(self) -> DaemonClient:

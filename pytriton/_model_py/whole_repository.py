@@ -29,14 +29,14 @@ Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
 
 @dataclass(frozen=True)
 class Repository:
-    """A folder of models, with what all of them are registered with."""
+    """A folder of models, with the options that all of them are registered with."""
 
     folder: Path
     options: Mapping[str, Any]
 
 
 def is_repository(target: object) -> bool:
-    """Whether this is a folder of models, and no model itself."""
+    """Return whether this is a folder of models, and no model itself."""
     if not isinstance(target, (str, os.PathLike)):
         return False
     folder = Path(target).expanduser().absolute()
@@ -44,7 +44,7 @@ def is_repository(target: object) -> bool:
 
 
 def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
-    """Return a repository with what its models are registered with.
+    """Return a repository with the options for its models.
 
     Raises:
         PyTritonBadParameterError: it is no folder of models, or an option is of one model only.

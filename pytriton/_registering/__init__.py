@@ -1,1 +1,1 @@
-"""What `register` does before its message goes out: the callable and its surroundings are packed. Private."""
+"""The first half of `register`: it packs the callable and its surroundings into a message. Private."""

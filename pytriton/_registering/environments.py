@@ -37,7 +37,7 @@ _BLOCK = 1 << 20
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether this is the file of a packed environment, by its name."""
+    """Return whether this is the file of a packed environment, by its name."""
     return os.fspath(path).endswith(_SUFFIXES) and os.path.isfile(path)
 
 
@@ -113,7 +113,7 @@ def with_requirements(
 
 
 def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
-    """Return a folder with what a worker needs and the environment of `python` lacks; None: it lacks nothing.
+    """Return a folder with the packages that a worker needs and `python` lacks; None if it lacks none.
 
     Raises:
         PyTritonBadParameterError: it lacks numpy, or the rest cannot be installed for it.

@@ -34,7 +34,7 @@ def visible() -> list[str]:
 
 
 def missing(devices: str) -> str | None:
-    """Return what CUDA does not find of a value of $CUDA_VISIBLE_DEVICES here; None: all of it, as far as files tell.
+    """Return the GPUs of a $CUDA_VISIBLE_DEVICES that this machine lacks; None if it lacks none, as far as files tell.
 
     A variable of this process does not matter: that value takes its place.
     """

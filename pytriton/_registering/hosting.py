@@ -102,11 +102,11 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves, in this process."""
+        """True while the registration is served from this process."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def serves_by(self, connection: Connection) -> bool:
-        """Whether it was registered by this very connection."""
+        """Return whether this very connection made the registration."""
         return self._connection is connection
 
     def register(
@@ -160,7 +160,7 @@ class Host:
             self._released = message.why
 
     def _noting(self, load: Load) -> Load:
-        """Keep what loading raises: an exception of this process needs no translation."""
+        """Keep the exception of a load: within this process it needs no translation."""
 
         def noting() -> Any:
             try:
@@ -172,7 +172,7 @@ class Host:
         return noting
 
     def _keep(self) -> None:
-        """Do as the dispatcher says, until the registration is over."""
+        """Carry out the dispatcher's messages until the registration is over."""
         channel = self._channel
         poll = select.poll()
         for fd in (channel.fileno, channel.events_fileno, self._woken.fileno()):
@@ -214,7 +214,7 @@ class Host:
 
 
 def _loads(planned: Plan) -> Callable[[int], Load]:
-    """Return what makes the callable of an instance; of one target for all, or one for each."""
+    """Return the loaders of the instances' callables, made of one target for all or of one for each."""
     targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:
@@ -232,7 +232,7 @@ def hosts() -> list[Host]:
 
 
 def _end_all() -> None:
-    """The interpreter exits: batches at hand are answered; the daemon sees the end of the process."""
+    """Have all workers answer the batches at hand when the interpreter exits; the daemon sees the process end."""
     deadline = time.monotonic() + _AT_EXIT_S
     alive = hosts()
     for host in alive:

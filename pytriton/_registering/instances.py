@@ -1,4 +1,4 @@
-"""Which instances a model has: how many, and the device of each."""
+"""The instances of a model: their number, and the device of each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _device_text(device: Any) -> str:
 def count_instances(
     instances: Instances | None, devices: Sequence[str | None], per_instance: int | None
 ) -> int:
-    """Return the number of instances, which may be said in up to three ways, but only in one voice.
+    """Return the number of instances; up to three options may say it, and they have to agree.
 
     Of a number that follows the load, it is the least: devices are used in turn then.
 

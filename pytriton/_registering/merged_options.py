@@ -28,7 +28,7 @@ def check_names(function: str, given: Collection[str], known: Collection[str]) -
 def merge_options(
     declaration: Declaration | None, given: Mapping[str, Any], per_instance: int | None = None
 ) -> RegisterOptions:
-    """Return every option: what was given, for the rest what was declared, else the default.
+    """Return every option as it was given, else as it was declared, else its default.
 
     Raises:
         PyTritonValidationError: a declared option does not exist, or a value is unusable

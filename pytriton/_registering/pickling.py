@@ -65,7 +65,7 @@ def pack_callable(target: Callable[..., Any], imports: WorkerImports, model_name
 
 
 def _folder(module: ModuleType) -> str:
-    """Return the folder that a search path needs for a module to be found; "" where there is none."""
+    """Return the folder that has to be on the search path for a module to be found; "" if there is none."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None:
         return ""
@@ -77,7 +77,7 @@ def _folder(module: ModuleType) -> str:
 def _registering_by_value(
     imports: WorkerImports,
 ) -> Iterator[tuple[Callable[[ModuleType], None], list[ModuleType]]]:
-    """Yield what has a module pickled by value from now on, if the worker could not import it; and those that are."""
+    """Yield a function that has a module pickled by value if the worker cannot import it, and the modules that are."""
     ours: list[ModuleType] = []
 
     def see(module: ModuleType) -> None:
@@ -96,7 +96,7 @@ def _registering_by_value(
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Decides by value or by reference for each module when it meets something of it.
+    """A pickler that decides for each module, when it meets something of it, whether code goes by value.
 
     Attributes:
         code_travels: a code object was met, so that only this version of Python can read the

@@ -1,4 +1,4 @@
-"""From what the caller of `register` says, and what is declared, to the message that goes out."""
+"""The message of `register`, made of its arguments and the callable's declaration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Target = Callable[..., Any]
 
 
 def default_lanes(config: Mapping[str, Any]) -> int:
-    """Two without batching; one with it, and for streams, sequences and queues with rules.
+    """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
     is queued before a batch has come together (docs/performance.md has the figures). And what a
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
     own_interpreter: bool
 
     def payloads(self) -> list[bytes]:
-        """Return what goes to the daemon with the message; for threads there is nothing in it.
+        """Return the payloads that go with the message; those for threads are empty.
 
         Raises:
             PicklingError: a callable cannot be pickled
@@ -215,7 +215,7 @@ def _behind_openai(
 
 
 def _interpreter(options: RegisterOptions) -> StrPath | None:
-    """Return the workers' interpreter, with what it has to have; None: this process's."""
+    """Return the workers' interpreter with the packages that it needs; None for this process's."""
     python, requirements = options["python"], options["requirements"]
     if requirements is None:
         return python
@@ -224,7 +224,7 @@ def _interpreter(options: RegisterOptions) -> StrPath | None:
 
 
 def default_model_name(target: Target) -> str:
-    """Return the callable's own name, with what model names cannot have replaced by `_`.
+    """Return the callable's own name; `_` replaces what model names cannot have.
 
     Raises:
         PyTritonValidationError: it has none (a lambda)

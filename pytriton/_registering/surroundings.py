@@ -1,4 +1,4 @@
-"""The registrant's world: what a callable has to find in its worker as it found it here."""
+"""The registrant's world: the interpreter, path, folder and variables that a callable finds in its worker, too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capture_world(
     cwd: StrPath | None = None,
     sys_path: Iterable[StrPath] | None = None,
 ) -> World:
-    """Return this process's world, with what the caller wants otherwise.
+    """Return this process's world, with the changes that the caller wants.
 
     Args:
         python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an

@@ -1,4 +1,4 @@
-"""Which environment variables a callable names in its code, as far as that can be seen without running it."""
+"""The environment variables that a callable names in its code, as far as that shows without running it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _values(function: Any) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Whether it is not the user's own: built in, or of an installed package."""
+    """Return whether code is not the user's own: built in, or of an installed package."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__ == "__main__":
         return False

@@ -1,4 +1,4 @@
-"""Which modules of this process a worker could import, so that they are named and not sent."""
+"""The modules of this process that a worker can import, so that they are named and not sent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class WorkerImports:
             self._probe = None
 
     def finds(self, module: ModuleType) -> bool:
-        """Whether the worker imports, under the name of `module`, the same module.
+        """Return whether the worker imports, under the name of `module`, the same module.
 
         The same is: one from the same file. With another interpreter, what is installed here
             (site-packages,
@@ -109,7 +109,7 @@ def _is_built_in(name: str) -> bool:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a module belongs to the standard library or to an installed distribution."""
+    """Return whether a module belongs to the standard library or to an installed distribution."""
     folders = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     real = os.path.realpath(file)

@@ -1,4 +1,4 @@
-"""What is worth knowing about a machine where something does not work. Nothing here needs root."""
+"""Facts about a machine where something does not work. Nothing here needs root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process and its children use, written to a log: for tests that run long, and for reports."""
+"""A log of the resources that a process and its children use: for long tests, and for reports."""
 
 from __future__ import annotations
 

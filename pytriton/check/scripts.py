@@ -67,7 +67,7 @@ class ScriptThread(threading.Thread):
 
     @property
     def output(self) -> str:
-        """All that it has printed so far, on both streams."""
+        """The text that the script has printed so far, on both streams."""
         return "".join(list(self._lines))
 
     def start(self, threaded: bool = True) -> None:

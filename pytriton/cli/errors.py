@@ -1,4 +1,4 @@
-"""What goes wrong on the command line: a sentence for people, an exit code for scripts."""
+"""The errors of the command line: a sentence for people, an exit code for scripts."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _startup_log(rundir: RuntimeDir) -> Path:
 
 
 class _Words:
-    """What a starting daemon says in its log, from now on, whoever rotates it meanwhile."""
+    """The new lines in the log of a starting daemon, also when the log is rotated meanwhile."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir

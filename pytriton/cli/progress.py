@@ -1,4 +1,4 @@
-"""How far something is: a moving line on a terminal, plain lines elsewhere."""
+"""Progress on the command line: a moving line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wish:
-    """What to register: MODULE:ATTRIBUTE or a folder, and keyword arguments of `DaemonClient`'s method."""
+    """A command's wish: MODULE:ATTRIBUTE or a folder, and keyword arguments of `DaemonClient`'s method."""
 
     target: str
     options: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What a service manager reads: a systemd unit (systemd.service(5), systemd.exec(5)), a supervisord section."""
+"""The files of service managers: a systemd unit (systemd.service(5), systemd.exec(5)), a supervisord section."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AFTERWARDS = {
 
 @dataclass(frozen=True)
 class Service:
-    """What the files are made of."""
+    """The facts that the files are made of."""
 
     program: list[str]  #: the command of this installation
     given: Given  #: the flags that the daemon gets, paths absolute
@@ -52,7 +52,7 @@ class Service:
 
     @property
     def stop_s(self) -> int:
-        """How long an orderly stop takes at the most."""
+        """The most seconds that an orderly stop takes."""
         return round(self.config.grace_period_s) + _MARGIN_S
 
 

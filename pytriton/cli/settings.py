@@ -23,7 +23,7 @@ from pytriton.ipc.rundir import RuntimeDir, RuntimeDirError
 
 @dataclass(frozen=True)
 class Given:
-    """What stood on the command line of `start`: only that is kept, the rest is read anew."""
+    """The flags of `start` as they were given; a restart keeps them and reads all other settings anew."""
 
     flags: Mapping[str, Any]
     config: Optional[str] = None  #: the file named by --config

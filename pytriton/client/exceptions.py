@@ -1,4 +1,4 @@
-"""What the inference clients raise. Names and meanings are those of PyTriton.
+"""The exceptions of the inference clients. Names and meanings are those of PyTriton.
 
 `PyTritonClientModelUnavailableError` is a `PyTritonClientTimeoutError`: PyTriton documents the one and raises
 the other when a model does not become ready; here both `except` clauses hold.

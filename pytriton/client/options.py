@@ -1,4 +1,4 @@
-"""What a request carries besides its inputs: settings for Triton, parameters and headers."""
+"""The options of a request: settings for Triton, parameters and headers."""
 
 from __future__ import annotations
 

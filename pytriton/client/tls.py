@@ -1,4 +1,4 @@
-"""How a client trusts a server, and shows who it is, over https and grpcs."""
+"""A client's TLS settings: the servers that it trusts, and its own certificate, over https and grpcs."""
 
 from __future__ import annotations
 

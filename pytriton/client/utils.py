@@ -1,4 +1,4 @@
-"""What a URL means, the client of tritonclient that fits it, and waiting with such a client."""
+"""Helpers for URLs of servers: parsing one, making tritonclient's client for it, and waiting with that client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a callable can be called with what a model gives it, as far as its signature tells."""
+"""The check of a callable's signature against the arguments that its model gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a decorator learns the configuration of the model it serves.
+"""The way in which a decorator learns the configuration of its model.
 
 A worker serves one model, so the process has one current configuration: `set_triton_context` is
 called once, before the first request. Where several callables live in one process (tests, scripts),
@@ -91,7 +91,7 @@ def _innermost(callable_: Any) -> Any:
 
 
 class TritonContext:
-    """What the ``@triton_context`` decorator hands over.
+    """The context that the ``@triton_context`` decorator hands over.
 
     Attributes:
         model_configs: configuration of every callable known in this process

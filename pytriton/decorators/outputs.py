@@ -1,4 +1,4 @@
-"""From what a model returns to outputs by name."""
+"""The outputs of a callable by name, made of what it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all decorators share: wrapping a callable of any kind without changing its kind.
+"""The base of all decorators: they wrap a callable of any kind without changing its kind.
 
 A decorator is an `Adapter`. For one call of the decorated callable, its `plan` says which calls of
 the wrapped one to make and how to merge their results::
@@ -37,7 +37,7 @@ _END = object()
 
 
 class Kind(enum.Enum):
-    """What calling a callable gives."""
+    """The kinds of callables, by what a call of them returns."""
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"

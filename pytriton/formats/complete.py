@@ -38,7 +38,7 @@ def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration says all that is needed to serve the model."""
+    """Return whether a configuration says all that is needed to serve the model."""
     return all(
         config.get(what) and all("data_type" in one and one.get("dims") for one in config[what])
         for what in ("input", "output")

@@ -1,4 +1,4 @@
-"""What a loader of a format returns: the tensors that the file tells of, and how to run it."""
+"""A loaded model file: the tensors that the file describes, and the function that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels to the worker of a repository's model: where its files are. Imports nothing heavy."""
+"""The payload of a repository's model: the place of its files. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.ipc.payload import Header, pack
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How to make the callable: called once in each worker.
+    """The instructions for making the callable; each worker calls it once.
 
     Args:
         name: of the model

@@ -1,4 +1,4 @@
-"""What XGBoost and LightGBM share: tensors and parameters as of Triton's FIL backend."""
+"""The common part of XGBoost and LightGBM: tensors and parameters as of Triton's FIL backend."""
 
 from __future__ import annotations
 

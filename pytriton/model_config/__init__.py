@@ -1,4 +1,4 @@
-"""What a user says about a model: its tensors, batching, queueing, cache and warm-up.
+"""The configuration of a model: its tensors, batching, queueing, cache and warm-up.
 
 Plain dataclasses without any tie to a running server. `to_triton_config` turns them into Triton's
 model configuration, `TritonModelConfig.from_triton_config` reads one.

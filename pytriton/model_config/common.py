@@ -36,7 +36,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request that waited in the queue for too long."""
+    """The fate of a request that has waited in the queue for too long."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -44,7 +44,7 @@ class TimeoutAction(enum.Enum):
 
 @dataclass
 class QueuePolicy:
-    """How requests wait.
+    """The rules of a queue.
 
     Args:
         timeout_action: reject a request that waited too long, or serve it after the others
@@ -74,7 +74,7 @@ class QueuePolicy:
 
 @dataclass
 class DynamicBatcher:
-    """How Triton puts requests together into a batch.
+    """The rules by which Triton puts requests together into a batch.
 
     Args:
         max_queue_delay_microseconds: how long a request may wait for others, in µs
@@ -138,7 +138,7 @@ class DynamicBatcher:
 
 @dataclass
 class ResponseCache:
-    """Whether Triton answers repeated identical requests from its response cache."""
+    """The use of Triton's response cache for repeated identical requests."""
 
     enable: bool
 

@@ -1,4 +1,4 @@
-"""What users may write for a dtype, and the Triton data type it stands for.
+"""The spellings of a dtype, and the Triton data type of each.
 
 Names follow Triton's inference protocol ("FP32", "BYTES"); in a model configuration the same types
 are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).

@@ -14,7 +14,7 @@ __all__ = ["Tensor"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a model.
+    """An input or output of a model.
 
     Args:
         shape: size of each dimension, -1 where it may differ between requests. The batch axis of a

@@ -36,7 +36,7 @@ class TensorSpec:
 
 @dataclass
 class TritonModelConfig:
-    """What the server says about a model; also what decorators learn about the model they serve.
+    """The configuration of a model as the server gives it, and as decorators get it.
 
     Args:
         model_name: name of the model

@@ -29,7 +29,7 @@ _SOURCES = ("zero_data", "random_data", "input_data_file")
 
 @dataclass
 class WarmupInput:
-    """Where the values of one warm-up input come from. Exactly one source has to be chosen.
+    """The source of one warm-up input's values. Exactly one source has to be chosen.
 
     Args:
         dtype: data type, as for `Tensor`
@@ -146,7 +146,7 @@ class WarmupInput:
 
 @dataclass
 class ModelWarmup:
-    """One kind of warm-up request.
+    """A warm-up request.
 
     Args:
         name: name of the warm-up, for logs

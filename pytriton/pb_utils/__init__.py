@@ -1,4 +1,4 @@
-"""What a Triton `model.py` imports as `triton_python_backend_utils`: our own implementation of the documented module.
+"""The module that a Triton `model.py` imports as `triton_python_backend_utils`: our own implementation of it.
 
 In a worker it is installed under that name before the model is imported, so `import
 triton_python_backend_utils as pb_utils` needs no tritonserver around it. In a script or a test of

@@ -21,7 +21,7 @@ TRITONSERVER_MEMORY_CPU = _MemoryType.TRITONSERVER_MEMORY_CPU
 
 
 class PreferredMemory:
-    """Where the outputs of a call to another model should lie. A worker always gets them on the CPU."""
+    """The preferred memory for the outputs of a call to another model. A worker always gets them on the CPU."""
 
     def __init__(self, preferred_memory_type: _MemoryType, preferred_device_id: int = 0) -> None:
         if not isinstance(preferred_memory_type, _MemoryType):

@@ -57,7 +57,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a model is ready; without a version, whether any version of it is.
+    """Return whether a model is ready; without a version, whether any version of it is.
 
     Raises:
         TritonModelException: that is no version, or the daemon could not be asked.

@@ -72,7 +72,7 @@ def _entry(model_config: dict[str, Any], side: str, name: str) -> Optional[dict[
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether the configuration says that the model is decoupled."""
+    """Return whether the configuration says that the model is decoupled."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 

@@ -1,4 +1,4 @@
-"""What `pb_utils` needs of the process it runs in: the seam between the module and the worker.
+"""The interface between `pb_utils` and the process that it runs in.
 
 Outside of a worker, in a script or a test, the default holds: log lines go to standard error, metrics
 count only for themselves, and what needs a tritonserver says that there is none.
@@ -44,7 +44,7 @@ class Host:
         raise TritonModelException(self._cannot("other models cannot be called"))
 
     async def async_infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """As `infer`, without blocking the event loop.
+        """Do the same as `infer` without blocking the event loop.
 
         Raises:
             TritonModelException: it cannot be asked.

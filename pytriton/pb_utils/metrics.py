@@ -143,7 +143,7 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
 
 
 def _can_travel(text: str) -> bool:
-    """Whether tritonserver can take a text: it ends at a zero byte there, and is UTF-8."""
+    """Return whether tritonserver can take a text: it ends at a zero byte there, and is UTF-8."""
     return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 
 
@@ -152,7 +152,7 @@ def _refused(what: str, why: str) -> TritonModelException:
 
 
 class _Number:
-    """What metrics of the same name and labels share, as in tritonserver."""
+    """The number that metrics of the same name and labels share, as in tritonserver."""
 
     def __init__(self) -> None:
         self.value = 0.0

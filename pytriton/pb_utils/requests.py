@@ -63,7 +63,7 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
 
 
 class InferenceRequest:
-    """One request.
+    """A request.
 
     `execute` gets such objects; make one yourself to call another model, with `exec` or
     `async_exec`.
@@ -228,10 +228,10 @@ class InferenceRequest:
         return self._trace
 
     def preferred_memory(self) -> None:
-        """Where outputs should lie; it is not heeded in a worker."""
+        """Return the memory that outputs should lie in; a worker ignores it."""
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone, or has given up; known about a quarter of a second later.
+        """Return whether the client has gone, or has given up; known about a quarter of a second later.
 
         Raises:
             TritonModelException: this is no request to be answered.
@@ -270,7 +270,7 @@ class InferenceRequest:
 
     @property
     def rescheduled(self) -> bool:
-        """Whether Triton shall queue the request again."""
+        """True if Triton shall queue the request again."""
         return self._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:
@@ -285,5 +285,5 @@ class InferenceRequest:
         return host.current().infer(self, decoupled=decoupled)
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """As `exec`, while the event loop does other things."""
+        """Do the same as `exec` while the event loop does other things."""
         return await host.current().async_infer(self, decoupled=decoupled)

@@ -74,7 +74,7 @@ class InferenceResponse:
         return self._output_tensors
 
     def has_error(self) -> bool:
-        """Whether there is an error."""
+        """Return whether there is an error."""
         return self._error is not None
 
     def error(self) -> Optional[TritonError]:
@@ -139,10 +139,10 @@ class ResponseSender:
         self._send(response, final)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone, or has given up; the final flag is to be sent all the same."""
+        """Return whether the client has gone, or has given up; the final flag is to be sent all the same."""
         return self._is_cancelled()
 
     @property
     def closed(self) -> bool:
-        """Whether all has been sent."""
+        """True if all has been sent."""
         return self._closed

@@ -88,7 +88,7 @@ class Tensor:
         return DATATYPES.index(self._datatype) + 1
 
     def is_cpu(self) -> bool:
-        """Whether the data are in memory of the CPU: always, in a worker."""
+        """Return whether the data are in memory of the CPU: always, in a worker."""
         return True
 
     def as_numpy(self) -> Array:

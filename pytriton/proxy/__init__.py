@@ -1,1 +1,1 @@
-"""What users' callables are handed. The path ``pytriton.proxy`` is kept from PyTriton."""
+"""The types that users' callables get. The path ``pytriton.proxy`` is kept from PyTriton."""

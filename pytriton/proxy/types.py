@@ -102,7 +102,7 @@ class Request(_Named):
         self.requested_output_names = requested_output_names
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone, or has given up: its answer is not needed any more.
+        """Return whether the client has gone, or has given up: its answer is not needed any more.
 
         It is known for requests of decoupled models, about a quarter of a second after it happened.
         A generator whose clients have all gone is closed at its next ``yield``; ask here in a long

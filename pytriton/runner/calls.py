@@ -59,13 +59,13 @@ class Calls:
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """All models of the repositories, with their states, whoever serves them."""
+        """Return all models of the repositories with their states, whoever serves them."""
         return self._ask(lambda link: merged_index(link, dict(headers or {}), as_json))
 
     def is_model_ready(
         self, model_name: str, model_version: str = "", headers: Headers | None = None
     ) -> Any:
-        """Whether a model can be asked."""
+        """Return whether a model can be asked."""
         return self._call("is_model_ready", headers, _of(locals()))
 
     def load_model(
@@ -123,7 +123,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """What models have done so far."""
+        """Return the statistics of models so far."""
         return self._call("get_inference_statistics", headers, _of(locals()))
 
     def infer(
@@ -141,11 +141,11 @@ class Calls:
     # ── the server ───────────────────────────────────────────────────────────────────────────────
 
     def is_server_live(self, headers: Headers | None = None) -> Any:
-        """Whether the server answers."""
+        """Return whether the server answers."""
         return self._call("is_server_live", headers, {})
 
     def is_server_ready(self, headers: Headers | None = None) -> Any:
-        """Whether the server can be asked for inference."""
+        """Return whether the server can be asked for inference."""
         return self._call("is_server_ready", headers, {})
 
     def get_server_metadata(self, headers: Headers | None = None, as_json: bool = False) -> Any:
@@ -153,7 +153,7 @@ class Calls:
         return self._call("get_server_metadata", headers, _of(locals()))
 
     def get_log_settings(self, headers: Headers | None = None, as_json: bool = False) -> Any:
-        """What the server logs."""
+        """Return the settings of the server's log."""
         return self._call("get_log_settings", headers, _of(locals()))
 
     def update_log_settings(
@@ -165,7 +165,7 @@ class Calls:
     def get_trace_settings(
         self, model_name: str | None = None, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """What the server traces, for all models or one."""
+        """Return the settings of the server's traces, for all models or one."""
         return self._call("get_trace_settings", headers, _of(locals()))
 
     def update_trace_settings(

@@ -1,4 +1,4 @@
-"""What a runner raises before anything is sent."""
+"""The exceptions that a runner raises before it sends anything."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _NOT_SERVED = (Kind.UNKNOWN_MODEL, Kind.NOT_READY)
 
 
 class Links(Protocol):
-    """What gives a link, and starts a daemon first where there is none yet."""
+    """The provider of a link; it starts a daemon first if there is none yet."""
 
     def link(self) -> Link:
         """Return it, for threads."""
@@ -89,7 +89,7 @@ class Link:
             raise self.error(failure, method) from failure
 
     async def acall(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """As `call`, in an event loop."""
+        """Do the same as `call` in an event loop."""
         try:
             connection = await self.asynchronous()
             return await connection.call(
@@ -110,7 +110,7 @@ class Link:
             raise self._explained(error, arguments["model_name"]) from error
 
     async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """As `infer`, in an event loop."""
+        """Do the same as `infer` in an event loop."""
         try:
             return await self.acall("infer", arguments, headers)
         except PyTritonClientError as error:
@@ -139,7 +139,7 @@ class Link:
         return known
 
     async def asignature(self, model: str, version: str) -> Signature:
-        """As `signature`, in an event loop."""
+        """Do the same as `signature` in an event loop."""
         known = self._signatures.get((model, version))
         if known is None:
             try:

@@ -1,4 +1,4 @@
-"""One model of a runner: called like a function, from threads and from event loops."""
+"""A model of a runner: you call it like a function, from threads and from event loops."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RunnerModel:
         return InferResult(link.infer(call.arguments, call.headers))
 
     async def async_run(self, /, *inputs: Any, **named: Any) -> InferResult:
-        """As `run`, in an event loop."""
+        """Do the same as `run` in an event loop."""
         link = await self._links.async_link()
         signature = await link.asignature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
@@ -133,7 +133,7 @@ class RunnerModel:
             connection.close()
 
     async def async_stream(self, /, *inputs: Any, **named: Any) -> AsyncIterator[InferResult]:
-        """As `stream`, in an event loop."""
+        """Do the same as `stream` in an event loop."""
         link = await self._links.async_link()
         self._require_grpc(link)
         signature = await link.asignature(self._name, self._version)
@@ -201,7 +201,7 @@ class RunnerModel:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """One request, ready to be sent."""
+    """A request, ready to be sent."""
 
     arguments: dict[str, Any]
     headers: dict[str, str]

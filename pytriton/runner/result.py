@@ -12,7 +12,7 @@ __all__ = ["InferResult"]
 
 
 class InferResult:
-    """One response. Names are those of the model's outputs.
+    """A response. Names are those of the model's outputs.
 
     Example:
         >>> result = runner.onnx_mnist.run(images)                           # doctest: +SKIP

@@ -177,7 +177,7 @@ class Runner(AsyncCalls):
             return made
 
     async def async_link(self) -> Link:
-        """As `link`; a start does not keep the event loop waiting."""
+        """Do the same as `link`; a start does not keep the event loop waiting."""
         link = self._link
         return await asyncio.to_thread(self.link) if link is None else link
 

@@ -1,4 +1,4 @@
-"""What a model takes and returns, and a call's arguments checked against it: nothing is sent that is wrong."""
+"""The inputs and outputs of a model, and the check of a call's arguments before anything is sent."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _spec(entry: Mapping[str, Any]) -> InputSpec:
 
 
 def _is_ready(value: Any) -> bool:
-    """Whether it is an InferInput of tritonclient's, which has its name, type and shape already."""
+    """Return whether a value is an InferInput of tritonclient's: it has a name, type and shape already."""
     return type(value).__name__ == "InferInput" and hasattr(value, "set_data_from_numpy")
 
 

@@ -1,4 +1,4 @@
-"""What `Triton` and `RemoteTriton` share: binding models, serving until a signal, being connected."""
+"""The base of `Triton` and `RemoteTriton`: they bind models and serve until a signal."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ class TritonBase(ABC):
                 self._client = client
 
     def is_connected(self) -> bool:
-        """Whether models are served, and what is bound now will be at once."""
+        """Return whether models are served, and what is bound now will be at once."""
         return self._client is not None
 
     def is_alive(self) -> bool:
-        """Whether the server runs and every model that is bound has a worker, or will have again."""
+        """Return whether the server runs and every model that is bound has a worker, or will have again."""
         client = self._client
         if client is None or self._ended.is_set():
             return False
@@ -175,13 +175,13 @@ class TritonBase(ABC):
 
     @property
     def http_url(self) -> str:
-        """Where HTTP is served, e.g. `http://127.0.0.1:8000`; empty when it is off or nothing is connected."""
+        """The URL of HTTP, e.g. `http://127.0.0.1:8000`; empty when HTTP is off or nothing is connected."""
         client = self._client
         return client.status().server.http_url if client is not None else ""
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC is served, e.g. `grpc://127.0.0.1:8001`; empty when it is off or nothing is connected."""
+        """The URL of gRPC, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off or nothing is connected."""
         client = self._client
         return client.status().server.grpc_url if client is not None else ""
 

@@ -245,7 +245,7 @@ class Triton(TritonBase):
 
 
 class ServerConfig:
-    """What the server was asked to be; for people to look at."""
+    """The settings that the server was started with, for people to look at."""
 
     def __init__(self, config: TritonConfig) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""What `bind` was told: one model, checked before anything is started."""
+"""The arguments of `bind`: one model, checked before anything is started."""
 
 from __future__ import annotations
 

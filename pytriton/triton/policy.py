@@ -1,4 +1,4 @@
-"""When a `Triton` object starts its server."""
+"""The policy that says when a `Triton` object starts its server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = [
 
 @dataclass
 class TritonLifecyclePolicy:
-    """When the server starts.
+    """The moment at which the server starts.
 
     Args:
         launch_triton_on_startup: at `with Triton() as triton:`; otherwise at `run` or `serve`, when models are bound

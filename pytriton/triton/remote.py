@@ -97,7 +97,7 @@ class RemoteTriton(TritonBase):
         return True
 
     def is_alive(self) -> bool:
-        """Whether the server runs and every model that is served from here has a worker, or will have again.
+        """Return whether the server runs and every model that is served from here has a worker, or will have again.
 
         While this is not connected, the server is asked.
         """
@@ -122,7 +122,7 @@ class RemoteTriton(TritonBase):
             connection.close()
 
     def close(self) -> None:
-        """As `stop`."""
+        """Do the same as `stop`."""
         self.stop()
 
     def get_access_token(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Who may use which of Triton's endpoints: names, defaults, the access token."""
+"""Access to Triton's endpoints: names, defaults, the access token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 
 @dataclass
 class TritonSecurityConfig:
-    """Which endpoints ask for the access token, and the token. Both fields say what holds once it is made.
+    """The endpoints that ask for the access token, and the token. Both fields hold the final values.
 
     Every `Triton` that gets the same object asks for the same token.
 
@@ -74,7 +74,7 @@ class TritonSecurityConfig:
 
     @property
     def endpoints(self) -> list[str]:
-        """What is restricted, in order."""
+        """Return the restricted endpoints, in order."""
         return list(self.restricted_endpoints or ())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""From TritonConfig and TritonSecurityConfig to the settings of a private daemon (dispatcher/settings)."""
+"""The settings of a private daemon (dispatcher/settings), made of TritonConfig and TritonSecurityConfig."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From text to the values of TritonConfig's fields, and from the environment to text."""
+"""The values of TritonConfig's fields, read from text and from the environment."""
 
 from __future__ import annotations
 

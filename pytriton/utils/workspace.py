@@ -51,15 +51,15 @@ class Workspace:
 
     @property
     def model_store_path(self) -> Path:
-        """Where PyTriton keeps model files. Ours have none: a configuration goes with the request that loads it."""
+        """The folder where PyTriton keeps model files. Ours is empty: configurations go with the load requests."""
         return self._path / "model-store"
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Return whether the folder is there."""
         return self._path.exists()
 
     def is_empty(self) -> bool:
-        """Whether the folder is there and holds nothing."""
+        """Return whether the folder is there and holds nothing."""
         return self.exists() and not any(self._path.iterdir())
 
     def clean(self) -> None:

@@ -1,4 +1,4 @@
-"""What the four clients that hold connections have in common: how they are made, and what they tell."""
+"""The base of the four clients that hold connections: their arguments and their properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all clients share: the servers, the model, its configuration, and the steps of each operation."""
+"""The core of all clients: the servers, the model, its configuration, and the steps of each operation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COMEBACK_S = 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user says about a client; see `ModelClient`."""
+    """The arguments of a client; see `ModelClient`."""
 
     url: Urls
     model_name: str
@@ -85,12 +85,12 @@ class Settings:
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for server and model, in seconds."""
+        """The most seconds to wait for server and model."""
         return DEFAULT_INIT_TIMEOUT_S if self.init_timeout_s is None else self.init_timeout_s
 
     @property
     def deadline_s(self) -> float:
-        """How long one inference may take, in seconds."""
+        """The most seconds that one inference may take."""
         if self.inference_timeout_s is None:
             return DEFAULT_INFERENCE_TIMEOUT_S
         return self.inference_timeout_s
@@ -156,7 +156,7 @@ class Core:
 
     @property
     def initialised(self) -> bool:
-        """Whether the model was seen ready and its configuration is known."""
+        """True if the model was seen ready and its configuration is known."""
         return self._ready and self.config is not None
 
     def require_open(self) -> None:

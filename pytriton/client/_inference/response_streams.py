@@ -1,4 +1,4 @@
-"""One request to a decoupled model, and its responses on their way from gRPC's thread to the user's."""
+"""A request to a decoupled model, and the way of its responses from gRPC's thread to the user's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ResponseBuffer:
             return response
 
     def throw_away(self) -> None:
-        """Nobody reads: drop what comes, up to the last response."""
+        """Drop all responses up to the last one, because no reader is left."""
         with self._changed:
             self._unwanted = True
             while self._responses:
@@ -96,7 +96,7 @@ class ResponseBuffer:
 
 
 class Stream:
-    """One request to a decoupled model: it is sent, and its responses are read one by one.
+    """A request to a decoupled model: the client sends it and reads its responses one by one.
 
     Args:
         core: of the client
@@ -248,6 +248,6 @@ def stream_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_final(result: Any) -> bool:
-    """Whether no response follows this one."""
+    """Return whether no response follows this one."""
     final = result.get_response().parameters.get("triton_final_response")
     return final is not None and bool(final.bool_param)

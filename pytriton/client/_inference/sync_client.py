@@ -43,7 +43,7 @@ class SyncClient(BaseClient[R]):
 
     @property
     def is_batching_supported(self) -> bool:
-        """Whether `infer_batch` can be used; waits for the model if it was not seen yet."""
+        """True if `infer_batch` can be used; waits for the model if it was not seen yet."""
         return self.model_config.batching
 
     def wait_for_server(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""From a failed call to the exception that the user gets: PyTriton's type, and one line that says it all."""
+"""The exception that the user gets for a failed call: of PyTriton's type, with one line that says it all."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _CHANNEL = [
 
 
 class Connection(Protocol):
-    """What the clients need of a connection; `call` returns an awaitable for asyncio."""
+    """The interface of a connection to the clients; `call` returns an awaitable for asyncio."""
 
     url: TritonUrl
 
@@ -58,7 +58,7 @@ def aconnect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
 
 
 class _Grpc:
-    """One channel for all threads: gRPC's are made for that."""
+    """A connection over gRPC: one channel for all threads, as gRPC allows."""
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None, module: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""One kind of error for all that can go wrong on the way to a server, whichever transport it came from."""
+"""The error for all failures on the way to a server, over either transport."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NOT_BEGUN", "CallFailed", "Kind", "describe"]
 
 
 class Kind(enum.Enum):
-    """What a failure means to the caller."""
+    """The meaning of a failure to the caller."""
 
     TIMEOUT = "timeout"  #: no answer within the time
     UNREACHABLE = "unreachable"  #: no connection; surely nothing was sent

@@ -23,7 +23,7 @@ _REST_S = 3.0
 
 @dataclass
 class Server:
-    """One server, and what is known about it."""
+    """A server, and the facts known about it."""
 
     connection: Connection
     ready: bool = True  #: as far as is known

@@ -1,4 +1,4 @@
-"""What a client does with a server, written once for blocking and for asyncio clients.
+"""The steps of a client with a server, written once for blocking and for asyncio clients.
 
 A generator says step by step what is to be done: a `Call`, or a `Pause`. `run` does that and waits;
 `arun` awaits it. The generator gets each step's answer, or `CallFailed` thrown in.

@@ -1,4 +1,4 @@
-"""Where a server is: scheme, host and port."""
+"""The URL of a server: scheme, host and port."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class TritonUrl:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the connection uses TLS."""
+        """True if the connection uses TLS."""
         return self.scheme in ("https", "grpcs")
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, as it calls itself."""
+        """True if the host is this machine by its own name for itself."""
         name = self.hostname.rstrip(".").lower()
         if name == "localhost" or name.endswith(".localhost"):
             return True
