@@ -159,5 +159,5 @@ def _field(field: Any) -> str:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Whether a field is repeated; `label` is deprecated, and older versions have nothing else."""
+    """Return whether a field is repeated; `label` is deprecated, and older versions have nothing else."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == 3)

@@ -84,7 +84,7 @@ class Pod:
         )
 
     def probe(self, kind: str) -> bool:
-        """Whether a probe ("startup", "readiness", "liveness") succeeds now, as the kubelet counts it."""
+        """Return whether a probe ("startup", "readiness", "liveness") succeeds now, as the kubelet counts it."""
         probe = self.container[f"{kind}Probe"]
         if "exec" in probe:
             return self.run(probe["exec"]["command"]).returncode == 0

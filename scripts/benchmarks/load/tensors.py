@@ -47,7 +47,7 @@ def answer(workload: Workload) -> bytes:
 
 
 def streams(workload: Workload) -> bool:
-    """Whether a request has several responses."""
+    """Return whether a request has several responses."""
     return workload.payload.responses > 1
 
 

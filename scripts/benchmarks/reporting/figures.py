@@ -114,7 +114,7 @@ def ratio(
 
 
 def disturbed(measurement: dict[str, Any]) -> bool:
-    """Whether the machine did not have its CPUs during a measurement. Older results do not know."""
+    """Return whether the machine did not have its CPUs during a measurement. Older results do not know."""
     stolen = float(measurement.get("stolen_cpus", 0.0))
     return stolen > _STOLEN * float(measurement.get("cores", 1))
 

@@ -248,7 +248,7 @@ class Brain:
         return states.get(model, "")
 
     def is_served(self, model: str) -> bool:
-        """Whether tritonserver has a model, with attached proxies of the registration that counts."""
+        """Return whether tritonserver has a model, with attached proxies of the registration that counts."""
         registration = self.daemon.registry.get(model)
         loaded = self.server.models.get(model)
         if registration is None or loaded is None or loaded.registration != registration.key:
@@ -261,7 +261,7 @@ class Brain:
         return set(serving.reservations._busy)
 
     def is_clean(self, model: str) -> bool:
-        """Whether nothing is left of a model."""
+        """Return whether nothing is left of a model."""
         registry: Registry = self.daemon.registry
         left = [
             *(f"{worker.name} of it runs" for worker in self.alive(model)),

@@ -82,7 +82,7 @@ class Dispatcher:
         return None
 
     def is_left(self) -> bool:
-        """Whether the proxy has said that it ends."""
+        """Return whether the proxy has said that it ends."""
         return any(isinstance(message, messages.Detach) for message in list(self.heard))
 
     def close(self) -> None:

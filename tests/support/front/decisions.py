@@ -61,11 +61,11 @@ class Decision:
     says: str = ""  #: a pattern for what the native front's body has
 
     def applies(self, name: str) -> bool:
-        """Whether a request of that name is answered otherwise."""
+        """Return whether a request of that name is answered otherwise."""
         return re.fullmatch(self.names, name, re.DOTALL) is not None
 
     def holds(self, nvidia: Reply | None, native: Reply) -> bool:
-        """Whether it is answered so."""
+        """Return whether it is answered so."""
         theirs = nvidia.status if nvidia else None
         said = native.body.decode(errors="replace")
         return (theirs, native.status) == (self.nvidia, self.native) and re.search(
@@ -184,7 +184,7 @@ _MALFORMED = re.compile(
 
 
 def is_the_clients_fault(nvidia: Reply, native: Reply) -> bool:
-    """Whether it is malformed: 400, where NVIDIA's frontend says 500. The texts may be better ones."""
+    """Return whether it is malformed: 400, where NVIDIA's frontend says 500. The texts may be better ones."""
     return (
         (nvidia.status, native.status) == (500, 400)
         and bool(native.error)
@@ -193,7 +193,7 @@ def is_the_clients_fault(nvidia: Reply, native: Reply) -> bool:
 
 
 def is_same(nvidia: Reply, native: Reply) -> bool:
-    """Whether two answers say the same. An error is JSON and says so, which NVIDIA's do not always."""
+    """Return whether two answers say the same. An error is JSON and says so, which NVIDIA's do not always."""
     is_error = nvidia.status >= 400 and native.headers.get("content-type") == "application/json"
     headers = HEADERS[: -1 if is_error else None]
     return (
@@ -204,7 +204,7 @@ def is_same(nvidia: Reply, native: Reply) -> bool:
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """Whether two values of JSON are the same.
+    """Return whether two values of JSON are the same.
 
     Members have no order. FP32 values are written as the shortest number that is read as the same one; NVIDIA's are those of doubles.
     """

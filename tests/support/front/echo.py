@@ -130,7 +130,7 @@ def take(connection: socket.socket, count: int) -> bytes:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection: without a word, or by a reset."""
+    """Return whether the other side ends the connection: without a word, or by a reset."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -138,13 +138,13 @@ def ends(connection: socket.socket) -> bool:
 
 
 def echoes(connection: socket.socket, text: str = "hello") -> bool:
-    """Whether the server answers on that connection."""
+    """Return whether the server answers on that connection."""
     ask(connection, f"echo {text}")
     return take(connection, len(text) + 1) == text.encode() + b"\n"
 
 
 def all_echo(connections: Sequence[socket.socket]) -> bool:
-    """Whether it answers on all of them, when all have asked."""
+    """Return whether it answers on all of them, when all have asked."""
     for number, connection in enumerate(connections):
         ask(connection, f"echo {number}")
     return all(

@@ -33,11 +33,11 @@ class GrpcDecision:
     says: str = ""  #: a pattern for what the native front says
 
     def applies(self, name: str) -> bool:
-        """Whether a call of that name is answered otherwise."""
+        """Return whether a call of that name is answered otherwise."""
         return re.fullmatch(self.names, name, re.DOTALL) is not None
 
     def holds(self, nvidia: GrpcReply, native: GrpcReply) -> bool:
-        """Whether it is answered so."""
+        """Return whether it is answered so."""
         said = native.text or str(native.messages)
         return (nvidia.code, native.code) == (self.nvidia, self.native) and re.search(
             self.says, said

@@ -53,7 +53,7 @@ class Inference:
         return {name: np.asarray(result.as_numpy(name)) for name in names}
 
     def is_ready(self, model: str) -> bool:
-        """Whether the server says that a model is ready."""
+        """Return whether the server says that a model is ready."""
         return bool(self._client.is_model_ready(model))
 
     def close(self) -> None:
