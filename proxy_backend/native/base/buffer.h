@@ -1,4 +1,4 @@
-/* Bytes that are being written. */
+/* A buffer that grows while it is written. */
 #ifndef PYTRITON_BUFFER_H
 #define PYTRITON_BUFFER_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* It grows as it is written. `failed`: there was no memory for it; nothing more is written then. */
+/* `failed`: there was no memory, and nothing more is written. */
 typedef struct {
     uint8_t *data;
     size_t size, capacity;

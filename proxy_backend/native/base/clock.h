@@ -1,4 +1,4 @@
-/* What time it is. */
+/* Clocks. */
 #ifndef PYTRITON_CLOCK_H
 #define PYTRITON_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* JSON, as far as a proxy meets it: a model's configuration, and flat objects of parameters. */
+/* The JSON that a proxy meets: a model's configuration, and flat objects of parameters. */
 #ifndef PYTRITON_JSON_H
 #define PYTRITON_JSON_H
 
@@ -12,7 +12,7 @@ typedef struct {
     const char *start, *end;
 } Json;
 
-/* The value of a key of an object; none where there is none, or the text is no object. */
+/* The value of a key of an object; `start` is NULL if the key is missing, or the text is no object. */
 Json json_find(Json object, const char *key);
 /* The members of an object one after the other: begin with `next` = the object. False: there are no more. */
 typedef struct {
@@ -24,7 +24,7 @@ bool json_next(Json object, JsonMember *member);
 /* The elements of an array, in the same way; `key` stays empty. */
 bool json_first_element(Json array, JsonMember *element);
 bool json_next_element(Json array, JsonMember *element);
-/* Whether it is a string, and a copy of it for free(); NULL: it is none. */
+/* Returns whether the value is a string; and a copy of a string for free(), NULL if it is none. */
 bool json_is_string(Json value);
 char *json_string(Json value);
 bool json_is(Json value, const char *literal);

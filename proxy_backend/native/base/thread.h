@@ -1,4 +1,4 @@
-/* Threads of ours in a process that is not. */
+/* Our threads in tritonserver's process. */
 #ifndef PYTRITON_THREAD_H
 #define PYTRITON_THREAD_H
 

@@ -4,10 +4,10 @@
 
 #include "proxy/proxy.h"
 
-/* Have requests answered, and give them back to tritonserver. */
+/* Have a worker answer the requests, and give them back to tritonserver. */
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count);
 
-/* Answer requests with an error: nobody serves the model at the moment. */
+/* Answer requests with an error: no worker serves the model at the moment. */
 void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* Calls under way: what calls.c, which hears the worker, and call_answers.c, which hears tritonserver, have in common. */
+/* Calls under way, shared by calls.c, which hears the worker, and call_answers.c, which hears tritonserver. */
 #ifndef PYTRITON_CALL_H
 #define PYTRITON_CALL_H
 
@@ -18,7 +18,7 @@ typedef struct Answer {
     bool final;
 } Answer;
 
-/* What tritonserver has answered, and the worker has no room for. */
+/* An answer of tritonserver's that the worker has no room for. */
 typedef struct Queued {
     struct Queued *next;
     TRITONSERVER_InferenceResponse *response; /* may be NULL */

@@ -1,4 +1,4 @@
-/* What a call's chain means for it, and the questions to the dispatcher that it raises: see proxy_backend/chains.py. */
+/* The check of a call's chain, and the questions to the dispatcher that it needs: see proxy_backend/chains.py. */
 #ifndef PYTRITON_CALL_CHAIN_H
 #define PYTRITON_CALL_CHAIN_H
 
@@ -6,7 +6,7 @@
 
 /* The value of CHAIN_PARAMETER, for free(). */
 char *chain_sealed(const CallMessage *call);
-/* Why a call must not be made, for free(); NULL: it may. The dispatcher may be asked. */
+/* Returns NULL if a call may be made, else the reason against it, for free(). It may ask the dispatcher. */
 char *chain_refused(const CallMessage *call, const char *endpoint);
 /* Tell the dispatcher which models a worker has waited for: `count` strings of MessagePack. `proxy`: who tells.
  * `reply`, for buffer_free, has an array of those that it waits for in vain. Returns why, for free(), or NULL. */

@@ -1,4 +1,4 @@
-/* One call to another model, as the worker asks for it. */
+/* The worker's message for a call to another model. */
 #ifndef PYTRITON_CALL_MESSAGE_H
 #define PYTRITON_CALL_MESSAGE_H
 

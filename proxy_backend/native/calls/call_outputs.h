@@ -6,13 +6,13 @@
 
 enum { LONGEST_TEXT = 1 << 15 };
 
-/* What gives tritonserver memory for the outputs of calls; its argument is the call. NULL: there is none. */
+/* The allocator of the outputs of calls for tritonserver; its argument is the call. NULL: there is no memory. */
 TRITONSERVER_ResponseAllocator *call_outputs_allocator(void);
-/* Put one output into an answer. False: there is no memory for it. */
+/* Put an output into an answer. False: there is no memory for it. */
 bool put_output(Call *call, TRITONSERVER_InferenceResponse *response, uint32_t index, Answer *answer, Buffer *message);
-/* Give the memory of its outputs back. */
+/* Give back the memory of an answer's outputs. */
 void free_answer(Call *call, Answer *answer);
-/* What all outputs of a response come to. */
+/* The bytes of all outputs of a response. */
 uint64_t bytes_of(TRITONSERVER_InferenceResponse *response);
 
 #endif

@@ -1,4 +1,4 @@
-/* The request that tritonserver gets for one call to another model. */
+/* The request to tritonserver for a call to another model. */
 #ifndef PYTRITON_CALL_REQUEST_H
 #define PYTRITON_CALL_REQUEST_H
 
@@ -7,7 +7,7 @@
 #include "calls/flow.h"
 #include "triton/inference_api.h"
 
-/* What went wrong with a call. `text` NULL: nothing; else it is for free(), and `code` the name of Triton's code. */
+/* The error of a call; `text` is NULL without one, else for free(), and `code` is the name of Triton's code. */
 typedef struct {
     char *text;
     const char *code;

@@ -1,4 +1,4 @@
-/* The calls that workers make to other models. The compiled twin of proxy_backend/calls.py. */
+/* The calls of workers to other models. The compiled twin of proxy_backend/calls.py. */
 #ifndef PYTRITON_CALLS_H
 #define PYTRITON_CALLS_H
 
@@ -7,7 +7,7 @@
 /* The calls of one worker, and behind them those of earlier ones that still wait. */
 typedef struct Calls Calls;
 
-/* Who makes them. */
+/* The proxy that makes the calls. */
 typedef struct {
     TRITONBACKEND_Model *model;
     const char *model_name;
@@ -19,7 +19,7 @@ typedef struct {
 void calls_serve(Calls **all, const Caller *caller, const char *lane_path);
 /* Make no new calls for the present worker. */
 void calls_retire(Calls **all);
-/* Wait for the calls under way, but not for ever. */
+/* Wait for the calls under way, for a limited time. */
 void calls_end(Calls **all);
 
 #endif

@@ -1,4 +1,4 @@
-/* How much of a stream its caller has not read, for the proxy of the model that makes it: both are in this process. */
+/* The unread part of a stream between models, as its producer's proxy sees it: both proxies are in this process. */
 #ifndef PYTRITON_FLOW_H
 #define PYTRITON_FLOW_H
 
@@ -25,17 +25,17 @@ typedef struct Flow Flow;
 
 /* NULL: there is no memory, or no randomness. */
 Flow *flow_new(void);
-/* Which none can guess, so that clients get at no stream but their own. */
+/* A name that nobody can guess: a client reaches only its own streams. */
 const char *flow_name(const Flow *flow);
-/* One answer more that has not been read; and one that has been. */
+/* Count an answer as unread; and as read. */
 void flow_put(Flow *flow, uint64_t bytes);
 void flow_take(Flow *flow, uint64_t bytes);
-/* Nobody reads it any more: nobody need wait. */
+/* The caller reads no more: the producer need not wait. */
 void flow_end(Flow *flow);
 
 /* ── for the side that makes the answers ────────────────────────────────────────────────────────────── */
 
-/* The flow of that name, held; NULL: there is none. */
+/* The flow of that name, with a reference for the caller; NULL: there is none. */
 Flow *flow_find(const char *name);
 /* Whether the caller has to read first. Then the bell rings when it has; several may wait for one flow (an ensemble makes
  * streams of several models one), and only the last one's bell does. */

@@ -1,4 +1,4 @@
-/* Who waits for a request: the chain that a model's call to another one carries. See proxy_backend/chains.py. */
+/* The sealed chain that a model's call to another one carries. See proxy_backend/chains.py. */
 #ifndef PYTRITON_SEALED_CHAIN_H
 #define PYTRITON_SEALED_CHAIN_H
 
@@ -8,13 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of tritonserver's environment: what chains are sealed with (pytriton/ipc/calls/call_chain.py). */
+/* The key of the seals, from tritonserver's environment (pytriton/ipc/calls/call_chain.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 
 /* The seal of an encoded chain: hexadecimal, with NUL. */
 void chain_seal(const char *encoded, size_t size, char seal[SEAL + 1]);
-/* Whether a parameter's value is a chain that one of tritonserver's proxies has sealed. */
+/* Returns whether a parameter's value is a chain that one of tritonserver's proxies has sealed. */
 bool chain_is_sealed(const char *value);
 /* Whether a worker is in a sealed chain; the workers of the chain are added to `waiting` as strings of MessagePack,
  * and counted. */

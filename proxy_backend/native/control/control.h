@@ -4,7 +4,7 @@
 
 #include "wire/msgpack.h"
 
-/* One connection. Questions of several threads are asked one after the other. */
+/* A connection. It asks the questions of several threads one after the other. */
 typedef struct Control Control;
 
 /* `endpoint`: "ipc:///path", or "ipc://@name" for an abstract one. It connects with the first question. */
@@ -19,7 +19,7 @@ void control_free(Control *control);
  */
 char *control_ask(Control *control, const Buffer *question, Buffer *reply, int timeout_ms);
 
-/* Say something that has no answer. */
+/* Send a message that has no answer. */
 void control_tell(Control *control, const Buffer *message);
 
 /* Find a key's value in a reply. False: it has none. */

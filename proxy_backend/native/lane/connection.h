@@ -13,23 +13,23 @@ enum { MOST_BYTES = 1 << 16 };
 
 /* Connect to the worker that listens for lanes at `lane_path`. NULL: it does not listen, or has no room. */
 Connection *connection_open(const char *lane_path);
-/* When nobody uses it any longer; by then it was closed. */
+/* Free a connection that is closed and no longer used. */
 void connection_free(Connection *connection);
 
-/* Send a message. Never waits: what the worker has no room for goes later. Nothing happens when it is gone. */
+/* Send a message without waiting: it goes later if the worker has no room. Nothing happens if the worker is gone. */
 void connection_send(Connection *connection, const Buffer *message);
-/* Pass a descriptor of memory on, which is taken over; returns its number, 0: out of memory. */
+/* Take a descriptor of memory over and pass it on; return the memory's number, 0: out of memory. */
 int64_t connection_announce(Connection *connection, int descriptor);
 /* Let the worker send nothing more; what it has sent can still be received. */
 void connection_take_no_more(Connection *connection);
-/* End it, so that the thread that receives, and the worker, see its end. */
+/* Close the connection, so that the receiving thread and the worker see its end. */
 void connection_hang_up(Connection *connection);
 
 typedef enum { HEARD_MESSAGE, HEARD_NOTHING, HEARD_END, HEARD_FAULT } Heard;
 /* Wait for the next message that is not about memory, no longer than `timeout_ms` (-1: for ever). It stays valid
  * until the next call. HEARD_NOTHING may come early. */
 Heard connection_receive(Connection *connection, int timeout_ms, Reader *message);
-/* What the worker did wrong. */
+/* The worker's breach of the protocol, as text. */
 const char *connection_fault(const Connection *connection);
 /* Bytes of a memory of the worker's, until the next call of a function of this thread's. NULL: it has no such. */
 const uint8_t *connection_memory(Connection *connection, int64_t number, int64_t offset, int64_t size);

@@ -39,22 +39,22 @@ typedef enum {
 Lane *lane_connect(const char *path, char **failure);
 /* Seconds; 0: for ever. */
 void lane_set_patience(Lane *lane, double seconds);
-/* Whether the worker has read all that was sent to it. */
+/* Returns whether the worker has read everything that was sent to it. */
 bool lane_all_read(const Lane *lane);
-/* Send a message; one that is too long goes into the arena. The arena's descriptor goes first where the worker lacks it. */
+/* Send a message; a long one goes into the arena. The arena's descriptor goes first if the worker lacks it. */
 LaneState lane_send(Lane *lane, const Buffer *message);
 /* Receive the next message that is not about memory. It stays valid until the next call. */
 LaneState lane_receive(Lane *lane, Reader *message);
 /* Bytes of a memory that the worker has announced, NULL with `fault`. They stay until the next
  * call of it or of lane_receive. */
 const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size);
-/* See whether the worker's own memory can be read, unless that is known. It must have answered. */
+/* Find out once whether the worker's own memory can be read. The worker must have answered. */
 void lane_ask_peer(Lane *lane);
 /* Read the worker's own memory; false: `lost`, or `fault` says what is wrong. */
 bool lane_read(Lane *lane, const char *output, void *to, int64_t address, int64_t size);
 /* The message that so many parts, or what was lent, has been read. */
 void put_credit(Buffer *message, int64_t parts);
-/* Tell a worker that waits for it that what it lent has been read. If it is gone, the next batch will see that. */
+/* Tell a waiting worker that its lent outputs have been read. If it is gone, the next batch notices. */
 void lane_give_back(Lane *lane);
 /* End the connection, so that a thread that receives on it sees its end. */
 void lane_hang_up(Lane *lane);

@@ -1,4 +1,4 @@
-/* Shared memory: what this end writes (Arena) and what the other end has announced (Mapped). See pytriton/ipc/lanes/arena.py. */
+/* Shared memory: this end's (Arena) and the other end's (Mapped). See pytriton/ipc/lanes/arena.py. */
 #ifndef PYTRITON_MEMORY_H
 #define PYTRITON_MEMORY_H
 
@@ -25,15 +25,15 @@ typedef struct {
     uint64_t size;
 } Mapped;
 
-/* One that is known by a number. */
+/* A mapped memory that is known by a number. */
 typedef struct {
     int64_t number;
     Mapped memory;
 } Memory;
 
-/* Where fresh bytes begin. Returns NULL, or why there are none, for free(). */
+/* Allocate bytes. Returns NULL, or the reason why there are none, for free(). */
 char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset);
-/* See that so much more can be allocated without moving the mapping time and again. */
+/* Make room for so many bytes at once, so that the mapping moves only once. */
 char *arena_reserve(Arena *arena, uint64_t size);
 void arena_reset(Arena *arena);
 /* Whether it has more than what is kept in any case; when that is due to be given back; and give it back. Nothing in it may

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Send it without waiting for room; `descriptor` -1: none goes with it, else it stays open here. False: see errno. */
+/* Send a packet without waiting for room. A `descriptor` (-1: none) stays open here. False: see errno. */
 bool packet_send(int fd, const void *data, size_t size, int descriptor);
 
 #endif

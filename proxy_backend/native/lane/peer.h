@@ -24,7 +24,7 @@ typedef enum {
 
 /* Ask the kernel whether the process at the other end of a connection, which has just answered, may be read. */
 void peer_ask(Peer *peer, int connection);
-/* Read `size` bytes at `address` of it. */
+/* Read `size` bytes at `address` of the process. */
 PeerState peer_read(const Peer *peer, int connection, void *to, uint64_t address, size_t size);
 void peer_forget(Peer *peer);
 

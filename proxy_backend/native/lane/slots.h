@@ -1,4 +1,4 @@
-/* Memory of this end of a connection: for as many outputs as were ever unread at once. For any thread. */
+/* This end's memory on a connection: as many slots as outputs were ever unread at once. For any thread. */
 #ifndef PYTRITON_SLOTS_H
 #define PYTRITON_SLOTS_H
 
@@ -22,11 +22,11 @@ typedef struct {
 } Slots;
 
 void slots_open(Slots *slots, Connection *connection);
-/* Give all back; what is in use follows when it is given back. */
+/* Free all slots; one in use is freed when it is given back. */
 void slots_close(Slots *slots);
-/* A slot with room for so much, at its beginning. NULL: `failure`, for free(), says why. */
+/* Take an empty slot with so much room. NULL: `failure`, for free(), says why. */
 Slot *slot_take(Slots *slots, uint64_t size, char **failure);
-/* Let the worker know it, unless it does. False: no descriptors are left. */
+/* Announce a slot to the worker, once. False: no descriptors are left. */
 bool slot_announce(Slots *slots, Slot *slot);
 void slot_give_back(Slots *slots, Slot *slot);
 

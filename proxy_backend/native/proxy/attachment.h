@@ -1,4 +1,4 @@
-/* Where a proxy gets its lane from, and what to do when that fails: the questions of proxy_backend/attachment.py. */
+/* The attachment of a proxy to a worker, by the questions of proxy_backend/attachment.py. */
 #ifndef PYTRITON_ATTACHMENT_H
 #define PYTRITON_ATTACHMENT_H
 
@@ -6,13 +6,13 @@
 
 /* Texts are for the client, and for free(). */
 
-/* Get a lane, unless there is one. Returns NULL, or why no worker will come any more. */
+/* Get a lane, unless there is one. Returns NULL, or the reason why no worker will come any more. */
 char *attach(Proxy *proxy);
-/* Let the lane go. */
+/* Close the lane. */
 void drop_lane(Proxy *proxy);
-/* Say that this proxy ends. */
+/* Send Detach: this proxy ends. */
 void detach(Proxy *proxy);
-/* What the dispatcher is told of requests whose worker was lost, or is overdue (LaneLost in ipc/messages/proxy.py). */
+/* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in ipc/messages/proxy.py). */
 typedef struct {
     int losses;        /* workers that were lost with them */
     uint32_t requests; /* how many they are */
@@ -21,7 +21,7 @@ typedef struct {
     bool whole;        /* what it says: the rest of their batch fails with them */
     uint64_t taken_ns; /* of judge_overdue: when they were first seen to have been taken; 0: they were not */
 } Loss;
-/* What to answer to requests whose worker was lost; NULL: try another one. */
+/* The error for requests whose worker was lost; NULL: try another worker. */
 char *judge_loss(Proxy *proxy, Loss *loss);
 /* The batch has taken too long; `taken`: the worker has read it. NULL: wait on for so long, or if `retry`, try another
  * worker. */

@@ -4,9 +4,9 @@
 
 #include "proxy/proxy.h"
 
-/* Free a proxy that the dispatcher does not know, or no more. */
+/* Free a proxy that the dispatcher does not know, or knows no more. */
 void free_proxy(Proxy *proxy);
-/* Say that a proxy ends, and free it. */
+/* Send Detach for a proxy, and free it. */
 void end_proxy(Proxy *proxy);
 
 #endif

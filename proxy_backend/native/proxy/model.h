@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A model as it was loaded: one of its versions. */
+/* One version of a loaded model. */
 typedef struct {
     TRITONBACKEND_Model *model;
     int holders; /* tritonserver, and the proxies */
@@ -24,9 +24,9 @@ typedef struct {
     unsigned waiting;   /* batches of streams.c that a worker is to begin; atomic */
 } Model;
 
-/* Read what a model's configuration says of it; what it lacks stays NULL. */
+/* Read a model's configuration; texts that it lacks stay NULL. */
 void model_read_config(Model *model, Json config, uint64_t version);
-/* Let a model go. Its last holder frees it; NULL: nothing happens. */
+/* Drop a reference to a model, or to NULL. Its last holder frees it. */
 void model_unref(Model *model);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "triton/api.h"
 
-/* Tell tritonserver that no more answers come, but not at once. The factory is not the caller's any more. */
+/* End a request in tritonserver after a pause. Takes the factory over. */
 void end_later(TRITONBACKEND_ResponseFactory *factory);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct {
     bool failed; /* also read by the other thread, without the lock */
 } Stream;
 
-/* A batch under way. Who sends it and the list of those under way hold it. */
+/* A batch under way. Its sender and the list of batches under way hold references. */
 typedef struct Flight {
     struct Flight *next;
     int64_t id;
@@ -35,16 +35,16 @@ typedef struct Flight {
     Stream streams[];
 } Flight;
 
-/* NULL: there is no memory. Whoever calls holds it. */
+/* A new batch, with a reference for the caller. NULL: there is no memory. */
 Flight *flight_new(TRITONBACKEND_Request **requests, uint32_t count);
-/* Say that nothing more comes, with an error to all that have not been answered to the end if there is one. */
+/* End all streams of a batch, with an error if there is one. */
 void flight_end(Flight *flight, TRITONSERVER_Error_Code code, const char *text);
 void flight_let_go(Flight *flight);
 void stream_set_failed(Stream *stream);
 bool stream_has_failed(const Stream *stream);
-/* The last answer to a request has been sent, or tritonserver has it back. */
+/* Forget a request: its last answer has been sent, or tritonserver has it back. */
 void stream_close(Stream *stream);
-/* Say that no more answers come for a request, which has not been said yet. */
+/* End the stream of a request that has not ended yet. */
 void stream_end(Stream *stream);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* Have the worker wait if the caller of a stream has to read first. */
 LaneState stream_hold(Streams *streams, Flight *flight, uint32_t index);
-/* A stream that was held is so no more. */
+/* Forget that a stream was held. */
 void stream_let_go(Streams *streams, Flight *flight, Stream *stream);
 /* Let more be unread of what has been held for long, if others wait. One slow caller shall not stop others for good; and it
  * may be the same one, which reads two streams in turn. */

@@ -2,7 +2,7 @@
 #ifndef PYTRITON_READER_H
 #define PYTRITON_READER_H
 
-/* It reads for `streams`, until the lane ends. */
+/* Read for `streams` until the lane ends. */
 void *read_lane(void *streams);
 
 #endif

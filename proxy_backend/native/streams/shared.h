@@ -1,4 +1,4 @@
-/* What the two threads of streams.c and reader.c share. */
+/* The state that the threads of streams.c and reader.c share. */
 #ifndef PYTRITON_SHARED_H
 #define PYTRITON_SHARED_H
 
@@ -34,7 +34,7 @@ struct Streams {
     Sender sender;
 };
 
-/* With no lock held, and no reader. */
+/* Called without the lock, when no reader runs. */
 void streams_free(Streams *streams);
 
 #endif

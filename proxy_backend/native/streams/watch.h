@@ -1,11 +1,11 @@
-/* Notices when tritonserver does not take an answer. */
+/* A watch for answers that tritonserver does not take. */
 #ifndef PYTRITON_WATCH_H
 #define PYTRITON_WATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A thread that gives answers to tritonserver. All of it belongs to watch.c. */
+/* A thread that gives answers to tritonserver. All fields belong to watch.c. */
 typedef struct Sender {
     struct Sender *next;
     const char *model;
@@ -15,10 +15,10 @@ typedef struct Sender {
     bool watched;
 } Sender;
 
-/* Watch a sender while batches are under way; again: no change. */
+/* Watch a sender while batches are under way; a second call changes nothing. */
 void watch_begin(Sender *sender, const char *model);
 void watch_end(Sender *sender);
-/* Around what may never return. */
+/* Called before and after a call of tritonserver's that may never return. */
 void sending(Sender *sender);
 void sent(Sender *sender);
 

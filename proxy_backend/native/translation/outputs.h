@@ -1,4 +1,4 @@
-/* The outputs of a response: as the worker describes them, and where tritonserver wants them. */
+/* The outputs of a response: from the worker's description to tritonserver's memory. */
 #ifndef PYTRITON_OUTPUTS_H
 #define PYTRITON_OUTPUTS_H
 
@@ -8,7 +8,7 @@
 
 enum { MOST_DIMS = 64 };
 
-/* A tensor of the worker's, checked. */
+/* A tensor of the worker, checked. */
 typedef struct {
     char *name;
     int datatype;
@@ -23,7 +23,7 @@ typedef struct {
 /* Read one; false: `lane->fault` says what is wrong. The name is for free(). `may_lend`: it may lie in the worker's own
  * memory. */
 bool output_get(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor);
-/* Say what is wrong with an output, of that name or NULL, in `lane->fault`; false. */
+/* Describe the fault of an output, of that name or NULL, in `lane->fault`; return false. */
 bool output_wrong(Lane *lane, const char *name, const char *what);
 
 /* A response that is being filled from the worker's own memory. If the worker ends meanwhile, the next one's answer goes to

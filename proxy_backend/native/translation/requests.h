@@ -1,4 +1,4 @@
-/* What tritonserver asks, in the lane's form. */
+/* Requests of tritonserver in the lane's form. */
 #ifndef PYTRITON_REQUESTS_H
 #define PYTRITON_REQUESTS_H
 
@@ -12,7 +12,7 @@ char *put_batch(
 /* The context in which a request is traced, "" where it is not. */
 const char *trace_of(TRITONBACKEND_Request *request);
 
-/* How many rows a request has: 1 without a batch axis. */
+/* The number of rows of a request; 1 without a batch axis. */
 uint64_t rows_of(const Model *model, TRITONBACKEND_Request *request);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the worker answers, in Triton's form. */
+/* The worker's answers in Triton's form. */
 #ifndef PYTRITON_RESPONSES_H
 #define PYTRITON_RESPONSES_H
 
@@ -6,7 +6,7 @@
 #include "translation/outputs.h"
 #include "wire/msgpack.h"
 
-/* To whom responses go: a request, or what is left of it when it has been released. */
+/* The receiver of responses: a request, or what is left of it after its release. */
 typedef struct {
     TRITONBACKEND_Request *request; /* NULL: the others say it */
     TRITONBACKEND_ResponseFactory *factory;
@@ -16,7 +16,7 @@ typedef struct {
     Unfinished *unfinished; /* where outputs are read from the worker's own memory; else NULL */
 } Receiver;
 
-/* What became of a response. */
+/* The outcome of sending a response. */
 typedef struct {
     bool failed;     /* it was an error */
     bool final;      /* no more may be sent */
@@ -28,9 +28,9 @@ typedef struct {
  * how; that has been sent as the last response if `outcome->final` says so, else nothing was. Or it was lost (`lane->lost`),
  * and nothing was sent. */
 bool pass_response(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
-/* Whether a client waits no more for what its request is answered. */
+/* Returns whether the client of a request has gone. */
 bool is_gone(TRITONBACKEND_ResponseFactory *factory);
-/* Answer with an error, which is the last response. */
+/* Send an error as the last response. */
 void send_error(const Receiver *to, TRITONSERVER_Error_Code code, const char *text);
 
 #endif

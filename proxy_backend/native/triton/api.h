@@ -66,7 +66,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, co
 void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter);
 TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(
     TRITONSERVER_MetricFamily **family, int kind, const char *name, const char *description);
-/* Not while metrics of it are left. */
+/* Only after all metrics of the family are deleted. */
 TRITONSERVER_Error *TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily *family);
 TRITONSERVER_Error *TRITONSERVER_MetricNew(TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family,
     const TRITONSERVER_Parameter **labels, uint64_t label_count);

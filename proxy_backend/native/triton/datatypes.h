@@ -1,4 +1,4 @@
-/* Tensors as tritonserver has them: their datatypes, and copies from and to where it wants them. */
+/* Tensors of tritonserver: their datatypes, and copies from and to its memory. */
 #ifndef PYTRITON_DATATYPES_H
 #define PYTRITON_DATATYPES_H
 
@@ -12,7 +12,7 @@ typedef struct {
 /* By TRITONSERVER_DataType. */
 extern const Datatype datatypes[TYPE_COUNT];
 
-/* Whether so many strings fill so many bytes exactly. */
+/* Returns whether so many strings fill so many bytes exactly. */
 bool are_strings(const uint8_t *bytes, uint64_t size, uint64_t count);
 /* Copy from or to memory of one of Triton's types; false: it lies on a device that cannot be reached. */
 bool copied(void *to, const void *from, size_t size, int memory_type);

@@ -9,7 +9,7 @@ enum { CODE_COUNT = 8 };
 extern const char *const codes[CODE_COUNT];
 /* An error's text for free(), NULL without one; the error is freed. */
 char *text_of(TRITONSERVER_Error *error);
-/* Forget an error of tritonserver's; true: there was one. */
+/* Free an error of tritonserver's; true: there was one. */
 bool failed(TRITONSERVER_Error *error);
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -13,7 +13,7 @@ typedef struct {
 /* Make the changes of one message, whose updates come next; what Triton refuses is said in its log, and nothing else
  * comes of it. What is malformed shows in `updates`. */
 void metrics_apply(Metrics *metrics, Reader *updates);
-/* Those that no other proxy holds disappear. */
+/* Delete the metrics that no other proxy holds. */
 void metrics_free(Metrics *metrics);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* Add one parameter, as Triton gives it, to an object of JSON that is being written: begin with "{", end with "}". */
 void put_parameter(Buffer *json, const char *key, int type, const void *value);
-/* Give a response those of an object of JSON. */
+/* Give a response the parameters of an object of JSON. */
 void set_response_parameters(TRITONBACKEND_Response *response, Text object);
 
 #endif
