@@ -1,4 +1,4 @@
-"""One system's server with one model: started, checked, measured, ended."""
+"""A system's server with one model: started, checked, measured, ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a system costs before anybody asks it: start-up time, memory, CPU while idle."""
+"""The cost of an idle system: start-up time, memory, CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton itself counted as failed, from its metrics endpoint, which needs no token."""
+"""Triton's own count of failed requests, from its metrics endpoint, which needs no token."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _CALM_S = 10.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The extent of a run."""
 
     rounds: int
     seconds: float
@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def attempts(self) -> int:
-        """How often a case is measured at most, until the machine has its CPUs."""
+        """The most tries of a case, until the machine has its CPUs."""
         return 2 if self.quick else 3
 
     def clients(self, workload: Workload) -> tuple[int, ...]:

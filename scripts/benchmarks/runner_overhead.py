@@ -1,4 +1,4 @@
-"""What `runner.model.run(x)` costs beside the same request with bare tritonclient.
+"""The cost of `runner.model.run(x)` beside the same request with bare tritonclient.
 
 Both ask one model (an identity) of one daemon, call by call in turns, so that what else the machine does meets both;
 each is first every other time. Medians of single calls, which a moment without the CPU does not move. Their answers are

@@ -1,4 +1,4 @@
-"""What sockets cost: memory and CPU of connections that nobody uses, and unix sockets beside TCP."""
+"""The cost of sockets: memory and CPU of unused connections, and unix sockets beside TCP."""
 
 from __future__ import annotations
 

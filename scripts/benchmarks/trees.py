@@ -1,4 +1,4 @@
-"""What a tree of processes uses: CPU time and memory."""
+"""The CPU time and memory of a tree of processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Use:
-    """What a tree has used so far."""
+    """The use of a tree so far."""
 
     cpu_s: float
     faults: int  #: pages that the kernel had to provide, without reading a disk

@@ -1,4 +1,4 @@
-"""What is measured: models, the load on each, and the request that every client sends.
+"""The workloads: models, the load on each, and the request that every client sends.
 
 A model is described without any system's words; each system of `systems/` serves it in its own way. Unless it says
 otherwise, its tensors are called `x` (input) and `y` (output).

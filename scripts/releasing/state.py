@@ -1,4 +1,4 @@
-"""What a release needs of the repository: a version, its tag, its changelog, nothing uncommitted."""
+"""The state of the repository before a release: a version, its tag, its changelog, nothing uncommitted."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from simulating.shapes import Shape, arrivals
 
 
 class Setting(NamedTuple):
-    """What is simulated.
+    """The setting of a simulation.
 
     Attributes:
         rules: of every model; `least` equal to `most` is a fixed number
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """How a model stood at a moment."""
+    """The state of a model at a moment."""
 
     at: float
     rate: float

@@ -14,7 +14,7 @@ Rate = Callable[[float], float]
 
 
 class Shape(NamedTuple):
-    """What is asked of each model, for so many seconds; `most` is the highest rate of any."""
+    """The load on each model for so many seconds; `most` is the highest rate of any."""
 
     seconds: float
     rates: Mapping[str, Rate]
@@ -73,7 +73,7 @@ def _steady(rate: float) -> Rate:
 
 
 def recorded(path: Path) -> Shape:
-    """What a file tells: lines of "seconds,requests per second", each of which holds until the next.
+    """Read a load from a file: lines of "seconds,requests per second", each of which holds until the next.
 
     Raises:
         ValueError: a line is something else, or there are none.

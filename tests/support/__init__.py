@@ -1,1 +1,1 @@
-"""What tests share: running daemons, waiting for conditions, looking for what was left behind."""
+"""The shared code of tests: running daemons, waiting for conditions, finding what was left behind."""

@@ -1,4 +1,4 @@
-"""What gRPC clients that cancel streams do to tritonserver: with Triton's own python backend, and with our proxies."""
+"""The effect on tritonserver of gRPC clients that cancel streams: with its own python backend, and with our proxies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _FIRST_S = 100.0
 
 @dataclass
 class Tally:
-    """What became of one system."""
+    """The counts of one system."""
 
     cancelled: int
     crashed: int

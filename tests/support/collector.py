@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Span:
-    """What the tests look at."""
+    """The part of a span that the tests look at."""
 
     name: str
     trace: str
@@ -37,7 +37,7 @@ class Span:
 
 @dataclass
 class Collector:
-    """What has come in."""
+    """The spans that have arrived."""
 
     url: str
     spans: list[Span] = field(default_factory=list)

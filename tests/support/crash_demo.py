@@ -1,4 +1,4 @@
-"""What clients see when one instance of a model segfaults: by Triton's own python backend, and by our workers."""
+"""The answers to clients when an instance segfaults: with Triton's own python backend, and with our workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CALM_S = 2.0
 
 @dataclass
 class Tally:
-    """What the clients of one system saw."""
+    """The answers to the clients of one system."""
 
     answered: int = 0
     failed: int = 0

@@ -26,7 +26,7 @@ from support.running import eventually
 
 @dataclass(frozen=True)
 class PlainTriton:
-    """Where it listens."""
+    """A running tritonserver, with its addresses."""
 
     http: str
     grpc: str

@@ -20,7 +20,7 @@ class Post(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes

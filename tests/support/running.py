@@ -118,7 +118,7 @@ class RunningDaemon:
         return psutil.Process(self.client.status().server.pid)
 
     def children(self) -> list[psutil.Process]:
-        """All processes below the daemon: tritonserver, stubs, workers."""
+        """Return all processes below the daemon: tritonserver, stubs, workers."""
         children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return children
 
@@ -149,7 +149,7 @@ class RunningDaemon:
         return code
 
     def said(self) -> str:
-        """Everything the daemon has logged so far."""
+        """Return everything that the daemon has logged so far."""
         return self.log.read_text(errors="replace")
 
     def __enter__(self) -> RunningDaemon:

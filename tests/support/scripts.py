@@ -85,7 +85,7 @@ class Script:
             print(self.said()[-20_000:])
 
     def said(self) -> str:
-        """What it and its server have printed so far."""
+        """Return the output of the script and its server so far."""
         return self.output.read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:

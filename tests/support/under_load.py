@@ -17,7 +17,7 @@ _ONES = np.ones((1, 2), np.float32)
 
 
 class Load:
-    """What the clients have got.
+    """The answers to the clients.
 
     Attributes:
         answers: first element of each answer's `y`, in the order of their arrival

@@ -23,7 +23,7 @@ _OPTIONS = [
 
 
 class _Counted(io.RawIOBase):
-    """What a socket receives, counted."""
+    """A socket's reader that counts the bytes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -39,7 +39,7 @@ class _Counted(io.RawIOBase):
 
 
 class _Readable:
-    """As much of a socket as http.client reads responses from."""
+    """The part of a socket from which http.client reads responses."""
 
     def __init__(self, raw: _Counted) -> None:
         self._raw = raw

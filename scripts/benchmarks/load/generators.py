@@ -30,7 +30,7 @@ class GeneratorFailed(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """What a generator saw; times in milliseconds, CPU in seconds."""
+    """The results of a generator; times in milliseconds, CPU in seconds."""
 
     generator: str
     requests: int

@@ -1,4 +1,4 @@
-"""What is in the tensors: of each request, and of the right answer to it."""
+"""The tensors of each request, and of the right answer to it."""
 
 from __future__ import annotations
 

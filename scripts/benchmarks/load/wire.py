@@ -38,7 +38,7 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What every client sends again and again.
+    """The request that every client sends again and again.
 
     Args:
         url: of HTTP, or of the method for gRPC

@@ -1,1 +1,1 @@
-"""From measurements to a report: figures, targets, plots."""
+"""The report of a run: figures, targets, plots."""

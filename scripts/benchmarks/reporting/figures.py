@@ -1,4 +1,4 @@
-"""From measurements to figures: medians over rounds, spreads, ratios."""
+"""The figures of a run: medians over rounds, spreads, ratios."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much one system has of what the other has, round by round: the median and the ends."""
+    """The ratio of two systems' figures, round by round: the median and the extremes."""
 
     middle: float
     least: float

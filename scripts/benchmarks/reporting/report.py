@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: results.json, report.md, and plots made of them."""
+"""The files of a run: results.json, report.md, and plots made of them."""
 
 from __future__ import annotations
 

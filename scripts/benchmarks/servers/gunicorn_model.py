@@ -33,7 +33,7 @@ class Deployed(DirtyApp):
             yield work.encode(MODEL, token)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the worker holds no resources."""
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -10,7 +10,7 @@ import work
 
 
 class TritonPythonModel:
-    """What the backend asks for."""
+    """The interface that Triton's python backend calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read which work it is."""

@@ -1,4 +1,4 @@
-"""What a system is to the benchmark: how to install it, start it with one model, and ask it."""
+"""The interface of a system: how to install it, start it with one model, and ask it."""
 
 from __future__ import annotations
 

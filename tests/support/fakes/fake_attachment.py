@@ -1,4 +1,4 @@
-"""Where a Python proxy gets its lanes from, and what it is told about what it has lost, as a test says."""
+"""An attachment whose lanes and verdicts a test chooses."""
 
 from __future__ import annotations
 

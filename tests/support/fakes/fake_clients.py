@@ -19,7 +19,7 @@ def model_spec(name: str = "m", **more: Any) -> messages.ModelSpec:
 
 @dataclass
 class Request:
-    """What a client has asked, and what it has heard since."""
+    """A client's request, and the answers to it so far."""
 
     progress: list[messages.Progress] = field(default_factory=list)
     answers: list[messages.AnyMessage] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Client:
         self.ask(messages.Cancel(request.id))
 
     def end_process(self) -> None:
-        """It is killed; what it has asked has no answer any more."""
+        """Kill the client: its requests get no answers any more."""
         self._brain.processes.end(self.pid)
 
     def _send(

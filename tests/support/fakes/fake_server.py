@@ -37,7 +37,7 @@ class LoadedModel:
 
 @dataclass
 class Obstacle:
-    """What happens to the next loads: "refuse", "end" (of tritonserver), or "hang" until `gone` is set."""
+    """The fate of the next loads: "refuse", "end" (of tritonserver), or "hang" until `gone` is set."""
 
     what: str
     times: int = 1
@@ -164,7 +164,7 @@ class FakeServer:
         self.end()
 
     async def clean_up(self) -> None:
-        """Nothing is left."""
+        """Do nothing: a fake leaves no files."""
 
     async def stop(self) -> None:
         self._change(ServerState.STOPPED)

@@ -128,7 +128,7 @@ def _handler(models: _Models, behaviour: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """It says nothing."""
+            """Do nothing: the fake has no log."""
 
     return Handler
 

@@ -40,7 +40,7 @@ class TritonError:
 
 
 class TritonModelException(Exception):
-    """What `initialize` raises."""
+    """The exception that `initialize` raises."""
 
 
 class Tensor:
@@ -161,7 +161,7 @@ class Logger:
 
 
 class Sender:
-    """Where the answers to one request go."""
+    """The receiver of the answers to one request."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, int]] = []

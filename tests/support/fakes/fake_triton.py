@@ -51,7 +51,7 @@ class Received:
 
 @dataclass
 class FakeTriton:
-    """What both servers do, and what they got."""
+    """The common part of both servers, with the requests that they got."""
 
     number: int = 1
     url: str = ""
@@ -64,11 +64,11 @@ class FakeTriton:
     received: list[Received] = field(default_factory=list)
 
     def count(self, method: str) -> int:
-        """How often a method was called."""
+        """Return the number of calls of a method."""
         return sum(one.method == method for one in list(self.received))
 
     def inferences(self) -> list[Received]:
-        """All requests for inference so far."""
+        """Return all requests for inference so far."""
         return [one for one in self.received if one.method == "infer"]
 
     def take(self, received: Received) -> tuple[int, grpc.StatusCode, str] | None:

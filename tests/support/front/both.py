@@ -39,7 +39,7 @@ _TENSOR = '{{ name: "{name}" data_type: TYPE_{type} dims: [ -1 ] {more} }}'
 
 @dataclass(frozen=True)
 class Front:
-    """Where one of the two listens."""
+    """The addresses of one of the two."""
 
     name: str
     http: str

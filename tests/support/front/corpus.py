@@ -14,7 +14,7 @@ from support.front.requests import FLOATS, VALUES, Ask, asked, binary, inputs, t
 
 
 def corpus() -> Iterator[Ask]:
-    """All of them."""
+    """Return all requests."""
     yield from _information()
     yield from _types()
     yield from _structure()

@@ -1,4 +1,4 @@
-"""Where the native front answers otherwise than NVIDIA's HTTP frontend, and why: a table of decisions, each better for users.
+"""The answers of the native front that differ from NVIDIA's HTTP frontend's on purpose: a table of decisions.
 
 What is not in it has to be the same: the status, the headers that say what a body is, a body of tensors byte for byte, one of JSON
 by value, an error's text.

@@ -13,7 +13,7 @@ from support.front.grpc_requests import FLOATS, STRINGS, Call, output, request, 
 
 
 def corpus() -> Iterator[Call]:
-    """All of them."""
+    """Return all calls."""
     yield from _information()
     yield from _inference()
     yield from _contents()

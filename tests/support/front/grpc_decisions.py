@@ -1,4 +1,4 @@
-"""Where the native front answers otherwise than NVIDIA's gRPC frontend, and why: a table of decisions, each better for users.
+"""The answers of the native front that differ from NVIDIA's gRPC frontend's on purpose: a table of decisions.
 
 What is not in it has to be the same: the code, the message, an error's text.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GrpcReply:
-    """What a call came to."""
+    """The outcome of a call."""
 
     code: str
     text: str

@@ -1,4 +1,4 @@
-"""How the calls of front_grpc_corpus.py are written."""
+"""The notation of the calls in grpc_corpus.py."""
 
 from __future__ import annotations
 

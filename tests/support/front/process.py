@@ -30,7 +30,7 @@ class Built:
 
 @dataclass
 class FrontProcess:
-    """It runs, and listens there."""
+    """A running front, with its addresses."""
 
     process: subprocess.Popen[bytes]
     http: tuple[str, int]

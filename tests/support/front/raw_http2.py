@@ -30,7 +30,7 @@ def call(
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What the server says until it ends the connection."""
+    """Return the frames that the server sends until it ends the connection."""
     said = b""
     try:
         while piece := connection.recv(65536):

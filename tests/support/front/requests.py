@@ -1,4 +1,4 @@
-"""How the requests of front_corpus.py are written."""
+"""The notation of the requests in corpus.py."""
 
 from __future__ import annotations
 

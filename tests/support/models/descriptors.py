@@ -1,4 +1,4 @@
-"""Which files this process has open: what a test opens, it must close."""
+"""The open files of this process: a test has to close what it opens."""
 
 from __future__ import annotations
 

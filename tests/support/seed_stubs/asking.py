@@ -1,4 +1,4 @@
-"""What the test writes where a document's example goes on (`...`): questions whose answers are printed."""
+"""The questions that a test writes where a document's example goes on (`...`); it prints the answers."""
 
 from __future__ import annotations
 

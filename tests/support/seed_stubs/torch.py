@@ -1,4 +1,4 @@
-"""As much of torch as PyTriton's documents use: a layer of ones, and tensors that know their device."""
+"""The part of torch that PyTriton's documents use: a layer of ones, and tensors that know their device."""
 
 from __future__ import annotations
 
