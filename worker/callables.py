@@ -1,4 +1,4 @@
-"""From a pickled payload to a function from a list of requests to a list of responses."""
+"""The function that a pickled payload becomes: from a list of requests to a list of responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a batch on the lane to the requests a callable sees: the one copy of the inputs.
+"""The requests that a callable gets, made of a batch on the lane: the one copy of the inputs.
 
 Inputs belong to the callable: writable, and valid for as long as it keeps them. Where the requests
 of a batch agree in an input's type and shape, they are gathered by that same copy: request k's
@@ -38,7 +38,7 @@ _element_dtype = cache(datatypes.element_dtype)
 
 
 class Source(Protocol):
-    """Where a batch came from: `worker.model.Part` is one."""
+    """The source of a batch: `worker.model.Part` is one."""
 
     @property
     def lane(self) -> Lane:

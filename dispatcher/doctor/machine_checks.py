@@ -152,7 +152,7 @@ def check_open_files() -> Check:
 
 
 def check_gpus() -> Check:
-    """Which GPUs does the driver show? None is fine."""
+    """Look for the GPUs that the driver shows. None is fine."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return Check("GPUs", "ok", "no NVIDIA driver on this machine; models run on the CPU")

@@ -1,4 +1,4 @@
-"""What a model was seen to do: samples, a window of them, and the figures that follow.
+"""The observed load of a model: samples, a window of them, and the figures that follow.
 
 A sample says what happened since the one before it, so sums over a window need no counters that never go back:
 tritonserver's own begin at zero whenever a model is loaded anew.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """What one model did since the sample before.
+    """The load of one model since the sample before.
 
     Attributes:
         at: when it was taken, in seconds of a clock that only goes forward

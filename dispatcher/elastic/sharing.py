@@ -1,4 +1,4 @@
-"""Which models get how many instances where the machine has not enough for all: a pure function.
+"""The sharing of a machine that has not enough instances for all models: a pure function.
 
 Every model first gets its least. Then one instance after the other goes to the model that has the fewest by its weight,
 as long as it wants more and the machine has what one more takes. So no model gets more than its share while another one
@@ -20,7 +20,7 @@ _ROUNDING = 1e-6
 
 
 class Cost(NamedTuple):
-    """What one instance of a model takes, as measured; 0 is what is not known yet.
+    """The measured use of one instance of a model; 0 is not known yet.
 
     Attributes:
         cpus: while it has work
@@ -34,7 +34,7 @@ class Cost(NamedTuple):
 
 
 class Want(NamedTuple):
-    """What a model has and wants.
+    """The instances that a model has and wants.
 
     Attributes:
         model: its name
@@ -66,7 +66,7 @@ class Want(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a machine, or the part of it that this process may use, has.
+    """The resources of a machine, or of the part of it that this process may use.
 
     Attributes:
         cpus: all that there are: what is on a CPU shares it with others
@@ -80,7 +80,7 @@ class Room(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a model gets; `limit` says what it lacks for all that it wants, "" if nothing."""
+    """The instances that a model gets; `limit` names the resource that it lacks for more, "" if none."""
 
     instances: int
     limit: str = ""
@@ -122,7 +122,7 @@ def share_out(wants: Sequence[Want], room: Room) -> dict[str, Grant]:
 
 
 class _Left:
-    """What is left of a machine while it is given out, instance by instance.
+    """The rest of a machine while it is given out, instance by instance.
 
     What the instances that run have is given out anew. It is more than is there when others have taken from it; then
     those instances stay, for nothing is won by ending them, but none is added.

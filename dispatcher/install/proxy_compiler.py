@@ -42,7 +42,7 @@ _COMPILE_S = 300.0
 
 
 class BuildError(Exception):
-    """It cannot be compiled; the text holds what the compiler said."""
+    """Compiling failed; the text holds the compiler's output."""
 
 
 def compiler() -> str | None:

@@ -1,4 +1,4 @@
-"""Where the files of a tritonserver installation lie, for each of the shapes it comes in.
+"""The places of the files in a tritonserver installation, for each of the shapes it comes in.
 
 ```
 NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)

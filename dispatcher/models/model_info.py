@@ -1,4 +1,4 @@
-"""What status says of a model by its specification alone: the same, whether it is served or waits to be restored."""
+"""The part of a model's status that its specification gives: the same for a served and for a waiting model."""
 
 from __future__ import annotations
 

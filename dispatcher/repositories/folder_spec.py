@@ -1,4 +1,4 @@
-"""From a model's folder to the specification of a registration that workers serve."""
+"""The specification of a registration that workers serve, made of a model's folder."""
 
 from __future__ import annotations
 

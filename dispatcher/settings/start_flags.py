@@ -56,5 +56,5 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
 
 
 def path(rundir: RuntimeDir) -> Path:
-    """Where they are kept."""
+    """Return the path of the file with the flags."""
     return rundir.path / _FILE

@@ -293,7 +293,7 @@ class TritonServer:
 
     @property
     def state(self) -> ServerState:
-        """Where it stands; from its end on it is being started again, though cleaning up comes first."""
+        """The state of tritonserver: from its end on STARTING, though cleaning up comes first."""
         ended = self._machine.state is ServerState.READY and self._running is None
         return ServerState.STARTING if ended else self._machine.state
 

@@ -33,7 +33,7 @@ CALLABLE_SPAN = "proxy_inference_callable"
 
 
 class NoSpans:
-    """Those of a batch that nobody traces."""
+    """The spans of a batch that is not traced: none."""
 
     def calling(self, requests: Sequence[Request]) -> contextlib.AbstractContextManager[None]:
         """Do nothing around a call of the callable."""

@@ -3,8 +3,6 @@
 What is not in it has to be the same: the code, the message, an error's text.
 """
 
-# ruff: noqa: E501 - a table: one decision a line
-
 from __future__ import annotations
 
 import re
