@@ -55,7 +55,7 @@ enum {
     REQUEST_REF_SIZE = 5, REQUEST_REF_LEAST = 3, REQUEST_REF_inputs = 0, REQUEST_REF_parameters = 1,
     REQUEST_REF_requested = 2, REQUEST_REF_request_id = 3, REQUEST_REF_details = 4
 };
-/* What only a Triton Python model (`model.py`) asks of a request. */
+/* The details of a request that only a Triton Python model (`model.py`) asks for. */
 enum {
     REQUEST_DETAILS_SIZE = 4, REQUEST_DETAILS_LEAST = 0, REQUEST_DETAILS_correlation_id = 0,
     REQUEST_DETAILS_flags = 1, REQUEST_DETAILS_timeout = 2, REQUEST_DETAILS_trace = 3
@@ -65,13 +65,13 @@ enum {
     RESPONSE_REF_SIZE = 3, RESPONSE_REF_LEAST = 1, RESPONSE_REF_outputs = 0, RESPONSE_REF_error = 1,
     RESPONSE_REF_details = 2
 };
-/* What only a Triton Python model says about a response. */
+/* The details of a response that only a Triton Python model gives. */
 enum {
     RESPONSE_DETAILS_SIZE = 5, RESPONSE_DETAILS_LEAST = 0, RESPONSE_DETAILS_code = 0,
     RESPONSE_DETAILS_parameters = 1, RESPONSE_DETAILS_final = 2, RESPONSE_DETAILS_empty = 3,
     RESPONSE_DETAILS_reschedule = 4
 };
-/* How a batch is traced: `contexts` has one entry per request, "" for one that is not. */
+/* The traces of a batch: `contexts` has one entry per request, "" for one that is not traced. */
 enum { BATCH_TRACE_SIZE = 2, BATCH_TRACE_LEAST = 2, BATCH_TRACE_begun_ns = 0, BATCH_TRACE_contexts = 1 };
 /* One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`. */
 enum {
