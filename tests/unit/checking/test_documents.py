@@ -1,0 +1,52 @@
+"""The check of documents, and the documents by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checking import documents
+
+ROOT = Path(__file__).parents[3]
+ALL = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    assert [f"{one.line}: {one.text}" for one in documents.dead_links(path)] == []
+
+
+@pytest.mark.parametrize("name", documents.EDITED)
+def test_what_was_edited_keeps_to_the_style(name: str) -> None:
+    assert [f"{one.line}: {one.text}" for one in documents.style(ROOT / name)] == []
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    """Also those to a heading; those within code are none, and other sites are not asked."""
+    (tmp_path / "other.md").write_text("# A `title`, with marks\n\n```sh\n# no heading\n```\n")
+    path = tmp_path / "one.md"
+    path.write_text(
+        "[a](gone.md)\n[b](other.md#a-title-with-marks) [c](other.md#no-heading)\n"
+        "[d](https://example.org/gone) [e](#none)\n```\n[f](gone.md)\n```\n"
+    )
+    assert [(one.line, one.text.partition(":")[0]) for one in documents.dead_links(path)] == [
+        (1, "gone.md"),
+        (2, "other.md#no-heading"),
+        (3, "#none"),
+    ]
+
+
+def test_long_and_inverted_sentences_are_found(tmp_path: Path) -> None:
+    """Each by itself: sentences of a paragraph over several lines, of items of a list; code counts as one word."""
+    path = tmp_path / "one.md"
+    long = " ".join(["word"] * 29)
+    path.write_text(
+        f"# Who reads headings\n\nShort one. Then {long}\nmore `a b c`. What follows.\n\n"
+        f"- Item {long}.\n- Whoever may.\n\n| {long} {long} | Who |\n\n```\nWho {long} {long}\n```\n"
+    )
+    found = [(one.line, one.text.partition(":")[0]) for one in documents.style(path)]
+    assert found == [
+        (3, "32 words in a sentence"),
+        (3, "begin with the subject"),
+        (7, "begin with the subject"),
+    ]
