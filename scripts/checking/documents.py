@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 MOST_WORDS = 30
 #: Documents that were edited for docs/style.md; the others follow, one by one.
-EDITED = ("README.md", "docs/glossary.md", "docs/install.md", "docs/kubernetes.md", "docs/style.md")
+EDITED = (
+    "README.md",
+    "docs/glossary.md",
+    "docs/install.md",
+    "docs/kubernetes.md",
+    "docs/registering.md",
+    "docs/style.md",
+)
 #: Patterns in a sentence -> what to write instead.
 BANNED = {
     r"^(What|Who|Whoever|Whether|That|Of|Nobody) ": "begin with the subject",
@@ -20,7 +27,8 @@ BANNED = {
     r"\bit is to be\b": "name the subject and use a plain verb",
     r"\bso much as\b": "use a plain word",
 }
-_FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.M | re.S)
+#: A block of code between fences, or indented behind an empty line.
+_CODE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$|(?<=\n\n)(    [^\n]*\n)+", re.M | re.S)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[])")
 _WORD = re.compile(r"\w[\w'-]*")
@@ -69,7 +77,7 @@ def style(path: Path) -> Iterator[Finding]:
 
 def _without_code(text: str) -> str:
     """Return a text with its blocks of code blanked, line for line."""
-    return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return _CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def _sentences(text: str) -> Iterator[tuple[int, str]]:

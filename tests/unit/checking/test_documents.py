@@ -50,3 +50,13 @@ def test_long_and_inverted_sentences_are_found(tmp_path: Path) -> None:
         (3, "begin with the subject"),
         (7, "begin with the subject"),
     ]
+
+
+def test_indented_code_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "one.md"
+    path.write_text(
+        "Before:\n\n    What a program says\n    [a](gone.md)\n\n# Heading\n\nWhat follows.\n"
+    )
+    assert [one.line for one in documents.style(path)] == [8]
+    assert list(documents.dead_links(path)) == []
+    assert documents.anchors(path.read_text()) == {"heading"}
