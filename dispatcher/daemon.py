@@ -146,7 +146,7 @@ class Daemon:
         self.autoscaler = Autoscaler(self.registry)
         self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
         self._operations = Operations(
-            config, rundir, self.figures, lambda: self._server.info().metrics_url
+            config, rundir, self.figures, lambda: self._server.info().metrics_url, self.status
         )
         self._status.operations = self._operations.urls
 

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import uvicorn
@@ -21,14 +21,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.figures import triton_metrics
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.operations.exposition import expose
+from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.access import access_headers
+from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.rundir import RuntimeDir
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 #: What the dispatcher's loop gets to make a snapshot in.
@@ -45,6 +50,7 @@ class OperationsServer:
         rundir: has the access token
         figures: what it tells
         metrics_url: tells where tritonserver's metrics are; "" for nowhere
+        status: tells the daemon's status; called in the dispatcher's loop
 
     Attributes:
         urls: where it listens.
@@ -56,10 +62,12 @@ class OperationsServer:
         rundir: RuntimeDir,
         figures: Snapshots,
         metrics_url: Callable[[], str],
+        status: Callable[[], Status],
     ) -> None:
         self.urls: list[str] = []
         self._config = config
-        self._token_file = rundir.access_token_file
+        self._rundir = rundir
+        self._status = status
         self._figures = figures
         self._metrics_url = metrics_url
         self._server: uvicorn.Server | None = None
@@ -104,7 +112,16 @@ class OperationsServer:
 
     def routes(self) -> list[Route]:
         """Return what it answers."""
-        return [Route("/metrics", self._guarded(self._metrics))]
+        page = Page(
+            Sources(
+                self.snapshot,
+                self.status,
+                log=lambda name, lines: tail(self._rundir.log_file(name), lines),
+                is_owner=self._has_token,
+                headers=lambda: access_headers(self._rundir.access_token()),
+            )
+        )
+        return [Route("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
 
     async def snapshot(self) -> Figures:
         """Return a snapshot, made in the dispatcher's loop.
@@ -112,11 +129,18 @@ class OperationsServer:
         Raises:
             asyncio.TimeoutError: the dispatcher did not come to it in time.
         """
-        made = asyncio.run_coroutine_threadsafe(self._take(), self._loop)
-        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
+        return await self._in_dispatcher(self._figures.take)
 
-    async def _take(self) -> Figures:
-        return self._figures.take()
+    async def status(self) -> Status:
+        """Return the daemon's status, as the dispatcher's loop has it; raises as `snapshot` does."""
+        return await self._in_dispatcher(self._status)
+
+    async def _in_dispatcher(self, tell: Callable[[], T]) -> T:
+        async def told() -> T:
+            return tell()
+
+        made = asyncio.run_coroutine_threadsafe(told(), self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
 
     async def _metrics(self, request: Request) -> Response:
         text = await run_in_threadpool(triton_metrics.fetch, self._metrics_url())
@@ -148,7 +172,7 @@ class OperationsServer:
 
     def _has_token(self, authorization: str) -> bool:
         try:
-            token = self._token_file.read_text(encoding="utf-8").strip()
+            token = self._rundir.access_token_file.read_text(encoding="utf-8").strip()
         except OSError:
             return False
         wanted = f"Bearer {token}".encode()

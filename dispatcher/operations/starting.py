@@ -11,6 +11,7 @@ from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.rundir import RuntimeDir
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ class Operations:
         rundir: RuntimeDir,
         figures: Snapshots,
         metrics_url: Callable[[], str],
+        status: Callable[[], Status],
     ) -> None:
         self.urls: list[str] = []
-        self._arguments = (config, rundir, figures, metrics_url)
+        self._arguments = (config, rundir, figures, metrics_url, status)
         self._server: OperationsServer | None = None
 
     def open(self) -> ExitCode | None:

@@ -1,0 +1,213 @@
+"""What the page's addresses answer. The page is for reading; only `infer` changes anything, and wants the token.
+
+/page/                   the page, and its files
+/page/view.json          all models; `history.py`
+/page/model.json?name=   one model: times, errors, log, configuration, what to copy
+/page/infer?name=        POST: a request in the protocol's JSON is passed on to the server, and its answer back
+/page/openapi.json       the HTTP API with each model's inputs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from pytriton.dispatcher.page import openapi, view
+from pytriton.dispatcher.page.history import History
+from pytriton.ipc.messages.answers import Status
+from pytriton.ipc.messages.figures import Figures
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_STATIC = Path(__file__).parent / "static"
+_FILES = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+}
+#: Nothing from elsewhere, no code in the page itself, and no frame around it.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+#: A snapshot that is younger is shown again: many who watch cost no more than one.
+_FRESH_S = 1.5
+#: While somebody watches, and for so long after that, the plots go on.
+_WATCHED_S = 600.0
+_EVERY_S = 5.0
+#: A request and its answer are text for people.
+_REQUEST_BYTES = 1 << 20
+_ANSWER_BYTES = 4 << 20
+_INFER_S = 60.0
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the page's words come from.
+
+    Attributes:
+        snapshot: takes a snapshot of figures.
+        status: tells the daemon's status.
+        log: returns the newest lines of a model's log; called in a thread.
+        is_owner: whether an Authorization header carries the access token; called in a thread.
+        headers: what a request to a restricted endpoint of the server carries.
+    """
+
+    snapshot: Callable[[], Awaitable[Figures]]
+    status: Callable[[], Awaitable[Status]]
+    log: Callable[[str, int], list[str]]
+    is_owner: Callable[[str], bool]
+    headers: Callable[[], dict[str, str]]
+
+
+class Page:
+    """The page of one daemon."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._history = History()
+        self._taking = asyncio.Lock()
+        self._taken_at = self._watched_at = 0.0
+        self._plotting: asyncio.Task[None] | None = None
+
+    def routes(
+        self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
+    ) -> list[Route]:
+        """Return its addresses.
+
+        Args:
+            guarded: makes an endpoint one that asks for the token, where the settings want that. The page itself
+                needs none: a browser has none to send before there is a page, and nothing is told by it.
+        """
+        return [
+            Route("/", self._to_page),
+            Route("/page", self._to_page),
+            Route("/page/view.json", guarded(self._view)),
+            Route("/page/model.json", guarded(self._model)),
+            Route("/page/openapi.json", guarded(self._openapi)),
+            Route("/page/infer", self._infer, methods=["POST"]),
+            Route("/page/{name:path}", self._file),
+        ]
+
+    async def _to_page(self, request: Request) -> Response:
+        return RedirectResponse("/page/", headers=HEADERS)
+
+    async def _file(self, request: Request) -> Response:
+        known = _FILES.get(request.path_params["name"])
+        if known is None:
+            return _problem(404, "there is no such page")
+        name, media = known
+        body = await run_in_threadpool((_STATIC / name).read_bytes)
+        return Response(body, headers={**HEADERS, "content-type": media})
+
+    async def _view(self, request: Request) -> Response:
+        self._watched_at = time.monotonic()
+        if self._plotting is None or self._plotting.done():
+            self._plotting = asyncio.create_task(self._plot())
+        await self._refresh()
+        return _answer(view.overview(self._history))
+
+    async def _plot(self) -> None:
+        """Go on taking snapshots while somebody watches."""
+        while time.monotonic() - self._watched_at < _WATCHED_S:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self._refresh()
+            except asyncio.TimeoutError:  # the dispatcher is busy: the plot has a gap
+                continue
+
+    async def _refresh(self) -> None:
+        async with self._taking:
+            if time.monotonic() - self._taken_at < _FRESH_S:
+                return
+            self._history.add(await self._sources.snapshot())
+            self._taken_at = time.monotonic()
+
+    async def _model(self, request: Request) -> Response:
+        name = request.query_params.get("name", "")
+        status = await self._sources.status()
+        if not any(one.name == name for one in status.models):
+            return _problem(404, f"no model {name!r:.200} is registered")
+        log = await run_in_threadpool(self._sources.log, name, view.LOG_LINES)
+        return _answer(view.model_view(name, status, self._history, log))
+
+    async def _openapi(self, request: Request) -> Response:
+        status = await self._sources.status()
+        return _answer(openapi.document(status.models, status.server.http_url, status.version))
+
+    async def _infer(self, request: Request) -> Response:
+        authorization = request.headers.get("authorization", "")
+        if not await run_in_threadpool(self._sources.is_owner, authorization):
+            return _problem(401, "this needs the access token: `pytriton-daemon token` prints it")
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _REQUEST_BYTES:
+                return _problem(413, f"a request of the page has {_REQUEST_BYTES:,} bytes at most")
+        status = await self._sources.status()
+        name = request.query_params.get("name", "")
+        if not status.server.http_url:
+            return _problem(409, "the server serves no HTTP (http_port)")
+        path = f"/v2/models/{quote(name, safe='')}/infer"
+        headers = await run_in_threadpool(self._sources.headers)
+        try:
+            code, answer = await run_in_threadpool(
+                _passed_on, status.server.http_url, path, bytes(body), headers
+            )
+        except OSError as error:
+            return _problem(502, f"the server does not answer: {error}")
+        return Response(answer, code, headers={**HEADERS, "content-type": "application/json"})
+
+
+def _passed_on(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Send a request to the server; return status and body of its answer.
+
+    Raises:
+        OSError: it could not be asked.
+    """
+    parts = urlsplit(url)
+    connection: http.client.HTTPConnection
+    if (
+        parts.scheme == "https"
+    ):  # our own server, at the address where it listens: nobody to be told apart from
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=_INFER_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=_INFER_S)
+    try:
+        connection.request("POST", path, body, {**headers, "content-type": "application/json"})
+        answer = connection.getresponse()
+        found = answer.read(_ANSWER_BYTES + 1)
+        if len(found) > _ANSWER_BYTES:
+            text = f"the answer has more than {_ANSWER_BYTES:,} bytes: use a client for it"
+            return 413, json.dumps({"error": text}).encode()
+        return answer.status, found
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _answer(value: Any) -> Response:
+    return JSONResponse(value, headers=HEADERS)
+
+
+def _problem(code: int, text: str) -> Response:
+    return JSONResponse({"error": text}, code, headers=HEADERS)

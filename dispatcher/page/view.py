@@ -1,0 +1,140 @@
+"""What the page shows, as JSON: all models; one of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pytriton.dispatcher.page.history import History
+from pytriton.dispatcher.page.snippets import snippets
+from pytriton.dispatcher.page.tensors import DeclaredTensor, example_request, inputs, is_decoupled
+from pytriton.dispatcher.page.tensors import outputs as declared_outputs
+from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
+from pytriton.ipc.messages.answers import ModelInfo, Status
+from pytriton.ipc.messages.figures import Histogram
+from pytriton.ipc.rates import headline, total
+
+#: Records of a log that are shown.
+LOG_LINES = 200
+_LOG_SIZE = 1 << 18
+#: Bars of a histogram: neighbouring buckets are put together until there are no more.
+_BARS = 24
+
+
+def overview(history: History) -> dict[str, Any]:
+    """Return the daemon's line, and a row for each model and each instance; models with their plots."""
+    figures = history.last
+    if figures is None:
+        return {"headline": "starting", "problems": [], "models": [], "at": time.time()}
+    requests_s, failures_s = total(history.rows)
+    return {
+        "at": figures.at,
+        "headline": headline(figures.daemon, figures.at),
+        "problems": figures.daemon.problems,
+        "requests_s": requests_s,
+        "failures_s": failures_s,
+        "rows": [
+            {**asdict(row), "points": [] if row.instance else history.points(row.model)}
+            for row in history.rows
+        ],
+    }
+
+
+def model_view(
+    name: str, status: Status, history: History, log: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return what is shown of one model; None when there is no such model.
+
+    Args:
+        log: the newest records of its log, JSON objects
+    """
+    info = next((one for one in status.models if one.name == name), None)
+    if info is None:
+        return None
+    return {
+        "name": name,
+        "state": info.state,
+        "versions": info.versions or [info.version],
+        "error": info.error,
+        "python": info.python,
+        "registered_at": info.registered_at,
+        "served_by": info.served_by,
+        "config": info.config,
+        "decoupled": is_decoupled(info.config),
+        "inputs": [_tensor(one) for one in inputs(info.config)],
+        "outputs": [_tensor(one) for one in declared_outputs(info.config)],
+        "request": example_request(info.config),
+        "snippets": snippets(name, info.config, status.server.http_url),
+        "histograms": _histograms(name, history),
+        "errors": _errors(log),
+        "ends": _ends(info),
+        "log": [_record(line) for line in _recent(log)],
+    }
+
+
+def _tensor(one: DeclaredTensor) -> dict[str, Any]:
+    return asdict(one)
+
+
+def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
+    """Return bars (upper bound, count) of how long calls took and how many rows they had, since the beginning."""
+    figures = history.last
+    found = next((one for one in (figures.models if figures else []) if one.name == name), None)
+    if found is None:
+        return {}
+    return {
+        "call_s": bars(found.work.call_s, BOUNDS_S),
+        "wait_s": bars(found.work.wait_s, BOUNDS_S),
+        "rows": bars(found.work.rows_per_call, SIZE_BOUNDS),
+    }
+
+
+def bars(histogram: Histogram, bounds: Sequence[float]) -> list[tuple[float, int]]:
+    """Return (upper bound, count) from the first to the last bucket with anything in it, in at most 24 bars."""
+    filled = [number for number, count in enumerate(histogram.buckets) if count]
+    if not filled:
+        return []
+    chosen = histogram.buckets[filled[0] : filled[-1] + 1]
+    together = -(-len(chosen) // _BARS)
+    found = []
+    for start in range(0, len(chosen), together):
+        last = min(filled[0] + start + together - 1, len(bounds) - 1)
+        found.append((float(bounds[last]), sum(chosen[start : start + together])))
+    return found
+
+
+def _recent(log: Sequence[str]) -> list[str]:
+    """Return the newest lines that are not too much for a page together."""
+    size, first = 0, len(log)
+    while first > 0 and size + len(log[first - 1]) <= _LOG_SIZE:
+        first -= 1
+        size += len(log[first])
+    return list(log[first:])
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    return record if isinstance(record, dict) else {"event": line}
+
+
+def _errors(log: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the newest records that are errors, or have a traceback, newest first."""
+    records = [_record(line) for line in _recent(log)]
+    wrong = [
+        one for one in records if one.get("level") in ("error", "critical") or one.get("exception")
+    ]
+    return wrong[::-1][:20]
+
+
+def _ends(info: ModelInfo) -> list[dict[str, Any]]:
+    return [
+        {"instance": one.index, "last_exit": one.last_exit, "restarts": one.restarts}
+        for one in info.instances
+        if one.last_exit
+    ]

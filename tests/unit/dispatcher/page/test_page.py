@@ -1,0 +1,303 @@
+"""The page's addresses, and the documents behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from support.models.figures import model, snapshot, work
+
+from pytriton.dispatcher.page.history import POINTS, History
+from pytriton.dispatcher.page.openapi import document
+from pytriton.dispatcher.page.routes import HEADERS, Page, Sources
+from pytriton.dispatcher.page.snippets import snippets
+from pytriton.dispatcher.page.tensors import example_request, inputs
+from pytriton.dispatcher.page.view import bars, model_view, overview
+from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
+from pytriton.ipc.messages.figures import Figures, Histogram
+
+HOSTILE = "<script>alert(1)</script>"
+CONFIG: dict[str, Any] = {
+    "max_batch_size": 8,
+    "input": [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
+        {"name": "text", "data_type": "TYPE_STRING", "dims": [1], "optional": True},
+    ],
+    "output": [{"name": "y", "data_type": "TYPE_INT64", "dims": [1]}],
+}
+STREAM: dict[str, Any] = {
+    "input": [{"name": "prompt", "data_type": "TYPE_STRING", "dims": [1]}],
+    "output": [],
+    "model_transaction_policy": {"decoupled": True},
+}
+LOG = [
+    json.dumps({"event": "worker started", "level": "info", "timestamp": "1"}),
+    json.dumps({"event": HOSTILE, "level": "error", "exception": "Traceback", "timestamp": "2"}),
+    "not a record",
+]
+
+
+def info(name: str, config: dict[str, Any] = CONFIG) -> ModelInfo:
+    instance = InstanceInfo(0, "ready", 1, restarts=2, last_exit="signal 11")
+    return ModelInfo(name, 1, "ready", [instance], config=config)
+
+
+def status(*models: ModelInfo, http_url: str = "http://127.0.0.1:8000") -> Status:
+    server = ServerInfo("ready", 2, http_url=http_url)
+    return Status("1.0", 1, "python", "run", "ready", 1000.0, server, list(models))
+
+
+class Daemon:
+    """What the page asks: chosen by the test."""
+
+    def __init__(self) -> None:
+        self.status = status(info("digits"), info(HOSTILE))
+        self.figures = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(1)))
+        self.taken = 0
+        self.page = Page(Sources(self.take, self.tell, self.log, self.is_owner, self.headers))
+
+    async def take(self) -> Figures:
+        self.taken += 1
+        return self.figures
+
+    async def tell(self) -> Status:
+        return self.status
+
+    def log(self, name: str, lines: int) -> list[str]:
+        return LOG[-lines:]
+
+    def is_owner(self, authorization: str) -> bool:
+        return authorization == "Bearer right"
+
+    def headers(self) -> dict[str, str]:
+        return {"triton-access-token": "right"}
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        async def run() -> httpx.Response:
+            transport = httpx.ASGITransport(Starlette(routes=self.page.routes()))
+            async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(run())
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page/page.js", "/page/page.css", "/page/view.json"])
+def test_every_answer_lets_in_nothing_from_elsewhere(daemon: Daemon, path: str) -> None:
+    answer = daemon.ask("GET", path)
+    assert answer.status_code == 200
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+def test_the_page_has_no_code_and_no_style_in_it(daemon: Daemon) -> None:
+    text = daemon.ask("GET", "/page/").text
+    assert text.count("<script") == text.count('<script src="page.js" defer></script>') == 1
+    assert "<style" not in text
+    assert "style=" not in text
+    assert " on" + "click=" not in text
+    assert "innerHTML" not in daemon.ask("GET", "/page/page.js").text
+
+
+@pytest.mark.parametrize("path", ["/page/nothing", "/page/../routes.py", "/page/%2e%2e/routes.py"])
+def test_other_files_are_not_there(daemon: Daemon, path: str) -> None:
+    assert daemon.ask("GET", path).status_code == 404
+
+
+def test_the_root_leads_to_the_page(daemon: Daemon) -> None:
+    answer = daemon.ask("GET", "/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/page/")
+
+
+def test_all_models_are_told_with_their_plots(daemon: Daemon) -> None:
+    found = daemon.ask("GET", "/page/view.json").json()
+    assert "ready, pid 1" in found["headline"]
+    assert [(one["model"], one["instance"]) for one in found["rows"]] == [
+        ("digits", ""),
+        ("digits", "0"),
+        (HOSTILE, ""),
+        (HOSTILE, "0"),
+    ]
+    assert [len(one["points"]) for one in found["rows"]] == [1, 0, 1, 0]
+
+
+def test_many_who_watch_cost_one_snapshot() -> None:
+    daemon = Daemon()
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(Starlette(routes=daemon.page.routes()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+            await asyncio.gather(*(client.get("/page/view.json") for _ in range(10)))
+
+    asyncio.run(run())
+    assert daemon.taken == 1
+
+
+def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
+    daemon.ask("GET", "/page/view.json")
+    found = daemon.ask("GET", "/page/model.json", params={"name": HOSTILE}).json()
+    assert found["name"] == HOSTILE
+    assert [one["event"] for one in found["errors"]] == [HOSTILE]
+    assert found["ends"] == [{"instance": 0, "last_exit": "signal 11", "restarts": 2}]
+    assert [one["event"] for one in found["log"]] == ["worker started", HOSTILE, "not a record"]
+    assert found["histograms"]["call_s"][0][1] == 1
+    assert set(found["snippets"]) == {"curl", "tritonclient", "pytriton"}
+
+
+def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
+    answer = daemon.ask("GET", "/page/model.json", params={"name": "nobody"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        404,
+        "no model 'nobody' is registered",
+    )
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Answers with what it was asked."""
+
+    size = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        said = {
+            "path": self.path,
+            "body": body.decode(),
+            "token": self.headers.get("triton-access-token"),
+        }
+        text = json.dumps(said).encode().ljust(self.size)
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(_Server, "size", 0)
+    made = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer wrong", "right"])
+def test_without_the_token_nothing_is_asked(daemon: Daemon, authorization: str) -> None:
+    headers = {"authorization": authorization} if authorization else {}
+    answer = daemon.ask("POST", "/page/infer?name=digits", content=b"{}", headers=headers)
+    assert answer.status_code == 401
+    assert "pytriton-daemon token" in answer.json()["error"]
+
+
+def test_a_request_is_passed_on_with_the_rights_of_the_daemon(daemon: Daemon, server: str) -> None:
+    daemon.status = status(info("digits"), http_url=server)
+    answer = daemon.ask(
+        "POST", "/page/infer", params={"name": "a/../b"}, content=b'{"inputs": []}',
+        headers={"authorization": "Bearer right"},
+    )  # fmt: skip
+    assert answer.json() == {
+        "path": "/v2/models/a%2F..%2Fb/infer",
+        "body": '{"inputs": []}',
+        "token": "right",
+    }
+
+
+def test_too_much_is_refused_both_ways(
+    daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.status = status(info("digits"), http_url=server)
+    headers = {"authorization": "Bearer right"}
+    answer = daemon.ask("POST", "/page/infer", content=b"x" * (1 << 21), headers=headers)
+    assert answer.status_code == 413
+    monkeypatch.setattr(_Server, "size", 5 << 20)
+    answer = daemon.ask("POST", "/page/infer", content=b"{}", headers=headers)
+    assert (answer.status_code, "use a client" in answer.text) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("http_url", "code"), [("", 409), ("http://127.0.0.1:1", 502)], ids=["no HTTP", "nobody there"]
+)
+def test_a_server_that_cannot_be_asked_is_said(daemon: Daemon, http_url: str, code: int) -> None:
+    daemon.status = status(info("digits"), http_url=http_url)
+    headers = {"authorization": "Bearer right"}
+    answer = daemon.ask("POST", "/page/infer?name=digits", content=b"{}", headers=headers)
+    assert answer.status_code == code
+
+
+def test_plots_keep_the_last_minutes_and_forget_models_that_are_gone() -> None:
+    history = History()
+    for second in range(POINTS + 5):
+        history.add(snapshot(1010 + second, model("a", work(second)), model("b", work(1))))
+    assert len(history.points("a")) == POINTS
+    history.add(snapshot(2000, model("a", work(1))))
+    assert history.points("b") == []
+    assert overview(History())["headline"] == "starting"
+
+
+def test_bars_are_few_and_have_all_observations() -> None:
+    buckets = [0, 0, *range(1, 101), 0]
+    found = bars(Histogram(1.0, buckets), [float(number) for number in range(len(buckets) - 1)])
+    assert len(found) <= 24
+    assert sum(count for _, count in found) == sum(buckets)
+    assert bars(Histogram(), [1.0]) == []
+    assert bars(Histogram(1.0, [0, 3]), [1.0]) == [(1.0, 3)]
+
+
+def test_a_model_without_figures_has_no_bars() -> None:
+    found = model_view("digits", status(info("digits")), History(), [])
+    assert found is not None
+    assert found["histograms"] == {}
+    assert model_view("nobody", status(), History(), []) is None
+
+
+def test_an_example_fits_what_is_declared() -> None:
+    assert [one.name for one in inputs(CONFIG)] == ["x", "text"]
+    assert example_request(CONFIG) == {
+        "inputs": [{"name": "x", "shape": [1, 1, 3], "datatype": "FP32", "data": [0.0] * 3}]
+    }
+    huge = {"input": [{"name": "x", "data_type": "TYPE_UINT8", "dims": [1000, 1000]}]}
+    assert example_request(huge)["inputs"][0]["data"] == []
+
+
+def test_snippets_can_be_run_as_they_are() -> None:
+    found = snippets("it's", CONFIG, "http://127.0.0.1:8000")
+    for text in (found["tritonclient"], found["pytriton"]):
+        compile(text, "snippet", "exec")
+    assert "http://127.0.0.1:8000/v2/models/it%27s/infer" in shlex.split(found["curl"])
+    assert set(snippets("s", STREAM, "http://h")) == {"curl"}
+    assert "generate_stream" in snippets("s", STREAM, "http://h")["curl"]
+    assert snippets("s", CONFIG, "") == {}
+
+
+def test_the_document_of_the_api_has_every_model() -> None:
+    models = [info("digits"), info(HOSTILE), info("stream", STREAM)]
+    found = document(models, "http://127.0.0.1:8000", "1.0")
+    assert found["openapi"] == "3.1.0"
+    assert "/v2/models/digits/infer" in found["paths"]
+    assert "/v2/models/%3Cscript%3Ealert%281%29%3C%2Fscript%3E/infer" in found["paths"]
+    assert "/v2/models/stream/generate_stream" in found["paths"]
+    asked = found["paths"]["/v2/models/digits/infer"]["post"]["requestBody"]
+    (media,) = asked["content"].values()
+    assert media["example"] == example_request(CONFIG)
+    tensors = media["schema"]["properties"]["inputs"]["items"]["oneOf"]
+    names = [one["properties"]["name"]["const"] for one in tensors]
+    assert names == ["x", "text"]
+    assert "servers" not in document([], "", "1.0")
