@@ -40,6 +40,8 @@ from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
+from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
+from pytriton.dispatcher.openai_models import told_of
 from pytriton.dispatcher.operations.starting import Operations
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
@@ -128,6 +130,14 @@ class Daemon:
             self._server_watch,
             announce=lambda: self._notifier.ready(self._status.for_service_manager().text),
         )
+        #: Answers requests of the OpenAI API, once a model asks for that.
+        self.openai = OpenAIFront(
+            config,
+            self._library,
+            self._kill_on_death,
+            describe=lambda: told_of(self._config, self._server, self.registry),
+            news=(self.registry.news, self._server.news),
+        )
         self._stop = asyncio.Event()
         self._server_up = asyncio.Event()
         self._restored = asyncio.Event()
@@ -140,6 +150,7 @@ class Daemon:
             registry=self.registry,
             repository_models=self.repository_models,
             readiness=self._readiness,
+            openai=self.openai,
             advice=advisories.warning(config, runtime.tree.version),
         )
         #: Everything that is counted and measured.
@@ -215,11 +226,15 @@ class Daemon:
         telling = asyncio.create_task(self._readiness.run())
         self._status.vital.append(telling)
         scaling = asyncio.create_task(self.autoscaler.run())
+        opening = asyncio.create_task(self.openai.run())
+        self._status.vital.append(opening)
         await self._stop.wait()
         self._status.phase = "stopping"
         scaling.cancel()
         self._notifier.stopping(self._status.for_service_manager().text)
         telling.cancel()
+        opening.cancel()
+        await self.openai.stop(self._config.grace_period_s)
         watching.cancel()
         following.cancel()
         restoring.cancel()

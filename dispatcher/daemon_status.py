@@ -11,6 +11,7 @@ from functools import cache
 from pytriton.dispatcher.base.systemd import State
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -42,6 +43,7 @@ class DaemonStatus:
         registry: Registry,
         repository_models: RepositoryModels,
         readiness: Readiness,
+        openai: OpenAIFront,
         advice: str | None,
     ) -> None:
         self.phase = "starting"
@@ -57,6 +59,7 @@ class DaemonStatus:
         self._registry = registry
         self._repository_models = repository_models
         self._readiness = readiness
+        self._openai = openai
         self._started_at = time.time()
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
@@ -72,7 +75,12 @@ class DaemonStatus:
 
     def status(self) -> messages.Status:
         """Return how everything is."""
-        problems = [self._watch.problem(), *self._registry.problems(), self.advice]
+        problems = [
+            self._watch.problem(),
+            *self._registry.problems(),
+            self._openai.problem(),
+            self.advice,
+        ]
         return messages.Status(
             version=_version(),
             pid=os.getpid(),
@@ -86,6 +94,7 @@ class DaemonStatus:
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
             operations=self.operations,
+            openai_url=self._openai.url,
         )
 
     def for_service_manager(self) -> State:

@@ -36,6 +36,8 @@ async def register(
     _check_protocol(message.protocol, "the client")
     check_cache(message.spec, daemon.config)
     check_devices(message.spec)
+    if message.spec.openai is not None:
+        daemon.openai.open()
     hosted = message.spec.isolation == "thread"
     registrant = Registrant(peer, message.spec.name) if hosted else None
     pid = peer.sender.pid if message.temporary and not hosted else None

@@ -325,6 +325,11 @@ class Registration:
         return self._in_triton.ready
 
     @property
+    def registered_at(self) -> float:
+        """When it was registered, seconds since the epoch."""
+        return self._registered_at
+
+    @property
     def state(self) -> str:
         """The registration's state, in the word that status shows."""
         return "unready" if self.loads_again else self._machine.state.value

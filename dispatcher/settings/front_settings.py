@@ -6,13 +6,13 @@ from typing import Annotated, Optional
 
 from pytriton.dispatcher.settings import parsing as values
 from pytriton.dispatcher.settings.front_limits import LIMITS, limits
+from pytriton.dispatcher.settings.openai_settings import OpenAISettings
 from pytriton.dispatcher.settings.option import Option
-from pytriton.dispatcher.settings.place_settings import PlaceSettings
 
 _LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
 
 
-class FrontSettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The second part of `DaemonConfig`."""
 
     # ── the front ────────────────────────────────────────────────────────────────────────────────

@@ -39,6 +39,8 @@ def print_status(status: messages.Status) -> None:
     grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())
     for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
+    if status.openai_url:
+        grid.add_row("OpenAI API", "", Text(status.openai_url, overflow="fold"))
     if status.state_dir:
         grid.add_row("state directory", "", Text(status.state_dir, overflow="fold"))
     console.print(grid)

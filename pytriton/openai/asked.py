@@ -10,8 +10,9 @@ There are two ways:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -42,7 +43,11 @@ class Envelope(msgspec.Struct, frozen=True):
     body: dict[str, Any]
 
 
-@dataclass(frozen=True)
+#: Seconds from one sign of life to the next of an answer that is sent as a whole.
+_BEAT_S = 0.1
+
+
+@dataclass
 class Asked:
     """A request, and its answer to be filled.
 
@@ -55,6 +60,15 @@ class Asked:
     answer: Answer
     begun: str = ""
     mark: str = ""
+    _beat_at: float = field(default_factory=time.monotonic)
+
+    def beats(self) -> bool:
+        """Whether a sign of life is due, where one can be sent."""
+        now = time.monotonic()
+        if not self.mark or now - self._beat_at < _BEAT_S:
+            return False
+        self._beat_at = now
+        return True
 
 
 def read(request: Any, kinds: list[str]) -> Asked:

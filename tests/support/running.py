@@ -75,7 +75,7 @@ class RunningDaemon:
         """Start a daemon and return when models can be registered."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
         runtime_dir = Path(tempfile.mkdtemp(prefix="ptd-"))
-        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "openai_port": 0}
         settings = {**ports, **_PATIENT, "front": FRONT, **settings}
         config = DaemonConfig(runtime_dir=str(runtime_dir), **settings)
         log = runtime_dir / "stderr.log"

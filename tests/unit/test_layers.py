@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "pytriton.formats",
         "pytriton.ipc",
         "pytriton.model_config",
+        "pytriton.openai",
     },
     "pytriton.worker": {
         "pytriton.buffers",

@@ -161,6 +161,8 @@ class Status(Message, frozen=True):
     control_tcp: str = ""
     #: Where the operations server answers; empty: nowhere.
     operations: list[str] = msgspec.field(default_factory=list)
+    #: Where the OpenAI API is served, with "/v1"; empty: no model has asked for it.
+    openai_url: str = ""
 
 
 class LogLines(Message, frozen=True):

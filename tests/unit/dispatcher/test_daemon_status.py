@@ -48,6 +48,7 @@ class Parts:
             registry=registry,
             repository_models=repository_models,
             readiness=cast(Any, self.readiness),
+            openai=cast(Any, SimpleNamespace(url="", problem=lambda: "")),
             advice=None,
         )
 

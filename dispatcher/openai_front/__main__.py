@@ -1,0 +1,77 @@
+"""The front's process: answers on a socket that the daemon listens on, until the daemon ends or says so."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+
+import msgspec
+from aiohttp import web
+
+from pytriton.dispatcher.openai_front.keys import KeysError
+from pytriton.dispatcher.openai_front.server import Front
+from pytriton.dispatcher.openai_front.state import State
+
+#: Seconds that requests under way have after the daemon has said that it stops.
+_GRACE_S = 30.0
+_MOST_BYTES = 64 << 20
+
+
+def main() -> int:
+    """Be the front; return its exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--listen", type=int, required=True, help="descriptor of the listening socket"
+    )
+    parser.add_argument(
+        "--state", type=int, required=True, help="descriptor of the daemon's socket"
+    )
+    given = parser.parse_args()
+    try:
+        asyncio.run(_serve(socket.socket(fileno=given.listen), socket.socket(fileno=given.state)))
+    except KeysError as error:
+        _say(f"cannot start: {error}")
+        return 2
+    return 0
+
+
+async def _serve(listener: socket.socket, states: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    reader, writer = await asyncio.open_connection(sock=states, limit=_MOST_BYTES)
+    decode = msgspec.json.Decoder(State).decode
+    front = Front(decode(await reader.readline()), _say)
+    runner = web.AppRunner(
+        front.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_GRACE_S
+    )
+    await runner.setup()
+    await web.SockSite(runner, listener, backlog=4096).start()
+    writer.write(b"ready\n")
+
+    async def follow() -> None:
+        while line := await reader.readline():
+            await front.use(decode(line))
+        stop.set()  # the daemon has ended
+
+    following = asyncio.ensure_future(follow())
+    await stop.wait()
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    await runner.cleanup()
+    writer.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""API keys: who may ask, which models, and how much in a minute. They are read from a file, again when it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import msgspec
+from msgspec import Meta
+
+from pytriton.openai.errors import APIError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Caller", "KeyFile", "KeysError"]
+
+#: Seconds between two looks at the file.
+_LOOK_S = 1.0
+_MINUTE_S = 60.0
+_PerMinute = Annotated[int, Meta(ge=1)]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class KeysError(Exception):
+    """The file of keys cannot be used; the text says where and why, and shows no key."""
+
+
+class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[key]]` of the file: the key itself, or the SHA-256 of it."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    key: Optional[Annotated[str, Meta(min_length=16)]] = None
+    sha256: Optional[_Digest] = None
+    models: Optional[tuple[str, ...]] = None
+    requests_per_minute: Optional[_PerMinute] = None
+    tokens_per_minute: Optional[_PerMinute] = None
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the key."""
+        if self.key is not None:
+            return hashlib.sha256(self.key.encode()).digest()
+        return bytes.fromhex(self.sha256 or "")
+
+
+class Bucket:
+    """What may still be used: it fills up again within a minute."""
+
+    def __init__(self, size: int, clock: Callable[[], float]) -> None:
+        self.size = size
+        self._clock = clock
+        self._level = float(size)
+        self._at = clock()
+
+    @property
+    def level(self) -> float:
+        """What there is now; below 0 where an answer took more than there was."""
+        now = self._clock()
+        self._level = min(self.size, self._level + (now - self._at) * self.size / _MINUTE_S)
+        self._at = now
+        return self._level
+
+    def take(self, amount: float) -> None:
+        """Take something, also if it is not there."""
+        self._level = self.level - amount
+
+    def wait_s(self, amount: float) -> float:
+        """Return the seconds until so much is there."""
+        return max(0.0, (amount - self.level) * _MINUTE_S / self.size)
+
+
+class Caller:
+    """The owner of a key, with what is left of its quotas."""
+
+    def __init__(self, entry: KeyEntry, clock: Callable[[], float]) -> None:
+        self.entry = entry
+        self._requests = entry.requests_per_minute and Bucket(entry.requests_per_minute, clock)
+        self._tokens = entry.tokens_per_minute and Bucket(entry.tokens_per_minute, clock)
+
+    def admit(self, model: str) -> None:
+        """Count a request.
+
+        Raises:
+            APIError: the model is not for this key, or a quota is used up
+        """
+        if self.entry.models is not None and model not in self.entry.models:
+            raise APIError(
+                f"This key may not use the model '{model}'.", 403, code="model_not_allowed"
+            )
+        for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
+            wait_s = bucket.wait_s(amount) if bucket else 0.0
+            if bucket and wait_s > 0:
+                raise APIError(
+                    f"Rate limit reached: {bucket.size} {what} per minute. Try again in {wait_s:.1f} s.",
+                    429,
+                    type=what,
+                    code="rate_limit_exceeded",
+                    retry_after_s=wait_s,
+                )
+        if self._requests:
+            self._requests.take(1)
+
+    def used(self, tokens: int) -> None:
+        """Count the tokens of an answer."""
+        if self._tokens:
+            self._tokens.take(tokens)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that tell what is left."""
+        found = {}
+        for what, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket:
+                found[f"x-ratelimit-limit-{what}"] = str(bucket.size)
+                found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level)))
+        return found
+
+
+class KeyFile:
+    """The keys in a file. While a changed file cannot be read, the former keys hold."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        complain: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._complain = complain
+        self._clock = clock
+        self._stamp: Any = None
+        self._looked_at = clock()
+        self._callers: list[tuple[bytes, Caller]] = []
+        if path is not None:
+            self._stamp = _stamp(path)
+            self._callers = self._read(path)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a key has to be shown."""
+        return self._path is not None
+
+    def caller(self, authorization: str) -> Caller | None:
+        """Return who shows a key in the header Authorization; None where none is wanted.
+
+        Every key is compared, in constant time: how long it takes tells nothing.
+
+        Raises:
+            APIError: there is none, or a wrong one
+        """
+        if self._path is None:
+            return None
+        self._look(self._path)
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            raise APIError(
+                "You didn't provide an API key. Send it in the header 'Authorization: Bearer KEY'.", 401,
+                type="invalid_request_error", code="missing_api_key",
+            )  # fmt: skip
+        shown = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for digest, caller in self._callers:
+            if hmac.compare_digest(digest, shown):
+                found = caller
+        if found is None:
+            raise APIError(
+                "Incorrect API key provided.",
+                401,
+                type="invalid_request_error",
+                code="invalid_api_key",
+            )
+        return found
+
+    def _look(self, path: Path) -> None:
+        now = self._clock()
+        if now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            stamp = _stamp(path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._callers = self._read(path)
+        except (KeysError, OSError) as error:
+            self._complain(f"API keys were not read anew, the former ones hold: {error}")
+
+    def _read(self, path: Path) -> list[tuple[bytes, Caller]]:
+        """Return the callers in the file; one whose entry has not changed keeps what is left of its quotas."""
+        known = {caller.entry: caller for _, caller in self._callers}
+        return [
+            (entry.digest(), known.get(entry) or Caller(entry, self._clock))
+            for entry in _entries(path)
+        ]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _entries(path: Path) -> list[KeyEntry]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from None
+    except (
+        ValueError
+    ) as error:  # of the TOML or of UTF-8; the text of the first has no values in it
+        raise KeysError(f"{path} is no TOML in UTF-8: {type(error).__name__}") from None
+    try:
+        entries = msgspec.convert(document.get("key", []), list[KeyEntry])
+    except msgspec.ValidationError as error:
+        raise KeysError(f"{path}: {error}") from None
+    for entry in entries:
+        if (entry.key is None) == (entry.sha256 is None):
+            raise KeysError(f"{path}: the key {entry.name!r} needs `key` or `sha256`, one of them")
+    unknown = sorted(set(document) - {"key"})
+    if unknown:
+        raise KeysError(f"{path}: there are only [[key]] tables, no {unknown[0]!r}")
+    return entries

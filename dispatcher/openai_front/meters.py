@@ -1,0 +1,142 @@
+"""What the front measures, by the names that OpenTelemetry has for generative AI, in the text form of Prometheus."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+__all__ = ["Meters"]
+
+#: The bounds that the conventions name.
+_DURATIONS = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+)
+_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+_EACH = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = (
+    1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
+)  # fmt: skip
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class _Histogram:
+    def __init__(self, name: str, help_: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._help = help_
+        self._bounds = bounds
+        self._series: dict[Labels, list[float]] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        series = self._series.get(labels)
+        if series is None:  # a count for each bucket, that above all of them, the sum
+            series = self._series[labels] = [0.0] * (len(self._bounds) + 2)
+        series[bisect_left(self._bounds, value)] += 1
+        series[-1] += value
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self._name} {self._help}"
+        yield f"# TYPE {self._name} histogram"
+        for labels, series in self._series.items():
+            below = 0.0
+            for bound, count in zip((*map(str, self._bounds), "+Inf"), series):
+                below += count
+                yield f"{self._name}_bucket{_text((*labels, ('le', bound)))} {below:.15g}"
+            yield f"{self._name}_sum{_text(labels)} {series[-1]:.15g}"
+            yield f"{self._name}_count{_text(labels)} {below:.15g}"
+
+
+class Meters:
+    """All of them. Models that nobody has registered are not counted by name: labels cannot be made up by clients."""
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.refused: dict[str, int] = {}
+        self._duration = _Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "Seconds from a request to the end of its answer.",
+            _DURATIONS,
+        )
+        self._first = _Histogram(
+            "gen_ai_server_time_to_first_token_seconds", "Seconds from a request to the first piece of its stream.",
+            _FIRST,
+        )  # fmt: skip
+        self._each = _Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Seconds for each token after the first.",
+            _EACH,
+        )
+        self._tokens = _Histogram(
+            "gen_ai_client_token_usage", "Tokens of requests and answers.", _TOKENS
+        )
+
+    def answered(
+        self,
+        model: str,
+        operation: str,
+        duration_s: float,
+        *,
+        first_s: float | None = None,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        error: str = "",
+    ) -> None:
+        """Count a request that has been answered, or failed; `first_s` is of streams."""
+        labels = _labels(model, operation)
+        failed: Labels = (("error_type", error),) if error else ()
+        self._duration.observe((*labels, *failed), duration_s)
+        if first_s is not None:
+            self._first.observe(labels, first_s)
+            if completion_tokens > 1:
+                self._each.observe(labels, (duration_s - first_s) / (completion_tokens - 1))
+        for kind, count in (("input", prompt_tokens), ("output", completion_tokens)):
+            if count:
+                self._tokens.observe((*labels, ("gen_ai_token_type", kind)), count)
+
+    def refuse(self, code: str) -> None:
+        """Count a request that was refused before it reached a model."""
+        self.refused[code] = self.refused.get(code, 0) + 1
+
+    def text(self) -> str:
+        """Return all, as Prometheus reads it."""
+        lines = [
+            "# HELP pytriton_openai_active_requests Requests under way.",
+            "# TYPE pytriton_openai_active_requests gauge",
+            f"pytriton_openai_active_requests {self.active}",
+            "# HELP pytriton_openai_refused_requests_total Requests refused before they reached a model.",
+            "# TYPE pytriton_openai_refused_requests_total counter",
+        ]
+        for code, count in sorted(self.refused.items()):
+            lines.append(
+                f"pytriton_openai_refused_requests_total{_text((('code', code),))} {count}"
+            )
+        for histogram in (self._duration, self._first, self._each, self._tokens):
+            lines += histogram.lines()
+        return "\n".join(lines) + "\n"
+
+
+def _labels(model: str, operation: str) -> Labels:
+    return (("gen_ai_operation_name", operation), ("gen_ai_request_model", model))
+
+
+def _text(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,316 @@
+"""The routes of the front: who asks, for what, and the answers that need no model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from pytriton.dispatcher.openai_front.keys import Caller, KeyFile
+from pytriton.dispatcher.openai_front.meters import Meters
+from pytriton.dispatcher.openai_front.state import Served, State
+from pytriton.dispatcher.openai_front.upstream import Triton
+from pytriton.openai.errors import APIError
+
+__all__ = ["Asking", "Front"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Say = Callable[[str], None]
+
+#: Of the request that a task answers.
+_request_id: ContextVar[str] = ContextVar("request_id")
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}")
+#: Seconds that a client may take to send the body of its request.
+_BODY_S = 60.0
+_ALLOWED = (
+    "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
+)
+#: Seconds from one line of the log about wrong keys to the next.
+_COMPLAIN_S = 10.0
+
+
+class Asking:
+    """One request on its way: who asks, since when.
+
+    Attributes:
+        data: the body
+        caller: the owner of the key; None where no keys are wanted
+        began: by the monotonic clock
+    """
+
+    def __init__(
+        self, request: web.Request, data: bytes, caller: Caller | None, began: float
+    ) -> None:
+        self.request = request
+        self.data = data
+        self.caller = caller
+        self.began = began
+
+    def used(self, tokens: int) -> None:
+        """Count tokens to the caller's quota."""
+        if self.caller is not None:
+            self.caller.used(tokens)
+
+
+class Front:
+    """What all requests share. `say` writes a line of the log."""
+
+    def __init__(self, state: State, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state = state
+        self.meters = Meters()
+        self.clock = clock
+        self.say = say
+        path = state.answering.keys_file
+        self.keys = KeyFile(None if path is None else Path(path), say, clock)
+        self.triton = Triton(state.upstream)
+        self._models = {one.name: one for one in state.models}
+        self._wrong_keys = 0
+        self._complained_at = -_COMPLAIN_S
+
+    def application(self) -> web.Application:
+        """Return the routes."""
+        from pytriton.dispatcher.openai_front.texts import TextRoute
+        from pytriton.dispatcher.openai_front.vectors import answer_embeddings
+
+        app = web.Application(
+            middlewares=[self._around], client_max_size=self.state.answering.max_body_size
+        )
+        routes: list[tuple[str, str, Handler]] = [
+            ("GET", "/health", self._health),
+            ("GET", "/metrics", self._metrics),
+            ("GET", "/v1/models", self._list),
+            ("GET", "/v1/models/{name}", self._one),
+            ("POST", "/v1/chat/completions", TextRoute(self, "chat").answer),
+            ("POST", "/v1/completions", TextRoute(self, "completions").answer),
+            ("POST", "/v1/responses", TextRoute(self, "responses").answer),
+            ("POST", "/v1/embeddings", functools.partial(answer_embeddings, self)),
+        ]
+        for method, path, handler in routes:
+            app.router.add_route(method, path, handler)
+        app.on_cleanup.append(self._close)
+        return app
+
+    async def use(self, state: State) -> None:
+        """Take over what the daemon has said anew."""
+        former = self.triton if state.upstream != self.state.upstream else None
+        self.state = state
+        self._models = {one.name: one for one in state.models}
+        if former is not None:
+            self.triton = Triton(state.upstream)
+            await former.close()
+
+    async def _close(self, app: web.Application) -> None:
+        await self.triton.close()
+
+    # ── what routes use ──────────────────────────────────────────────────────────────────────────
+
+    def caller(self, request: web.Request) -> Caller | None:
+        """Return who asks.
+
+        Raises:
+            APIError: there is no key, or a wrong one
+        """
+        try:
+            return self.keys.caller(request.headers.get("Authorization", ""))
+        except APIError:
+            self._wrong_keys += 1
+            now = self.clock()
+            if now - self._complained_at >= _COMPLAIN_S:
+                self.say(f"requests without a key that is known: {self._wrong_keys}")
+                self._complained_at, self._wrong_keys = now, 0
+            raise
+
+    async def asking(self, request: web.Request) -> Asking:
+        """Return a request with its body, if its key is right.
+
+        Raises:
+            APIError: the key is wrong, or the body does not come, or is too large
+        """
+        began = self.clock()
+        caller = self.caller(request)  # before anything is read
+        try:
+            data = await asyncio.wait_for(request.read(), _BODY_S)
+        except asyncio.TimeoutError:
+            raise APIError("The body did not come in time.", 408) from None
+        return Asking(request, data, caller, began)
+
+    def model(self, asking: Asking, name: str, kind: str) -> Served:
+        """Return the model that is asked for; the request counts to its caller's quota from now on.
+
+        Raises:
+            APIError: there is no such, it does not serve that, or the quota is used up
+        """
+        found = self._models.get(name)
+        if found is None:
+            raise APIError(
+                f"The model '{name[:200]}' does not exist.",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+        if asking.caller is not None:
+            asking.caller.admit(name)
+        if kind not in found.card.serves:
+            raise APIError(
+                f"The model '{name}' serves {', '.join(found.card.serves)}, not {kind}.", 404,
+                param="model", code="model_not_found",
+            )  # fmt: skip
+        return found
+
+    @contextmanager
+    def slot(self) -> Any:
+        """Hold a place among the requests under way.
+
+        Raises:
+            APIError: there is none
+        """
+        most = self.state.answering.max_requests
+        if self.meters.active >= most:
+            raise APIError(
+                f"{most} requests are under way, which is the most.", 429, type="overloaded",
+                code="overloaded", retry_after_s=1.0,
+            )  # fmt: skip
+        self.meters.active += 1
+        try:
+            yield
+        finally:
+            self.meters.active -= 1
+
+    # ── around every request ─────────────────────────────────────────────────────────────────────
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("x-request-id", "")
+        _request_id.set(given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}")
+        answer: web.StreamResponse
+        try:
+            # Browsers ask so before they send a request; the headers below are the answer.
+            asks_first = request.method == "OPTIONS"
+            answer = web.Response(status=204) if asks_first else await handler(request)
+        except APIError as error:
+            answer = self._error(error)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            answer = self._error(_of_http(error, request))
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            # Not the exception's text, which may hold what a client sent.
+            self.say(f"a fault of the front: {type(error).__name__} {_place(error)}")
+            answer = self._error(APIError("The front failed to answer this request.", 500))
+        if not answer.prepared:
+            answer.headers.update(self.headers(request))
+        return answer
+
+    def headers(self, request: web.Request) -> dict[str, str]:
+        """Return the headers of every answer."""
+        headers = {"x-request-id": _request_id.get()}
+        origin = request.headers.get("Origin")
+        allowed = self.state.answering.cors_origins
+        if origin is not None and ("*" in allowed or origin in allowed):
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Allow-Headers"] = _ALLOWED
+            headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
+            headers["Vary"] = "Origin"
+        return headers
+
+    def _error(self, error: APIError) -> web.Response:
+        if error.status < 500:
+            self.meters.refuse(error.code or str(error.status))
+        return answer_of(error.body(), error.status, _retry_after(error))
+
+    # ── routes without a model ───────────────────────────────────────────────────────────────────
+
+    async def _health(self, request: web.Request) -> web.Response:
+        ready = await self.triton.is_ready()
+        return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self.caller(request)
+        return web.Response(text=self.meters.text(), content_type="text/plain")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        caller = self.caller(request)
+        mine = None if caller is None else caller.entry.models
+        shown = [
+            shown_model(one) for one in self._models.values() if mine is None or one.name in mine
+        ]
+        return answer_of({"object": "list", "data": shown})
+
+    async def _one(self, request: web.Request) -> web.Response:
+        caller = self.caller(request)
+        name = request.match_info["name"]
+        found = self._models.get(name)
+        if found is None or (
+            caller and caller.entry.models is not None and name not in caller.entry.models
+        ):
+            raise APIError(
+                f"The model '{name[:200]}' does not exist.",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+        return answer_of(shown_model(found))
+
+
+def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an answer with a body of JSON."""
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def shown_model(model: Served) -> dict[str, Any]:
+    """Return a model as `/v1/models` shows it."""
+    card = model.card
+    shown: dict[str, Any] = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": card.owned_by,
+        "serves": card.serves,
+    }
+    if card.context_length is not None:
+        shown["context_length"] = shown["max_model_len"] = card.context_length
+    if card.description:
+        shown["description"] = card.description
+    return shown
+
+
+def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
+    if error.status == 404:
+        return APIError(
+            f"Invalid URL ({request.method} {request.path[:200]}).", 404, code="unknown_url"
+        )
+    if error.status == 405:
+        return APIError(f"Not allowed to {request.method} here.", 405, code="method_not_supported")
+    if error.status == 413:
+        return APIError("The body is larger than this server takes.", 413, code="request_too_large")
+    return APIError(error.reason, error.status)
+
+
+def _retry_after(error: APIError) -> dict[str, str] | None:
+    if error.retry_after_s is None:
+        return None
+    return {"Retry-After": str(max(1, round(error.retry_after_s + 0.5)))}
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"

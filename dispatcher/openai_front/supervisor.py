@@ -1,0 +1,206 @@
+"""The daemon's side of the OpenAI front: its socket, its process, what it is told, and another process when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.child import Child, bound_to_us, describe_exit
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.base.ports import PortError, listening
+from pytriton.dispatcher.openai_front.state import State
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+__all__ = ["OpenAIFront"]
+
+_log = structlog.get_logger(__name__)
+
+_BACKLOG = 4096
+#: Seconds before the process is started again; the first time in a row it is started at once.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+#: A process that has lived that long does not count as one of a row.
+_GOOD_LIFE_S = 60.0
+
+
+class OpenAIFront:
+    """The front of one daemon. Nothing of it exists until a model asks for it.
+
+    Args:
+        config: the daemon's settings
+        library: the folder that holds `pytriton` alone
+        kill_on_death: ends the process when the daemon is killed
+        describe: returns what the front is to be told now
+        news: what tells that this may have changed
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        library: Path,
+        kill_on_death: KillOnDeath,
+        describe: Callable[[], State],
+        news: Sequence[News],
+    ) -> None:
+        self._address = config.openai_address
+        self._port = config.openai_port
+        self._library = library
+        self._kill_on_death = kill_on_death
+        self._describe = describe
+        self._news = news
+        self._listener: socket.socket | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._child: Child | None = None
+        self._problem = ""
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it; "" while no model has asked for it."""
+        if self._listener is None:
+            return ""
+        port = self._listener.getsockname()[1]
+        return f"http://{_reachable(self._address)}:{port}/v1"
+
+    @property
+    def pid(self) -> int | None:
+        """The process; None while there is none."""
+        running = self._child is not None and not self._child.exited.done()
+        return self._child.pid if running and self._child else None
+
+    def problem(self) -> str:
+        """Return what somebody should look at; "" if nothing."""
+        return self._problem
+
+    def open(self) -> None:
+        """Listen, and keep a process running from now on: a model asks for it.
+
+        Raises:
+            RemoteFailure: it cannot listen there
+        """
+        if self._listener is not None:
+            return
+        try:
+            self._listener = listening(self._address, self._port, "openai_port", backlog=_BACKLOG)
+        except PortError as error:
+            raise RemoteFailure(
+                ErrorKind.INVALID, f"the OpenAI front cannot listen: {error}"
+            ) from error
+        self._keeping = asyncio.ensure_future(self._keep())
+        _log.info("the OpenAI API is served", url=self.url)
+
+    async def run(self) -> None:
+        """Open it as soon as a model that is served asks for it, such as one that was restored."""
+        while True:
+            changed = self._changed()
+            if self._listener is None and self._describe().models:
+                try:
+                    self.open()
+                except RemoteFailure as failure:
+                    self._problem = failure.text
+            await changed
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more requests, answer those that are there, and end."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        if self._listener is not None:
+            self._listener.close()
+        if self._child is not None:
+            await self._child.stop(grace_s)
+
+    # ── the process ──────────────────────────────────────────────────────────────────────────────
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        while True:
+            began = loop.time()
+            try:
+                how = await self._live()
+            except OSError as error:
+                how = f"could not be started: {error}"
+            if loop.time() - began > _GOOD_LIFE_S:
+                pause_s = 0.0
+            self._problem = f"the OpenAI front {how}; another one is started in {pause_s:g} s"
+            _log.error("the OpenAI front ended", how=how, again_in_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
+
+    async def _live(self) -> str:
+        """Start a process and tell it what changes; return how it ended."""
+        assert self._listener is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._child = child = await self._start(self._listener.fileno(), theirs.fileno())
+        reader, writer = await asyncio.open_connection(sock=ours)
+        telling = asyncio.ensure_future(self._tell(writer))
+        hearing = asyncio.ensure_future(self._hear(reader))
+        try:
+            return describe_exit(await asyncio.shield(child.exited))
+        finally:
+            telling.cancel()
+            hearing.cancel()
+            writer.close()
+            if child.exited.done():
+                await child.stop(0)
+
+    async def _start(self, listener: int, states: int) -> Child:
+        module = "pytriton.dispatcher.openai_front"
+        argv = [sys.executable, "-m", module, f"--listen={listener}", f"--state={states}"]
+        logger = logs.child_logger(source="openai")
+        return await Child.start(
+            bound_to_us(argv),
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            cwd=str(self._library),  # `-m` looks there first: it holds nothing else
+            on_line=lambda pid, line: logs.log_child_line(logger, line),
+            kill_on_death=self._kill_on_death,
+            pass_fds=[listener, states],
+        )
+
+    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+        told = b""
+        try:
+            while True:
+                changed = self._changed()
+                said = msgspec.json.encode(self._describe()) + b"\n"
+                if said != told:
+                    writer.write(said)
+                    await writer.drain()
+                    told = said
+                await changed
+        except ConnectionError:
+            return  # it has ended, which is seen elsewhere
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        if await reader.readline() == b"ready\n":
+            self._problem = ""
+
+    def _changed(self) -> asyncio.Future[None]:
+        """Return what is done at the next change of what the front is told."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = [asyncio.ensure_future(one.next.wait()) for one in self._news]
+
+        def tell(_: object) -> None:
+            if not changed.done():
+                changed.set_result(None)
+
+        for one in waiting:
+            one.add_done_callback(tell)
+        changed.add_done_callback(lambda _: [one.cancel() for one in waiting])
+        return changed
+
+
+def _reachable(address: str) -> str:
+    if address in ("0.0.0.0", "", "::"):
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in address else address

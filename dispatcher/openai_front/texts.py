@@ -1,0 +1,251 @@
+"""Chats, completions and responses: one request to a model, and its answer on the way to the client."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from pytriton.dispatcher.openai_front.state import Served
+from pytriton.openai.answers import json_text
+from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, read_body
+from pytriton.openai.deltas import Usage
+from pytriton.openai.errors import APIError, WireError
+from pytriton.openai.parts import remote_urls
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.openai_front.server import Asking, Front
+
+__all__ = ["TextRoute"]
+
+_PREFIXES = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_"}
+_OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat"}
+_EVENTS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+_read_usage = msgspec.json.Decoder(Usage).decode
+_read_error = msgspec.json.Decoder(WireError).decode
+
+
+class TextRoute:
+    """One of the three routes."""
+
+    def __init__(self, front: Front, kind: str) -> None:
+        self._front = front
+        self._kind = kind
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            APIError: nothing has been sent yet, and this is to be
+        """
+        front = self._front
+        asking = await front.asking(request)
+        body = read_body(asking.data, BODIES[self._kind])
+        model = front.model(asking, body.model, self._kind)
+        if not front.state.answering.remote_urls:
+            _refuse_remote(body)
+        envelope = self._envelope(model, asking.data)
+        with front.slot():
+            sending = Sending(front, asking, model.name, self._kind, streamed=bool(body.stream))
+            return await sending.run(envelope)
+
+    def _envelope(self, model: Served, data: bytes) -> bytes:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:  # in what was not looked at
+            raise APIError(
+                f"The body is no JSON in UTF-8: {error.reason}.", code="invalid_json"
+            ) from None
+        head = {
+            "api": self._kind,
+            "id": _PREFIXES[self._kind] + secrets.token_hex(12),
+            "model": model.name,
+        }
+        return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
+
+
+class Sending:
+    """The answer to one request."""
+
+    def __init__(
+        self, front: Front, asking: Asking, model: str, kind: str, *, streamed: bool
+    ) -> None:
+        self._front = front
+        self._asking = asking
+        self._model = model
+        self._kind = kind
+        self._streamed = streamed
+        self._response: web.StreamResponse | None = None
+        self._writing = asyncio.Lock()
+        self._first_at: float | None = None
+        self._wrote_at = front.clock()
+        self._usage = Usage()
+        self._body = b""
+        self._ended = False
+
+    async def run(self, envelope: bytes) -> web.StreamResponse:
+        """Ask the model, and answer.
+
+        Raises:
+            APIError: nothing has been sent yet
+        """
+        error = "cancelled"
+        pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
+        try:
+            timeout_s = self._front.state.answering.timeout_s
+            await asyncio.wait_for(self._exchange(envelope), timeout_s or None)
+            error = ""
+        except asyncio.TimeoutError:
+            error = "timeout"
+            await self._failed(
+                APIError(f"The answer took longer than {timeout_s:g} s.", 504, code="timeout")
+            )
+        except APIError as failure:
+            error = failure.code or str(failure.status)
+            await self._failed(failure)
+        finally:
+            if pulse is not None:
+                pulse.cancel()
+            self._measure(error)
+        if self._response is None:
+            headers = {} if self._asking.caller is None else self._asking.caller.headers()
+            return web.Response(body=self._body, content_type="application/json", headers=headers)
+        await self._response.write_eof()
+        return self._response
+
+    async def _exchange(self, envelope: bytes) -> None:
+        async with self._front.triton.texts(self._model, envelope) as coming:
+            await self._take(coming)
+        if not self._ended:
+            raise APIError("The model ended in the middle of its answer.", 500, code="model_error")
+
+    async def _take(self, coming: AsyncIterator[list[str]]) -> None:
+        async for texts in coming:
+            data = ""
+            try:
+                for text in texts:
+                    data += self._taken(text)
+            finally:  # what came before an error goes out before it
+                if self._streamed and data:
+                    await self._send(data.encode())
+            if self._ended:
+                self._body = data.encode()
+
+    def _taken(self, text: str) -> str:
+        """Return what is for the client of a text of the worker's; see pytriton/openai/answers.py."""
+        kind = text[:1]
+        if kind == "s":
+            return text[1:]
+        if kind == "u":
+            usage, _, rest = text[1:].partition("\n")
+            self._usage = _read_usage(usage)
+            self._ended = True
+            done = self._streamed and self._kind != "responses"
+            return f"{rest}data: [DONE]\n\n" if done else rest
+        if kind == "e":
+            raise _read_error(text[1:]).error()
+        raise APIError("The model answered what the front cannot read.", 500, code="model_error")
+
+    # ── a stream ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, data: bytes) -> None:
+        now = self._front.clock()
+        if self._first_at is None:
+            self._first_at = now
+        self._wrote_at = now
+        await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        if self._response is None:
+            async with self._writing:
+                await self._begin()
+        assert self._response is not None
+        await self._response.write(data)
+
+    async def _begin(self) -> None:
+        if self._response is not None:
+            return
+        request = self._asking.request
+        caller = self._asking.caller
+        headers = {
+            **_EVENTS,
+            **self._front.headers(request),
+            **(caller.headers() if caller else {}),
+        }
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        self._response = response
+
+    async def _pulse(self) -> None:
+        """Send a comment whenever nothing else was sent for a while: proxies between end silent connections."""
+        every_s = self._front.state.answering.keepalive_s
+        while every_s > 0:
+            left_s = self._wrote_at + every_s - self._front.clock()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+                continue
+            self._wrote_at = self._front.clock()
+            try:
+                await self._write(b": keep-alive\n\n")
+            except ConnectionError:
+                return  # the client has gone, which the exchange is told
+
+    async def _failed(self, error: APIError) -> None:
+        """Say what went wrong in the stream, if there is one; else raise it."""
+        if error.status >= 500:
+            self._front.say(f"model {self._model}: {error.message}")
+        if self._response is None:
+            raise error
+        if self._kind == "responses":
+            said: dict[str, Any] = {"type": "error", **error.body()["error"], "sequence_number": 0}
+            said["type"] = "error"
+            await self._write(f"event: error\ndata: {json_text(said)}\n\n".encode())
+        else:
+            await self._write(f"data: {json_text(error.body())}\n\ndata: [DONE]\n\n".encode())
+
+    def _measure(self, error: str) -> None:
+        now, began = self._front.clock(), self._asking.began
+        usage = self._usage
+        self._asking.used(usage.prompt_tokens + usage.completion_tokens)
+        self._front.meters.answered(
+            self._model,
+            _OPERATIONS[self._kind],
+            now - began,
+            first_s=None if self._first_at is None else self._first_at - began,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            error=error,
+        )
+
+
+def _refuse_remote(body: Body) -> None:
+    """Refuse URLs in messages: whoever fetches them may reach what the client cannot.
+
+    Raises:
+        APIError: there is one
+    """
+    contents: list[tuple[str, Any]] = []
+    if isinstance(body, ChatBody):
+        contents = [(f"messages[{i}]", one.content) for i, one in enumerate(body.messages)]
+    elif isinstance(body, ResponsesBody) and isinstance(body.input, list):
+        contents = [
+            (f"input[{i}]", one.get("output", one.get("content")))
+            for i, one in enumerate(body.input)
+        ]
+    for place, content in contents:
+        for part in content if isinstance(content, list) else ():
+            if next(remote_urls(part), None) is not None:
+                raise APIError(
+                    f"'{place}' refers to a remote URL, which this server does not take: send the data itself, as "
+                    "'data:image/png;base64,...'.",
+                    param=place,
+                    code="remote_url_not_allowed",
+                )

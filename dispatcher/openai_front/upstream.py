@@ -1,0 +1,189 @@
+"""tritonserver as the front asks it: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Optional
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from pytriton.dispatcher.openai_front.state import Upstream
+from pytriton.ipc.access import ACCESS_HEADER
+from pytriton.openai.errors import APIError
+
+__all__ = ["Triton", "Vectors"]
+
+#: Where the length of the JSON before the tensors stands.
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+#: The most bytes of an event that is not complete yet.
+_MOST_BYTES = 256 << 20
+#: What Triton says where a model, or room in its queue, is not there; the rest is an error of the model.
+_OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
+_GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
+
+
+class _Event(msgspec.Struct, frozen=True):
+    text_output: Optional[str] = None
+    error: Optional[str] = None
+
+
+_read_event = msgspec.json.Decoder(_Event).decode
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """The embeddings of some texts, and the tokens that these had."""
+
+    rows: Any
+    tokens: int
+
+
+class Triton:
+    """A pool of connections to one tritonserver. A connection that is closed in mid-answer cancels its request."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        connector: aiohttp.BaseConnector
+        if upstream.socket is not None:
+            connector = aiohttp.UnixConnector(upstream.socket, limit=0)
+        else:
+            connector = aiohttp.TCPConnector(limit=0)
+        headers = {} if upstream.token is None else {ACCESS_HEADER: upstream.token}
+        timeout = aiohttp.ClientTimeout(total=None, connect=10.0)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=headers,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=(
+                "Accept-Encoding",
+                "User-Agent",
+            ),  # nothing is to be compressed on this machine
+            read_bufsize=1 << 20,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def is_ready(self) -> bool:
+        """Ask whether tritonserver is ready."""
+        try:
+            async with self._session.get(f"{self.upstream.url}/v2/health/ready") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    @asynccontextmanager
+    async def texts(self, model: str, request: bytes) -> AsyncIterator[AsyncIterator[list[str]]]:
+        """Ask a model for texts; gives an iterator over them: all that have come, each time.
+
+        Raises:
+            APIError: there is no answer, or an error
+        """
+        body = b'{"request":' + msgspec.json.encode(request.decode()) + b"}"
+        async with self._post(f"{_path(model)}/generate_stream", body, {}) as answer:
+            yield _events(answer)
+
+    async def embed(self, model: str, texts: Sequence[bytes]) -> Vectors:
+        """Ask a model for the embeddings of texts in their packed form.
+
+        Raises:
+            APIError: there is no answer, or an error
+        """
+        tensor = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+        described = {
+            "inputs": [
+                {
+                    "name": "input_text",
+                    "shape": [len(texts), 1],
+                    "datatype": "BYTES",
+                    "parameters": {"binary_data_size": len(tensor)},
+                }
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+        head = json.dumps(described).encode()
+        headers = {_HEADER_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
+        async with self._post(f"{_path(model)}/infer", head + tensor, headers) as answer:
+            data = await answer.read()
+            return _vectors(data, int(answer.headers.get(_HEADER_LENGTH, len(data))))
+
+    @asynccontextmanager
+    async def _post(
+        self, path: str, body: bytes, headers: dict[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            async with self._session.post(
+                f"{self.upstream.url}{path}", data=body, headers=headers
+            ) as answer:
+                if answer.status != 200:
+                    raise _refused(answer.status, await answer.read())
+                yield answer
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise APIError(
+                f"The model server does not answer now ({type(error).__name__}).", 503, code="server_unavailable",
+                retry_after_s=1.0,
+            ) from error  # fmt: skip
+
+
+def _path(model: str) -> str:
+    return f"/v2/models/{quote(model, safe='')}"
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[list[str]]:
+    left = b""
+    async for data in answer.content.iter_any():
+        *whole, left = (left + data).split(b"\n\n")
+        if len(left) > _MOST_BYTES:
+            raise APIError("The model's answer is too large.", 500)
+        texts: list[str] = []
+        for event in whole:
+            if not event.startswith(b"data:"):
+                continue
+            said = _read_event(event[5:])
+            if said.error is not None:
+                if texts:
+                    yield texts
+                raise error_of(said.error)
+            texts.append(said.text_output or "")
+        if texts:
+            yield texts
+
+
+def _vectors(data: bytes, head_length: int) -> Vectors:
+    head = json.loads(data[:head_length])
+    at = head_length
+    found: dict[str, Any] = {}
+    for output in head["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        dtype = np.float32 if output["datatype"] == "FP32" else np.int32
+        found[output["name"]] = np.frombuffer(data[at : at + size], dtype).reshape(output["shape"])
+        at += size
+    return Vectors(found["embedding"], int(found["prompt_tokens"].sum()))
+
+
+def _refused(status: int, data: bytes) -> APIError:
+    try:
+        said = _read_event(data.strip().removeprefix(b"data:")).error or ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = ""
+    return error_of(said or f"the model server answered with the status {status}", status)
+
+
+def error_of(text: str, status: int = 500) -> APIError:
+    """Return the error that stands for one of Triton's or of the model's."""
+    low = text.lower()
+    if any(one in low for one in _OVERLOADED):
+        return APIError(
+            f"The model is overloaded: {text}", 429, code="overloaded", retry_after_s=1.0
+        )
+    if status in (404, 503) or any(one in low for one in _GONE):
+        return APIError(
+            f"The model cannot answer now: {text}", 503, code="model_unavailable", retry_after_s=1.0
+        )
+    return APIError(f"The model failed: {text}", 500, code="model_error")

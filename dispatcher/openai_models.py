@@ -1,0 +1,46 @@
+"""What the daemon tells its OpenAI front: where tritonserver answers, and the models that ask to be behind it."""
+
+from __future__ import annotations
+
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+
+__all__ = ["told_of"]
+
+
+def told_of(config: DaemonConfig, server: TritonServer, registry: Registry) -> State:
+    """Return it, as it is now."""
+    return State(
+        Answering(
+            keys_file=config.openai_keys_file,
+            cors_origins=config.openai_cors_origin,
+            remote_urls=config.openai_remote_urls,
+            max_body_size=config.openai_max_body_size,
+            max_requests=config.openai_max_requests,
+            keepalive_s=config.openai_keepalive_s,
+            timeout_s=config.openai_timeout_s,
+        ),
+        _upstream(config, server),
+        [_served(one) for one in registry if one.spec.openai is not None],
+    )
+
+
+def _upstream(config: DaemonConfig, server: TritonServer) -> Upstream:
+    """Return the fastest way to tritonserver: the native front's unix socket where there is one, else loopback."""
+    if config.http_unix is not None:
+        return Upstream("http://tritonserver", config.http_unix, config.access_token)
+    return Upstream(server.info().http_url, None, config.access_token)
+
+
+def _served(registration: Registration) -> Served:
+    spec = registration.spec
+    assert spec.openai is not None  # the caller has looked
+    return Served(
+        spec.name,
+        spec.openai,
+        created=int(registration.registered_at),
+        most_texts=max(1, int(spec.config.get("max_batch_size", 1))),
+    )

@@ -1,0 +1,253 @@
+"""The OpenAI API with the real daemon: the official client, raw requests, crashes, and clients that go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from pydantic import BaseModel
+from support.running import RunningDaemon, eventually
+
+KEY = "sk-a-key-of-the-tests"
+KEYS = f"""
+[[key]]
+name = "tests"
+key = "{KEY}"
+
+[[key]]
+name = "poor"
+key = "sk-another-key-of-them"
+requests_per_minute = 1
+"""
+CLIENT = """
+import sys, openai
+client = openai.OpenAI(base_url=sys.argv[1], api_key=sys.argv[2])
+stream = client.chat.completions.create(
+    model="talk", messages=[{"role": "user", "content": "endless"}], stream=True)
+for chunk in stream:
+    print(chunk.id, flush=True)
+"""
+
+
+def make_talk(mark: str) -> Callable[..., Any]:
+    async def talk(request: Any) -> AsyncIterator[Any]:
+        import asyncio
+        import os
+
+        from pytriton.openai import Delta, ToolCall
+
+        said = request.messages[-1].text
+        if said == "endless":
+            try:
+                while True:
+                    yield "more "
+                    await asyncio.sleep(0.01)
+            finally:
+                with open(mark, "a") as file:
+                    file.write("closed\n")
+        elif said == "tool":
+            yield Delta(tool_calls=(ToolCall(name="look", arguments='{"at": 1}'),))
+        elif said == "json":
+            assert request.response_format["type"] == "json_schema"
+            yield '{"a": '
+            yield "1}"
+        elif said == "fail":
+            yield "a"
+            raise RuntimeError("it is broken")
+        elif said == "die":
+            yield "a"
+            os._exit(3)
+        else:
+            for piece in ("Hello", " ", said):
+                yield piece
+
+    return talk
+
+
+def embed(texts: list[Any]) -> Any:
+    import numpy as np
+
+    return np.array([[len(text), 1.0] for text in texts], np.float32)
+
+
+@pytest.fixture(scope="module")
+def mark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("openai") / "mark"
+    path.touch()
+    return path
+
+
+@pytest.fixture(scope="module")
+def daemon(mark: Path) -> Iterator[RunningDaemon]:
+    keys = mark.parent / "keys.toml"
+    keys.write_text(KEYS)
+    with RunningDaemon.start(openai_keys_file=str(keys)) as daemon:
+        register = daemon.client.register
+        kinds = ["chat", "completions", "responses"]
+        register(make_talk(str(mark)), "talk", openai=kinds, progress=False)
+        register(embed, "embed", openai="embeddings", progress=False)
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def url(daemon: RunningDaemon) -> str:
+    return daemon.client.status().openai_url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
+        yield client
+
+
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_official_client(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["talk", "embed"]
+    assert client.models.retrieve("talk").owned_by == "pytriton"
+    chat = client.chat.completions
+    whole = chat.create(model="talk", messages=user("you"))
+    assert whole.choices[0].message.content == "Hello you"
+    usage: Any = {"include_usage": True}
+    chunks = list(
+        chat.create(model="talk", messages=user("you"), stream=True, stream_options=usage)
+    )
+    said = [one.choices[0].delta.content for one in chunks if one.choices]
+    assert said == ["Hello", " ", "you", None]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 3
+    calls: Any = chat.create(model="talk", messages=user("tool")).choices[0].message.tool_calls
+    assert (calls[0].function.name, calls[0].function.arguments) == ("look", '{"at": 1}')
+
+
+def test_structured_output(client: openai.OpenAI) -> None:
+    class Answer(BaseModel):
+        a: int
+
+    parsed = client.chat.completions.parse(
+        model="talk", messages=user("json"), response_format=Answer
+    )
+    assert parsed.choices[0].message.parsed == Answer(a=1)
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    assert client.responses.create(model="talk", input="you").output_text == "Hello you"
+    with client.responses.stream(model="talk", input="you") as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output_text == "Hello you"
+    assert kinds.count("response.output_text.delta") == 3
+
+
+def test_embeddings(client: openai.OpenAI) -> None:
+    texts = ["x" * length for length in range(1, 101)]  # more than fit into a batch
+    found = client.embeddings.create(model="embed", input=texts).data
+    assert [one.embedding for one in found] == [[float(length), 1.0] for length in range(1, 101)]
+    ids = client.embeddings.create(model="embed", input=[7, 8, 9], encoding_format="float")
+    assert ids.data[0].embedding == [3.0, 1.0]
+
+
+def test_many_streams_at_once_with_the_asynchronous_client(url: str) -> None:
+    async def ask(client: openai.AsyncOpenAI, number: int) -> str:
+        stream = await client.chat.completions.create(
+            model="talk", messages=user(str(number)), stream=True
+        )
+        return "".join([one.choices[0].delta.content or "" async for one in stream])
+
+    async def all_of_them() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(32)))
+
+    assert asyncio.run(all_of_them()) == [f"Hello {number}" for number in range(32)]
+
+
+def test_who_may_not_ask(url: str, daemon: RunningDaemon, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.AuthenticationError) as wrong:
+        client.with_options(api_key="sk-wrong-and-secret-key").models.list()
+    assert wrong.value.code == "invalid_api_key"
+    poor = client.with_options(api_key="sk-another-key-of-them")
+    poor.chat.completions.create(model="talk", messages=user("you"))
+    with pytest.raises(openai.RateLimitError) as limited:
+        poor.chat.completions.create(model="talk", messages=user("you"))
+    assert int(limited.value.response.headers["retry-after"]) >= 1
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="nobody", messages=user("you"))
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="talk", input="x")
+    logged = daemon.said() + "".join(
+        path.read_text() for path in Path(daemon.config.runtime_dir, "logs").glob("*.log*")
+    )
+    for key in (KEY, "sk-another-key-of-them", "sk-wrong-and-secret-key"):
+        assert key not in logged
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("fail", "it is broken"), ("die", "exited with code 3")]
+)
+def test_a_failure_in_mid_stream_is_an_error_and_an_end(
+    client: openai.OpenAI, said: str, told: str
+) -> None:
+    stream = client.chat.completions.create(model="talk", messages=user(said), stream=True)
+    chunks = iter(stream)
+    assert next(chunks).choices[0].delta.content == "a"
+    with pytest.raises(openai.APIError, match=told):
+        next(chunks)
+    eventually(
+        lambda: client.chat.completions.create(model="talk", messages=user("x")).choices,
+        "another worker answers",
+    )
+
+
+def closed(mark: Path) -> int:
+    return mark.read_text().count("closed")
+
+
+def test_a_client_that_goes_ends_its_generator(
+    client: openai.OpenAI, mark: Path, url: str, daemon: RunningDaemon
+) -> None:
+    before = closed(mark)
+    for _ in range(5):
+        stream = client.chat.completions.create(model="talk", messages=user("endless"), stream=True)
+        next(iter(stream))
+        stream.close()
+    eventually(lambda: closed(mark) == before + 5, "the generators of five streams are closed")
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.5).chat.completions.create(
+            model="talk", messages=user("endless")
+        )
+    eventually(lambda: closed(mark) == before + 6, "that of an answer in one piece is closed")
+    process = subprocess.Popen([sys.executable, "-c", CLIENT, url, KEY], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"chatcmpl-")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    eventually(lambda: closed(mark) == before + 7, "that of a killed client is closed")
+
+
+def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
+    (front,) = [one for one in daemon.children() if "openai_front" in " ".join(one.cmdline())]
+    os.kill(front.pid, signal.SIGKILL)
+    psutil.wait_procs([front], timeout=30)
+    # The daemon listens on: this waits until another process accepts it.
+    assert client.with_options(max_retries=3).models.list().data
+
+
+def test_clients_of_triton_get_plain_texts(daemon: RunningDaemon) -> None:
+    import urllib.request
+
+    body = json.dumps({"text_input": "you", "stream": False, "temperature": 0.5}).encode()
+    asked = urllib.request.Request(f"http://{daemon.http}/v2/models/talk/generate", body)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert json.load(answer)["text_output"] == "Hello you"

@@ -1,0 +1,321 @@
+"""The front with a tritonserver that is faked: what is refused, what is passed on, keys and quotas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from pytriton.dispatcher.openai_front.keys import KeyFile, KeysError
+from pytriton.dispatcher.openai_front.server import Front
+from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
+from pytriton.ipc.messages import OpenAICard
+from pytriton.openai import APIError
+
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+KEY = "sk-0123456789abcdef"
+USAGE = '{"prompt_tokens":1,"completion_tokens":2}'
+Script = list[Any]
+Client = TestClient[Any, Any]
+
+
+class Rig:
+    """A front, and a tritonserver that answers with a script: texts to send, or events to wait for."""
+
+    def __init__(self, script: Script, **answering: Any) -> None:
+        self.script = script
+        self.asked: list[Any] = []
+        self.given_up = 0
+        self.said: list[str] = []
+        self._answering = Answering(**answering)
+
+    def run(self, test: Callable[[Client], Awaitable[None]]) -> None:
+        async def around() -> None:
+            app = web.Application(client_max_size=1 << 30)
+            app.router.add_post("/v2/models/{name}/generate_stream", self._generate)
+            async with TestServer(app) as triton:
+                models = [Served("m", OpenAICard(["chat", "responses"]), created=5)]
+                state = State(self._answering, Upstream(str(triton.make_url(""))), models)
+                self.front = Front(state, self.said.append)
+                server = TestServer(self.front.application())
+                async with TestClient(server) as client:
+                    await test(client)
+
+        asyncio.run(around())
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(json.loads(json.loads(await request.read())["request"]))
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            for step in self.script:
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                else:
+                    said = step if isinstance(step, dict) else {"text_output": step}
+                    await answer.write(f"data: {json.dumps(said)}\n\n".encode())
+        except (asyncio.CancelledError, ConnectionError):
+            self.given_up += 1
+            raise
+        return answer
+
+
+async def post(client: Client, body: Any, path: str = "/v1/chat/completions", **more: Any) -> Any:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with client.post(path, data=data, **more) as answer:
+        return answer.status, answer.headers, await answer.text()
+
+
+def test_an_answer_in_one_piece_and_a_stream() -> None:
+    rig = Rig(["s", f'u{USAGE}\n{{"whole":1}}'])
+
+    async def whole(client: Client) -> None:
+        status, headers, text = await post(
+            client, {**HELLO, "top_k": 4}, headers={"x-request-id": "mine"}
+        )
+        assert (status, json.loads(text), headers["x-request-id"]) == (200, {"whole": 1}, "mine")
+        assert rig.asked[0]["body"]["top_k"] == 4
+        assert (rig.asked[0]["api"], rig.asked[0]["model"]) == ("chat", "m")
+        assert 'gen_ai_token_type="output",le="+Inf"} 1' in rig.front.meters.text()
+
+    rig.run(whole)
+
+    async def stream(client: Client) -> None:
+        status, headers, text = await post(client, {**HELLO, "stream": True})
+        assert status == 200
+        assert headers["Content-Type"].startswith("text/event-stream")
+        assert text == "data: a\n\ndata: b\n\ndata: [DONE]\n\n"
+
+    Rig(["sdata: a\n\n", f"u{USAGE}\ndata: b\n\n"]).run(stream)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "code"),
+    [
+        ([{"error": "it broke"}], 500, "model_error"),
+        ([{"error": "exceeds maximum queue size"}], 429, "overloaded"),
+        (['e{"message":"long","status":400,"type":"t","code":"c"}'], 400, "c"),
+        ([], 500, "model_error"),
+        (["zzz"], 500, "model_error"),
+    ],
+    ids=str,
+)
+def test_errors_before_and_within_a_stream(script: Script, status: int, code: str) -> None:
+    async def before(client: Client) -> None:
+        for stream in (False, True):
+            got, headers, text = await post(client, {**HELLO, "stream": stream})
+            assert (got, json.loads(text)["error"]["code"]) == (status, code)
+            assert ("Retry-After" in headers) == (status == 429)
+
+    Rig(script).run(before)
+
+    async def within(client: Client) -> None:
+        got, _, text = await post(client, {**HELLO, "stream": True})
+        events = text.strip().split("\n\n")
+        assert (got, events[0], events[-1]) == (200, "data: a", "data: [DONE]")
+        assert json.loads(events[1][6:])["error"]["code"] == code
+
+    Rig(["sdata: a\n\n", *script]).run(within)
+
+
+WRONG: list[tuple[Any, int, str]] = [
+    (b"", 400, "invalid_json"),
+    (b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}', 400, "invalid_json"),
+    (
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"other":"\xff"}',
+        400,
+        "invalid_json",
+    ),
+    (b'{"a":' + b"[" * 200_000, 400, "invalid_json"),
+    ({**HELLO, "temperature": 3}, 400, "invalid_value"),
+    ({**HELLO, "model": "nobody"}, 404, "model_not_found"),
+    (b" " * 2_000, 413, "request_too_large"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code"), WRONG, ids=lambda one: str(one)[:40])
+def test_what_is_refused_before_a_model_is_asked(body: Any, status: int, code: str) -> None:
+    rig = Rig([], max_body_size=1_000 if status == 413 else 1 << 20)
+
+    async def test(client: Client) -> None:
+        got, _, text = await post(client, body)
+        assert (got, json.loads(text)["error"]["code"]) == (status, code)
+        assert rig.asked == []
+
+    rig.run(test)
+
+
+def test_remote_urls_are_refused_unless_they_may_go_on() -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    body = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
+
+    async def refused(client: Client) -> None:
+        status, _, text = await post(client, body)
+        assert (status, json.loads(text)["error"]["code"]) == (400, "remote_url_not_allowed")
+        output = {
+            "type": "function_call_output",
+            "output": [{"type": "input_image", "image_url": "file:///x"}],
+        }
+        status, _, _ = await post(client, {"model": "m", "input": [output]}, "/v1/responses")
+        assert status == 400
+
+    Rig([]).run(refused)
+
+    async def passed(client: Client) -> None:
+        assert (await post(client, body))[0] == 200
+
+    Rig([f"u{USAGE}\n{{}}"], remote_urls=True).run(passed)
+
+
+def test_too_many_requests_at_once() -> None:
+    async def test(client: Client) -> None:
+        hold = asyncio.Event()
+        rig.script[:] = [hold, f"u{USAGE}\n{{}}"]
+        first = asyncio.ensure_future(post(client, HELLO))
+        while not rig.asked:
+            await asyncio.sleep(0)
+        status, headers, _ = await post(client, HELLO)
+        assert (status, headers["Retry-After"]) == (429, "2")
+        hold.set()
+        assert (await first)[0] == 200
+
+    rig = Rig([], max_requests=1)
+    rig.run(test)
+
+
+def test_a_silent_stream_gets_comments_and_a_late_one_ends() -> None:
+    async def test(client: Client) -> None:
+        rig.script[:] = [asyncio.Event()]
+        status, _, text = await post(client, {**HELLO, "stream": True})
+        assert status == 200
+        assert text.startswith(": keep-alive\n\n")
+        assert '"code":"timeout"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        while not rig.given_up:
+            await asyncio.sleep(0)
+
+    rig = Rig([], keepalive_s=0.02, timeout_s=0.2)
+    rig.run(test)
+
+
+def test_routes_without_a_model() -> None:
+    async def test(client: Client) -> None:
+        async with client.get("/v1/models/m") as answer:
+            assert (await answer.json())["created"] == 5
+        async with client.get("/v1/models/nobody") as answer:
+            assert answer.status == 404
+        async with client.get("/v1/nothing") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (404, "unknown_url")
+        async with client.get("/v1/chat/completions") as answer:
+            assert answer.status == 405
+        async with client.get("/health") as answer:
+            assert answer.status == 503
+        async with client.options(
+            "/v1/chat/completions", headers={"Origin": "https://a"}
+        ) as answer:
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://a"
+        async with client.get("/v1/models", headers={"Origin": "https://b"}) as answer:
+            assert "Access-Control-Allow-Origin" not in answer.headers
+
+    Rig([], cors_origins=("https://a",)).run(test)
+
+
+def test_keys_are_asked_for_and_never_told(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["other"]\n')
+    rig = Rig([], keys_file=str(path))
+
+    async def test(client: Client) -> None:
+        for header in ("", "Bearer ", "Bearer wrong-secret", f"Basic {KEY}", "Bearer \udcff"):
+            shown = {"Authorization": header} if header.isascii() else {}
+            status, _, text = await post(client, HELLO, headers=shown)
+            assert status == 401
+            assert "wrong-secret" not in text
+        status, _, text = await post(client, HELLO, headers={"Authorization": f"Bearer {KEY}"})
+        assert (status, json.loads(text)["error"]["code"]) == (403, "model_not_allowed")
+        async with client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"}) as answer:
+            assert (await answer.json())["data"] == []
+        async with client.get("/metrics") as answer:
+            assert answer.status == 401
+        said = "".join(rig.said)
+        assert said.count("requests without a key") == 1
+        assert "secret" not in said
+        assert KEY not in said
+
+    rig.run(test)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_quotas_fill_up_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(
+        f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 2\ntokens_per_minute = 60\n'
+    )
+    clock = Clock()
+    keys = KeyFile(path, print, clock)
+    caller = keys.caller(f"Bearer {KEY}")
+    assert caller is not None
+    caller.admit("m")
+    caller.admit("m")
+    with pytest.raises(APIError, match="2 requests per minute"):
+        caller.admit("m")
+    clock.now += 30
+    caller.admit("m")
+    caller.used(90)
+    clock.now += 30
+    with pytest.raises(APIError, match="60 tokens per minute") as caught:
+        caller.admit("m")
+    assert caught.value.retry_after_s == pytest.approx(1)
+    assert caller.headers()["x-ratelimit-remaining-tokens"] == "0"
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("")
+    said: list[str] = []
+    clock = Clock()
+    keys = KeyFile(path, said.append, clock)
+    with pytest.raises(APIError):
+        keys.caller(f"Bearer {KEY}")
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
+    clock.now += 2
+    known = keys.caller(f"Bearer {KEY}")
+    assert known is not None
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n[[key]]\nname = "b"\nkey = "{KEY}0"\n')
+    clock.now += 2
+    assert keys.caller(f"Bearer {KEY}") is known  # with what is left of its quotas
+    path.write_text("[[key]")
+    clock.now += 2
+    assert keys.caller(f"Bearer {KEY}0") is not None
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[key]]",
+        '[[key]]\nname="a"',
+        '[[key]]\nname="a"\nkey="short"',
+        '[[key]]\nname="a"\nsha256="x"',
+        "x = 1",
+        "[",
+    ],
+)
+def test_files_of_keys_that_cannot_be_used(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    with pytest.raises(KeysError):
+        KeyFile(path, print)
