@@ -20,7 +20,7 @@ _ROOMS = (
     "admin/*.c",
 )
 ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-THREADS = ("-fsanitize=thread",)
+THREADS = ("-fsanitize=thread", "-fno-sanitize-recover=all")
 
 #: Runs a program with a core, and returns what it says.
 Run = Callable[..., str]

@@ -6,18 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.compiling import compile_program
+from support.front.building import built_of
 from support.front.driver import Driver
 from support.front.process import Built, build
 
-from pytriton.dispatcher.install.proxy_compiler import FLAGS
-
 _HERE = Path(__file__).parent
 FRONT = _HERE.parents[2] / "proxy_backend" / "front"
-_SANITIZED = (
-    "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-)  # fmt: skip
-
 
 #: What the driver needs of the front.
 _SOURCES = (
@@ -27,9 +21,7 @@ _SOURCES = (
 
 def _compile(target: Path, sources: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
     files = [*_HERE.glob("drive*.c"), *(file for part in _SOURCES for file in FRONT.glob(part))]
-    own = [flag for flag in FLAGS if flag not in ("-shared", "-fvisibility=hidden")]
-    own += [*_SANITIZED, f"-I{FRONT}", f"-I{_HERE}", *flags]
-    return compile_program(target, own, [*sources, *files], ["-lm", "-ldl", "-lpthread"])
+    return built_of([*sources, *files], target, *flags)
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +35,8 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fuzzing target of inference requests, as a program that runs the files that it is given."""
     target = tmp_path_factory.mktemp("fuzz") / "run_infer"
     fuzz = _HERE.parents[1] / "fuzz_front" / "fuzz.c"
-    return _compile(target, [fuzz], ["-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"])
+    flags = [f"-I{_HERE}", "-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"]
+    return _compile(target, [fuzz], flags)
 
 
 @pytest.fixture(scope="session")
