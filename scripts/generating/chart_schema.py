@@ -27,6 +27,7 @@ OWN = (
     "metrics_address",
     "metrics_port",
     "model_repository",
+    "operations",
     "runtime_dir",
     "state_dir",
 )
@@ -104,7 +105,7 @@ def _serving() -> _Schema:
         "environment": _MAPS,
         "environmentFrom": _MAPS,
         "models": _map(models),
-        "ports": _map({"http": _PORT, "grpc": _PORT, "metrics": _PORT}),
+        "ports": _map({name: _PORT for name in ("http", "grpc", "metrics", "operations")}),
         "listenAddress": {"type": "string", "pattern": "^[0-9a-fA-F.:]+$"},
         "service": _map(
             {

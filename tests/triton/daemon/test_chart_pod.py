@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.chart import render
+from support.chart import only, render
 from support.chart_pod import Pod
 from support.ports import lasting_port
 from support.running import eventually
@@ -90,7 +90,7 @@ def pod(hold: Path, secret: Path) -> Iterator[Pod]:
     """A pod whose init containers have run, and whose daemon is ready."""
     values = {
         "listenAddress": "127.0.0.1",
-        "ports": {name: lasting_port() for name in ("http", "grpc", "metrics")},
+        "ports": {name: lasting_port() for name in ("http", "grpc", "metrics", "operations")},
         "control": {"enabled": True, "port": lasting_port(), "keysSecret": "keys"},
         "models": {"files": FILES, "modules": MODULES, "register": ["held:infer_fn"]},
         "environment": [{"name": "HOLD", "value": str(hold)}],
@@ -119,6 +119,17 @@ def test_a_ready_pod_serves_files_and_modules(pod: Pod) -> None:
     assert ask(pod, "twice", 4) == 8
     assert ask(pod, "held", 4) == -4
     assert pod.probe("liveness")
+
+
+def test_the_monitors_read_the_metrics_of_the_daemon_and_of_tritonserver(pod: Pod) -> None:
+    """At the port and path that ServiceMonitor and PodMonitor name."""
+    objects = render({"metrics": {"podMonitor": {"enabled": True}}})
+    (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    url = f"http://127.0.0.1:{pod.port(endpoint['port'])}{endpoint['path']}"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text = answer.read().decode()
+    assert "pytriton_" in text
+    assert "nv_inference_queue_duration_us" in text  # what the autoscaler asks for
 
 
 def test_keys_of_a_secret_let_a_client_in(pod: Pod, key_file: Path) -> None:

@@ -203,6 +203,7 @@ spec:
         - "--http-address={{ .Values.listenAddress }}"
         - "--grpc-address={{ .Values.listenAddress }}"
         - "--metrics-address={{ .Values.listenAddress }}"
+        - {{ printf "--operations=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.ports.operations) | quote }}
         {{- if .Values.control.enabled }}
         - {{ printf "--control-tcp=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.control.port) | quote }}
         - --keys-dir=/run/pytriton/keys
