@@ -331,3 +331,15 @@ def test_rules_keep_the_templates_of_prometheus() -> None:
     recorded = {rule.get("record") for group in groups for rule in group["rules"]}
     hpa = only(render(CASES["hpa"]), "HorizontalPodAutoscaler")["spec"]["metrics"][0]
     assert hpa["pods"]["metric"]["name"] in recorded
+
+
+def test_the_rules_of_the_project_are_in_the_chart() -> None:
+    """Each of deploy/monitoring, in groups of different names."""
+    groups = only(render({"metrics": MONITORED}), "PrometheusRule")["spec"]["groups"]
+    names = [group["name"] for group in groups]
+    assert len(set(names)) == len(names)
+    there = [rule for group in groups for rule in group["rules"]]
+    for file in ("rules.yml", "alerts.yml"):
+        shared = yaml.safe_load((CHART.parents[1] / "monitoring" / file).read_text())["groups"]
+        assert shared
+        assert all(rule in there for group in shared for rule in group["rules"])
