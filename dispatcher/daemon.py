@@ -33,6 +33,9 @@ from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.events.reloads import tell_reload
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
@@ -81,6 +84,8 @@ class Daemon:
         notifier: Notifier,
     ) -> None:
         self.rundir = rundir
+        #: Takes what is decided.
+        self.events = Events()
         self._notifier = notifier
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
@@ -94,7 +99,7 @@ class Daemon:
         self.tracing = trace_settings.uses_opentelemetry(config)
         self._library = lay_out_library(rundir)
         workers = WorkerFactory(config, rundir, self._library, self._kill_on_death)
-        self.registry = Registry(config, rundir, self._server, workers.start, store)
+        self.registry = Registry(config, rundir, self._server, workers.start, store, self.events)
         self.waiting = Waiting()
         self.temporary = TemporaryModels(self.registry.end)
         self._control = ControlServer(
@@ -121,6 +126,7 @@ class Daemon:
             lost=self._server_lost,
             preload=self.registry.preload,
             load_again=self._load_again,
+            events=self.events,
         )
         self._readiness = Readiness(
             config,
@@ -163,6 +169,7 @@ class Daemon:
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
+        self.events.tell(kinds.STARTED, who=f"user {os.getuid()}", numbers={"pid": os.getpid()})
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
@@ -179,12 +186,13 @@ class Daemon:
         try:
             await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
-            _log.error("tritonserver did not start", reason=str(error))
+            self.events.tell(kinds.SERVER_FAILED, reason=str(error))
             self._exit_code = (
                 ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
             )
             self._status.why_stopped = str(error)
         else:
+            self._server_watch.tell_started()
             await self._serve_until_stopped(on_ready)
         await self._server.stop()
         serving.cancel()
@@ -194,7 +202,11 @@ class Daemon:
         await self._operations.close()
         self._kill_on_death.close()
         last_exit.write(self.rundir, self._exit_code, self._status.why_stopped)
-        _log.info("daemon stopped", exit_code=int(self._exit_code))
+        self.events.tell(
+            kinds.STOPPED,
+            reason=self._status.why_stopped,
+            numbers={"exit_code": int(self._exit_code)},
+        )
         return self._exit_code
 
     def _listen_tcp(self) -> ExitCode | None:
@@ -256,13 +268,13 @@ class Daemon:
 
     def request_stop(self, why: str) -> None:
         """Begin to stop in order."""
-        _log.info("daemon stops", why=why)
+        self.events.tell(kinds.STOPPING, reason=why)
         self._status.why_stopped = self._status.why_stopped or why
         self._stop.set()
 
     def stop_unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable said that only a fresh start will help."""
-        _log.error("unrecoverable error in a model, the daemon stops", model=model, reason=text)
+        self.events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
         self._exit_code = ExitCode.UNRECOVERABLE
         self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
         self._stop.set()
@@ -288,6 +300,7 @@ class Daemon:
         self._notifier.reloading()
         self._config, answer = reread(self._config, self.rundir)
         logs.set_level(self._config.log_level)
+        tell_reload(self.events, answer)
         self.registry.use(self._config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer

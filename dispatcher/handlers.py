@@ -10,7 +10,9 @@ import structlog
 
 from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check_cache, check_devices
+from pytriton.dispatcher.models.told_failures import failure_told
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc import messages
@@ -91,7 +93,9 @@ async def load_from_repository(
 ) -> messages.AnyMessage:
     """Load a model of a model repository."""
     await daemon.registry.until_up(message.name, "loaded", peer.reply)
-    await daemon.repository_models.load(message.name, message.config)
+    with failure_told(daemon.events, kinds.NOT_LOADED, message.name):
+        await daemon.repository_models.load(message.name, message.config)
+    daemon.events.tell(kinds.LOADED, model=message.name)
     return messages.Done()
 
 
@@ -100,6 +104,7 @@ async def unload_from_repository(
 ) -> messages.AnyMessage:
     """Stop serving a model of a model repository."""
     await daemon.repository_models.unload(message.name)
+    daemon.events.tell(kinds.UNLOADED, model=message.name)
     return messages.Done()
 
 

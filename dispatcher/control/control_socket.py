@@ -33,6 +33,7 @@ from pytriton.dispatcher.control.peers import (
     message_sender,
 )
 from pytriton.dispatcher.control.pending_requests import Requests
+from pytriton.dispatcher.events.actor import acting_for
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import share
@@ -264,7 +265,8 @@ class ControlServer:
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> None:
         try:
-            reply = await self._handle(peer, message, payloads)
+            with acting_for(peer.sender.name):
+                reply = await self._handle(peer, message, payloads)
         except RemoteFailure as failure:
             reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
         except Exception as error:

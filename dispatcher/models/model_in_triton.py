@@ -16,6 +16,8 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.states import ModelState, StateMachine
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.proxy_ends import ProxyEnds
 from pytriton.dispatcher.triton import own_repository, preloading
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -37,6 +39,7 @@ class ModelInTriton:
             started anew
         pool: its workers
         alone: of the registration that is to be replaced, if there is one: one at a time is in Triton
+        events: takes what is decided about it
 
     Attributes:
         machine: where the registration stands.
@@ -51,12 +54,14 @@ class ModelInTriton:
         config: Callable[[int], dict[str, Any]],
         pool: Pool,
         alone: asyncio.Lock | None = None,
+        events: Events = LOG_ONLY,
     ) -> None:
         self.machine = StateMachine(ModelState.STARTING)
         self.alone = asyncio.Lock() if alone is None else alone
         self.ends = ProxyEnds(pool, self._proxy_broken)
         self.server_lost = False
         self._name = name
+        self._events = events
         self._config = config
         self._pool = pool
         self._broken = asyncio.Event()
@@ -95,8 +100,8 @@ class ModelInTriton:
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
-        text = f"a client of tritonserver has {'' if loaded else 'un'}loaded a model"
-        _log.warning(text, model=self._name)
+        kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
+        self._events.tell(kind, model=self._name)
         self._tasks.append(asyncio.get_running_loop().create_task(self._pool.wake()))
 
     # ── into and out of tritonserver ─────────────────────────────────────────────────────────────
@@ -163,11 +168,7 @@ class ModelInTriton:
     def _proxy_broken(self, proxy: str) -> None:
         """Have the model loaded anew: Triton does not restart a proxy that ended without a word."""
         if self.ready:
-            _log.error(
-                "a proxy ended by itself, the model is loaded anew",
-                model=self._name,
-                proxy=proxy,
-            )
+            self._events.tell(kinds.PROXY_BROKEN, model=self._name, reason=f"proxy {proxy}")
             self._broken.set()
 
     async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
@@ -189,8 +190,9 @@ class ModelInTriton:
             if self._unserved:
                 await pool.changed(_LOAD_AGAIN_S)
             else:
-                why = pool.problems()
-                _log.error("model is not ready: it has no worker", model=self._name, why=why)
+                self._events.tell(
+                    kinds.UNREADY, model=self._name, reason="; ".join(pool.problems())
+                )
                 await self._in_triton(lambda: server.unload(self._name))
             self._unserved = True
             while self._unserved:
@@ -199,7 +201,7 @@ class ModelInTriton:
                 if self._unserved:
                     await pool.changed(_LOAD_AGAIN_S)
             self.machine.change(ModelState.READY)
-            _log.info("model is ready again", model=self._name)
+            self._events.tell(kinds.READY_AGAIN, model=self._name)
             await pool.wake()
 
     async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
@@ -227,7 +229,7 @@ class ModelInTriton:
                 self._loads += 1
                 await act()
         except RemoteFailure as failure:
-            _log.error("tritonserver refused", model=self._name, why=failure.text)
+            self._events.tell(kinds.REFUSED, model=self._name, reason=failure.text)
             return False
         return True
 

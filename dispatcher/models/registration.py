@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from pytriton.dispatcher.base.states import ModelState
 from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
 from pytriton.dispatcher.models.model_in_triton import ModelInTriton
 from pytriton.dispatcher.models.model_info import info_of
@@ -33,9 +34,6 @@ from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
-
-_log = structlog.get_logger(__name__)
-
 
 #: A load that tritonserver did not survive is tried again so often in all: it may have been the load that ended it.
 _LOAD_ATTEMPTS = 3
@@ -59,6 +57,7 @@ class Registration:
         kept: bool = True,
         former: Registration | None = None,
         tally: Tally | None = None,
+        events: Events = LOG_ONLY,
     ) -> None:
         self.key = key
         self.spec = entry.spec
@@ -66,10 +65,14 @@ class Registration:
         self.kept = kept
         #: In whose threads its workers run; None: they are processes of the dispatcher's own.
         self.registrant = registrant
-        self.pool = Pool(entry.spec, start_worker, policy, registrant, tally)
+        #: Takes what is decided about the model.
+        self.events = events.about(entry.spec.name, entry.spec.version)
+        self.pool = Pool(entry.spec, start_worker, policy, registrant, tally, self.events)
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
-        self._in_triton = ModelInTriton(self.spec.name, self._config, self.pool, self.alone)
+        self._in_triton = ModelInTriton(
+            self.spec.name, self._config, self.pool, self.alone, self.events
+        )
         self.proxies = self._in_triton.ends.proxies
         self._machine = self._in_triton.machine
         self._endpoint = endpoint
@@ -261,11 +264,8 @@ class Registration:
             grace_s, decoupled=_is_decoupled(self.spec), queue_delay_s=_queue_delay_s(self.spec)
         )
         if not ended and self.pool.proxies:
-            _log.warning(
-                "batches still run after the grace period",
-                model=self.spec.name,
-                grace_s=grace_s,
-                proxies=self.pool.proxies,
+            self.events.tell(
+                kinds.GRACE_OVER, numbers={"grace_s": grace_s, "proxies": self.pool.proxies}
             )
         self._in_triton.ends.end_all()
         left_s = deadline - asyncio.get_running_loop().time()

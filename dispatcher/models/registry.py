@@ -13,6 +13,8 @@ from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.admission import check, check_devices
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
@@ -21,6 +23,7 @@ from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.serving import OnServed, Serving
 from pytriton.dispatcher.models.state_dir import Entry, Store
+from pytriton.dispatcher.models.told_failures import failure_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -49,11 +52,13 @@ class Registry(ServedModels):
         server: TritonServer,
         start_worker: StartWorker,
         store: Store,
+        events: Events = LOG_ONLY,
     ) -> None:
-        self.restoring = Restoring(store.read())
+        self.restoring = Restoring(store.read(), events)
         super().__init__(rundir.models, self.restoring)
         self._config = config
         self._server = server
+        self._events = events
         self._kept = KeptModels(store)
         self._serving = Serving(
             config,
@@ -64,6 +69,7 @@ class Registry(ServedModels):
             restoring=self.restoring,
             served=self,
             hosted=HostedModels(self._end_hosted),
+            events=events,
         )
         self.news = self._serving.news
         self._stopping = False
@@ -104,6 +110,21 @@ class Registry(ServedModels):
         """
         spec = request.spec
         check(spec, payloads)
+        replaces = request.replace and spec.name in self.names
+        kind = kinds.NOT_REPLACED if replaces else kinds.NOT_REGISTERED
+        with failure_told(self._events, kind, spec.name):
+            return await self._register(request, payloads, report, registrant, keep, on_served)
+
+    async def _register(
+        self,
+        request: messages.Register,
+        payloads: Sequence[bytes],
+        report: ReportProgress,
+        registrant: Registrant | None,
+        keep: bool,
+        on_served: OnServed | None,
+    ) -> Registration:
+        spec = request.spec
         self._refuse_taken(request)
         patience = self._serving.patience(spec.name, "registered", report)
         await patience.until_up()
@@ -119,14 +140,23 @@ class Registry(ServedModels):
         keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
         if request.temporary or registrant is not None:
             keeping = Keeping.NOT
-        return await self._serving.place(
+        former = self.names.get(spec.name)
+        before = 0 if former is None else former.spec.instances
+        registration = await self._serving.place(
             Entry(0, time.time(), spec, list(payloads)),
-            self.names.get(spec.name),
+            former,
             report,
             keeping=keeping,
             registrant=registrant,
             on_served=on_served,
         )
+        if former is None:
+            registration.events.tell(kinds.REGISTERED, numbers={"instances": spec.instances})
+        else:
+            registration.events.tell(
+                kinds.REPLACED, numbers={"instances": spec.instances, "before": before}
+            )
+        return registration
 
     async def rollback(self, name: str, report: ReportProgress) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
@@ -136,6 +166,15 @@ class Registry(ServedModels):
         """
         await self._until_served(name, "rolled back", report)
         former = self.by_name(name)
+        before = former.spec.instances
+        with failure_told(self._events, kinds.NOT_ROLLED_BACK, name):
+            registration = await self._roll_back(former, report)
+        now = registration.spec.instances
+        registration.events.tell(kinds.ROLLED_BACK, numbers={"instances": now, "before": before})
+        return registration
+
+    async def _roll_back(self, former: Registration, report: ReportProgress) -> Registration:
+        name = former.spec.name
         _refuse_unkept(former)
         previous = await self._kept.previous(name)
         self._check_open(name, "rolled back")
@@ -183,15 +222,16 @@ class Registry(ServedModels):
         elif not forgotten:
             self.by_name(name)  # says which there are
         await self._kept.remove(name)
-        _log.info("model unregistered", model=name)
+        self._events.tell(kinds.UNREGISTERED, model=name)
 
     async def end(self, registration: Registration) -> None:
         """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
         name = registration.spec.name
         await self._serving.reservations.until_free(name)
         if self.names.get(name) is registration and not self._stopping:
-            _log.info("model ends with the process that registered it", model=name)
-            await self._serving.take_down(name, "the process that registered it has ended")
+            why = "the process that registered it has ended"
+            await self._serving.take_down(name, why)
+            self._events.tell(kinds.UNREGISTERED, model=name, reason=why)
 
     async def scale(
         self,
@@ -210,8 +250,22 @@ class Registry(ServedModels):
         """
         await self._until_served(name, "scaled", report)
         registration = self.by_name(name)
+        before = registration.spec.instances
         if autoscale is not None:
-            instances = min(max(registration.spec.instances, autoscale.least), autoscale.most)
+            instances = min(max(before, autoscale.least), autoscale.most)
+        wanted = {"instances": instances, "before": before}
+        with failure_told(self._events, kinds.NOT_SCALED, name, numbers=wanted):
+            await self._scale(registration, instances, report, autoscale)
+        return registration
+
+    async def _scale(
+        self,
+        registration: Registration,
+        instances: int,
+        report: ReportProgress,
+        autoscale: messages.Autoscale | None,
+    ) -> None:
+        name, before = registration.spec.name, registration.spec.instances
         with self._serving.reservations.reserve(name):
             await registration.scale(
                 instances, self._server, report, self._config.grace_period_s, autoscale
@@ -219,13 +273,14 @@ class Registry(ServedModels):
             if registration.kept:
                 unfinished = await self._kept.write(registration.entry())
                 finish(unfinished, keep_previous=False)
-            _log.info("model scaled", model=name, instances=instances)
+            registration.events.tell(
+                kinds.SCALED, numbers={"instances": instances, "before": before}
+            )
             try:
                 await registration.heal(report)
             except RemoteFailure as failure:
                 text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
-        return registration
 
     async def adapt(self, registration: Registration, instances: int) -> bool:
         """Give a model as many instances as its load takes; whether it has them.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.state_dir import Content, Entry
 from pytriton.ipc import messages
@@ -42,7 +44,8 @@ class Restoring:
         outcomes: how many were "restored", and how many tries "failed".
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, events: Events = LOG_ONLY) -> None:
+        self._events = events
         self.problems = content.problems
         self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
         self._running = asyncio.Lock()
@@ -74,17 +77,31 @@ class Restoring:
         except RemoteFailure as failure:
             kept.error = failure.text
             self.outcomes["failed"] += 1
-            _log.error("model was not restored", model=name, reason=failure.text)
+            self._tell(kinds.NOT_RESTORED, kept, failure.text)
         except Exception as error:  # whatever it is, the others are restored
             self.outcomes["failed"] += 1
             kept.error = f"a fault of the daemon: {type(error).__name__}: {error}"
-            _log.exception("model was not restored", model=name)
+            _log.exception("a fault of the daemon", model=name)
+            self._tell(kinds.NOT_RESTORED, kept, kept.error)
         else:
+            self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
             self._kept.pop(name, None)
             self.outcomes["restored"] += 1
         finally:
             kept.task = None
             self.news.tell()
+
+    def _tell(
+        self,
+        kind: kinds.Kind,
+        kept: _Kept,
+        reason: str = "",
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        spec = kept.entry.spec
+        self._events.tell(
+            kind, model=spec.name, version=spec.version, reason=reason, numbers=numbers
+        )
 
     def waits(self, name: str) -> bool:
         """Whether a model is being restored, or still to be."""

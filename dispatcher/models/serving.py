@@ -18,6 +18,7 @@ import structlog
 from pytriton.dispatcher.base.logs import close_model_log
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.name_reservations import Reservations
@@ -54,6 +55,7 @@ class Serving:
         restoring: those of them that are not served (yet)
         served: what is changed
         hosted: ends models that run in threads of a process when that ends
+        events: takes what is decided about models
 
     Attributes:
         news: a model is served, or not any more.
@@ -71,6 +73,7 @@ class Serving:
         restoring: Restoring,
         served: ServedModels,
         hosted: HostedModels,
+        events: Events = LOG_ONLY,
     ) -> None:
         self.news = News()
         self.reservations = Reservations()
@@ -81,6 +84,7 @@ class Serving:
         self._restoring = restoring
         self._served = served
         self._hosted = hosted
+        self._events = events
         self._serial = itertools.count(1)
         self._registering: set[asyncio.Task[object]] = set()
         self._gives_up = False
@@ -151,8 +155,6 @@ class Serving:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
             finally:
                 self._registering.discard(task)
-        replaced = former is not None
-        _log.info("model registered", model=name, instances=entry.spec.instances, replaced=replaced)
         return registration
 
     async def take_down(self, name: str, why: str, *, last: bool = False) -> None:
@@ -241,6 +243,7 @@ class Serving:
             kept=keeping in (Keeping.WRITTEN, Keeping.THERE),
             former=former,
             tally=self._served.ledger.of(entry.spec.name),
+            events=self._events,
         )
         self._served.keys[key] = registration
         return registration

@@ -80,7 +80,6 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
     try:
         wanted = _load(rundir)
     except ConfigError as error:
-        _log.error("settings were not reloaded, the old ones hold", reason=str(error))
         return config, messages.Reloaded([], [], str(error))
     changed = [
         name
@@ -94,9 +93,6 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
     applied = [name for name in changed if name in LIVE]
     waiting = [name for name in changed if name not in LIVE]
     merged = msgspec.structs.replace(config, **{name: getattr(wanted, name) for name in applied})
-    _log.info("settings reloaded", applied={name: getattr(merged, name) for name in applied})
-    if waiting:
-        _log.warning("changed settings wait for a restart of the daemon", settings=waiting)
     return merged, messages.Reloaded(applied, waiting)
 
 

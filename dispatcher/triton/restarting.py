@@ -15,6 +15,8 @@ from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 
@@ -35,6 +37,7 @@ class ServerWatch:
         lost: is called when it has ended, with all that it had loaded
         preload: tells what it is to load before it opens its ports again: name -> configuration
         load_again: loads all else that it served, once it is up again; gets the names of what it has loaded
+        events: takes what is decided about it
 
     Attributes:
         restarts: how often another one had to be started: it had "ended" by itself, a new one was "planned", or it was
@@ -49,13 +52,16 @@ class ServerWatch:
         lost: Callable[[], None],
         preload: Callable[[], Mapping[str, Mapping[str, Any]]],
         load_again: Callable[[set[str]], Awaitable[None]],
+        events: Events = LOG_ONLY,
     ) -> None:
+        self._events = events
         self._server = server
         self._limit = config.server_restart_limit
         self._longest_pause_s = config.server_backoff_max_s
         self._lost = lost
         self._preload = preload
         self._load_again = load_again
+        self._began = time.monotonic()  #: the present start of it
         self._planned = False
         self.restarts: Counter[str] = Counter()
         self._failures = 0  #: ends and failed starts in a row
@@ -72,7 +78,7 @@ class ServerWatch:
             if self._planned:
                 self._planned = False
             else:
-                _log.error("tritonserver ended by itself", how=end)
+                self._events.tell(kinds.SERVER_ENDED, reason=end)
                 self._count(end)
             while not await self._start():
                 if self._limit is not None and self._failures > self._limit:
@@ -90,9 +96,21 @@ class ServerWatch:
     async def replace(self, why: str) -> None:
         """Have another tritonserver take this one's place without a request lost; see TritonServer.replace."""
         _log.info("tritonserver is to be replaced", why=why)
-        await self._server.replace(self._preload(), self._load_again)
+        try:
+            await self._server.replace(self._preload(), self._load_again)
+        except Exception as error:
+            self._events.tell(kinds.SERVER_NOT_REPLACED, reason=str(error))
+            raise
         self.restarts["replaced"] += 1
         self._up_since = time.monotonic()
+        self._events.tell(kinds.SERVER_REPLACED, numbers={"pid": self._server.info().pid or 0})
+
+    def tell_started(self) -> None:
+        """Tell that tritonserver is up."""
+        took_s = round(time.monotonic() - self._began, 3)
+        self._events.tell(
+            kinds.SERVER_STARTED, numbers={"pid": self._server.info().pid or 0, "took_s": took_s}
+        )
 
     def problem(self) -> str | None:
         """Return what status says of a tritonserver that ends again and again; None while all is well."""
@@ -123,17 +141,22 @@ class ServerWatch:
         pause_s = self._pause_s()
         if pause_s:
             self._next_start = time.monotonic() + pause_s
-            _log.warning(
-                "tritonserver is started again later", failures=self._failures, in_s=pause_s
+            self._events.tell(
+                kinds.SERVER_LATER,
+                reason=self._last,
+                numbers={"failures": self._failures, "next_try_s": pause_s},
             )
             await asyncio.sleep(pause_s)
             self._next_start = None
         try:
+            self._began = time.monotonic()
             loaded = await self._server.start(self._preload())
             self._up_since = time.monotonic()
+            self.tell_started()
             await self._load_again(loaded)
         except Exception as error:  # whatever it is, it may be gone the next time
             _log.exception("tritonserver could not be started again")
+            self._events.tell(kinds.SERVER_FAILED, reason=str(error) or type(error).__name__)
             self._lost()
             self._count(str(error) or type(error).__name__)
             return False

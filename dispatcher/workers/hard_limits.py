@@ -6,6 +6,8 @@ import asyncio
 
 import psutil
 
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.worker_process import WorkerProcess
 from pytriton.ipc import messages
 
@@ -13,7 +15,7 @@ from pytriton.ipc import messages
 _LOOK_S = 0.5
 
 
-async def guard(worker: WorkerProcess, limits: messages.Limits) -> None:
+async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events = LOG_ONLY) -> None:
     """End a worker with all that it started when it passes a hard limit; return when it has ended.
 
     Without such a limit there is nothing to look at, and it returns at once.
@@ -22,7 +24,8 @@ async def guard(worker: WorkerProcess, limits: messages.Limits) -> None:
         return
     while worker.alive:
         why = _passed(worker.pid, limits)
-        if why is not None:
+        if why is not None and worker.condemned is None and worker.alive:
+            events.tell(kinds.LIMIT, worker=worker.name, reason=why, numbers={"pid": worker.pid})
             worker.end_now(why)
         await asyncio.wait([worker.exited], timeout=_LOOK_S)
 

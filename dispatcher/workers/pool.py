@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 
-import structlog
-
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.registrant import Registrant
@@ -22,8 +22,6 @@ from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Reading
 from pytriton.ipc.messages import Verdict
-
-_log = structlog.get_logger(__name__)
 
 #: Ended workers whose end can still be explained to proxies.
 _ENDED_KEPT = 16
@@ -45,7 +43,9 @@ class Pool:
         policy: RestartPolicy,
         registrant: Registrant | None = None,
         tally: Tally | None = None,
+        events: Events = LOG_ONLY,
     ) -> None:
+        self._events = events.about(spec.name, spec.version)
         self._spec = spec
         self._start_worker = start_worker
         self._registrant = registrant
@@ -58,7 +58,7 @@ class Pool:
         self._stopping = False
         self._given_up_for: str | None = None
         #: What becomes of batches that were lost, or are overdue.
-        self.verdicts = Verdicts(spec, self._workers, self._tally)
+        self.verdicts = Verdicts(spec, self._workers, self._tally, self._events)
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ class Pool:
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         new = [
-            Supervisor(slot, spec, self._start, self._policy, self._tell)
+            Supervisor(slot, spec, self._start, self._policy, self._tell, self._events)
             for slot in range(len(self._supervisors), numbering.count(spec))
         ]
         self._supervisors.extend(new)
@@ -271,12 +271,12 @@ class Pool:
         the model is taken out of Triton.
         """
         worker.unwilling = None if ready else why
-        log = _log.info if ready else _log.warning
-        log("readiness", model=self._spec.name, worker=worker.name, ready=ready, why=why)
+        kind = kinds.WILLING if ready else kinds.UNWILLING
+        self._events.tell(kind, instance=worker.instance, worker=worker.name, reason=why)
         await self._tell(worker.name if ready else None)
         if not ready and self.ready_workers(worker.version):
             for _ in range(self._routes.lanes_of(worker.name)):
-                await worker.withdraw_lane()
+                await self._withdraw(worker, "its model says that it is not ready")
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until a worker came or went, or `wake` was called, at most `timeout_s` seconds."""
@@ -346,7 +346,14 @@ class Pool:
             giver = self._routes.too_many_for(idle, partial(self._alike, idle))
             if giver is not None and giver not in self._asked:
                 self._asked.add(giver)
-                await self._workers[giver].withdraw_lane()
+                await self._withdraw(self._workers[giver], f"worker {idle} has too few")
+
+    async def _withdraw(self, worker: Worker, why: str) -> None:
+        """Have a worker send one of its proxies elsewhere."""
+        self._events.tell(
+            kinds.LANE_WITHDRAWN, instance=worker.instance, worker=worker.name, reason=why
+        )
+        await worker.withdraw_lane()
 
     def _do_aside(self, doing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)

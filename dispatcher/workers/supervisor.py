@@ -16,6 +16,8 @@ from typing import Optional
 import structlog
 
 from pytriton.dispatcher.base.states import InstanceState, StateMachine
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
 from pytriton.dispatcher.workers.hard_limits import guard
@@ -53,6 +55,7 @@ class Supervisor:
         start_worker: Callable[[int], Awaitable[Worker]],
         policy: RestartPolicy,
         tell: Tell,
+        events: Events = LOG_ONLY,
     ) -> None:
         self._slot = slot
         self.index = numbering.instance_of(spec, slot)
@@ -69,12 +72,13 @@ class Supervisor:
         self._start_worker = start_worker
         self._policy = policy
         self._tell = tell
+        self._events = events.about(spec.name, self.version or spec.version, self.index)
         self._restarts = 0
         self._streak = Streak()
         #: Somebody does not want to wait for the pause to end; how the worker that comes then does.
         self._hurry = asyncio.Event()
         self._attempt: asyncio.Future[None] | None = None
-        self._ready_at = 0.0
+        self._ready_at = self._started_at = 0.0
         self._ends: list[messages.WorkerEnd] = []
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -194,17 +198,12 @@ class Supervisor:
                 blameless = (await self._until_ended()).in_batch
             except RemoteFailure as failure:
                 self.last_exit = failure.text
+                self._tell_load_failed(failure)
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
                     return
                 self._streak.add()
-                _log.error(
-                    "worker could not be loaded",
-                    model=self._spec.name,
-                    instance=self.index,
-                    why=failure.text,
-                )
                 self._attempted(failure)
             await self._back_off(blameless=blameless)
             self._restarts += 1
@@ -227,14 +226,13 @@ class Supervisor:
         delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
         self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
         streak.next_try_at = None if delay_s is None else time.time() + delay_s
-        if delay_s is None or (delay_s and streak.is_crash_loop):
-            _log.error(
-                "crash loop" if delay_s is not None else "instance is given up",
-                model=self._spec.name,
-                instance=self.index,
-                failures=streak.failures,
-                why=self.last_exit,
-                next_try_s=delay_s,
+        why = self.last_exit or ""
+        if delay_s is None:
+            self._events.tell(kinds.GIVEN_UP, reason=why, numbers={"failures": streak.failures})
+        elif delay_s:
+            kind = kinds.CRASH_LOOP if streak.is_crash_loop else kinds.BACKOFF
+            self._events.tell(
+                kind, reason=why, numbers={"failures": streak.failures, "next_try_s": delay_s}
             )
         try:
             await self._tell(None)
@@ -275,17 +273,31 @@ class Supervisor:
         await self._tell(self.worker.name)
 
     async def _start(self) -> Worker:
+        self._started_at = asyncio.get_running_loop().time()
         worker = await self._start_worker(self._slot)
         self._workers.add(worker)
+        self._events.tell(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
-            self._set_aside(guard(worker, self._spec.limits))
+            self._set_aside(guard(worker, self._spec.limits, self._events))
         return worker
 
     async def _until_ready(self, worker: Worker) -> None:
         await until_loaded(
             worker, self._spec, self._policy.start_timeout_s, greeted=self._is_loading
         )
+        took_s = self._since_start_s()
+        self._events.tell(
+            kinds.READY, worker=worker.name, numbers={"pid": worker.pid, "took_s": took_s}
+        )
+
+    def _tell_load_failed(self, failure: RemoteFailure) -> None:
+        self._events.tell(
+            kinds.LOAD_FAILED, reason=failure.text, numbers={"took_s": self._since_start_s()}
+        )
+
+    def _since_start_s(self) -> float:
+        return round(asyncio.get_running_loop().time() - self._started_at, 3)
 
     def _is_loading(self) -> None:
         if self.state is InstanceState.STARTING:
@@ -306,14 +318,18 @@ class Supervisor:
 
     async def _exchange(self, spent: Worker, why: str) -> None:
         """Load another worker beside a spent one, then end that; if it fails, the spent one serves on for a while."""
-        _log.info("worker is replaced", **self._names(spent), why=why)
+        answered = spent.gauge.read().answered if spent.alive else 0
+        self._events.tell(
+            kinds.SPENT,
+            worker=spent.name,
+            reason=why,
+            numbers={"pid": spent.pid, "batches": answered},
+        )
         try:
             fresh = await self._start()
             await self._until_ready(fresh)
         except RemoteFailure as failure:
-            _log.error(
-                "no replacement, the worker serves on", **self._names(spent), why=str(failure)
-            )
+            self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=failure.text)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
         self.worker = fresh
@@ -334,23 +350,18 @@ class Supervisor:
         end = worker.end_record()
         self.last_exit = end.how
         self._ends = [*self._ends[1 - _ENDS_KEPT :], end]
-        _log.warning(
-            "worker ended",
-            **self._names(worker),
-            how=end.how,
-            in_batch=end.in_batch,
-            batches=end.batches,
-            peak_memory=end.peak_memory,
+        self._events.tell(
+            kinds.CRASHED,
+            worker=worker.name,
+            reason=end.how,
+            numbers={
+                "pid": worker.pid,
+                "batches": end.batches,
+                "in_batch": int(end.in_batch),
+                "peak_memory": end.peak_memory,
+            },
         )
         return end
-
-    def _names(self, worker: Worker) -> dict[str, object]:
-        return {
-            "model": self._spec.name,
-            "instance": self.index,
-            "worker": worker.name,
-            "worker_pid": worker.pid,
-        }
 
     def _change(self, new: InstanceState) -> None:
         old = self._machine.change(new)

@@ -12,15 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 
-import structlog
-
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Reading
 from pytriton.ipc.messages import Verdict
-
-_log = structlog.get_logger(__name__)
 
 #: How long a broken lane may run ahead of the news that its worker ended.
 _END_NEWS_S = 2.0
@@ -48,12 +46,14 @@ class Verdicts:
         spec: messages.ModelSpec,
         workers: Mapping[str, Worker],
         tally: Tally | None = None,
+        events: Events = LOG_ONLY,
     ) -> None:
         self.given_up_for: str | None = None
         self.stopping = False
         self._spec = spec
         self._workers = workers
         self._tally = tally or Tally()
+        self._events = events
         #: Workers that were idle while a batch waited for them, and how many batches they had begun.
         self._idle_at: dict[str, int] = {}
         self._aside: set[asyncio.Task[None]] = set()
@@ -68,12 +68,7 @@ class Verdicts:
             return Verdict("fail", self.given_up_for, whole=True)
         name = self._spec.name
         if self._may_retry and not lost.final and lost.losses < _POISON:
-            _log.info(
-                "a batch has lost its worker, its requests are tried again, each by itself",
-                model=name,
-                lost_worker=lost.worker,
-                requests=lost.requests,
-            )
+            self._tell(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
             self._tally.retries += lost.requests
             return Verdict("retry")
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
@@ -85,7 +80,7 @@ class Verdicts:
             )
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
-        verdict = self._failed(lost.worker, text, lost.in_row, _MOST_CRASHES)
+        verdict = self._failed(lost.worker, text, lost.losses, lost.in_row, _MOST_CRASHES)
         self._count_failed("lost", lost, verdict)
         return verdict
 
@@ -130,7 +125,8 @@ class Verdicts:
 
     def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
-        _log.error("worker hangs and is replaced", model=self._spec.name, worker=name, why=what)
+        limit_s = self._spec.execution_timeout_s or 0.0
+        self._tell(kinds.HANG, name, what, numbers={"pid": worker.pid, "limit_s": limit_s})
         self._do_aside(worker.end_hung(what))
         if not taken:
             return Verdict("retry")
@@ -146,7 +142,7 @@ class Verdicts:
             f"model {self._spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self._spec.name}"
         )
-        verdict = self._failed(name, text, overdue.in_row, _MOST_HANGS)
+        verdict = self._failed(name, text, overdue.losses, overdue.in_row, _MOST_HANGS)
         self._tally.poison += overdue.losses > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
@@ -167,15 +163,25 @@ class Verdicts:
         merges = self._spec.lanes > 1 and self._spec.config.get("max_batch_size", 0) > 1
         return overdue.requests > 1 or merges
 
-    def _failed(self, worker: str, text: str, in_row: int, most: int) -> Verdict:
+    def _failed(self, worker: str, text: str, losses: int, in_row: int, most: int) -> Verdict:
         whole = in_row >= most
         if whole:
             text += (
                 f"; {in_row} requests of one batch, tried each by itself, went like this one after the other, so "
                 "the model is taken to be broken and the rest of the batch is not tried"
             )
-        _log.error("requests fail", model=self._spec.name, lost_worker=worker, why=text)
+        if losses >= _POISON:
+            self._tell(kinds.POISON, worker, text, numbers={"losses": losses})
+        else:
+            self._tell(kinds.BATCH_FAILED, worker, text, numbers={"in_row": in_row})
         return Verdict("fail", text, whole=whole)
+
+    def _tell(
+        self, kind: kinds.Kind, worker: str, reason: str = "", *, numbers: Mapping[str, float]
+    ) -> None:
+        known = self._workers.get(worker)
+        instance = known.instance if known is not None else None
+        self._events.tell(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
         """Say how a worker ended whose lane broke in the middle of a batch."""

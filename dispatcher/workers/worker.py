@@ -27,6 +27,7 @@ class Worker:
 
     Attributes:
         name: unique in this daemon; names its lane socket.
+        instance: of the model, that it runs.
         pid: the process that it is, or runs in.
         exited: is done once it ended.
         greeted: resolves when it has said hello.

@@ -8,8 +8,6 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.settings import trace_settings
@@ -21,8 +19,6 @@ from pytriton.dispatcher.workers.worker import Worker
 from pytriton.dispatcher.workers.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir
-
-_log = structlog.get_logger(__name__)
 
 
 class StartWorker(Protocol):
@@ -77,14 +73,6 @@ class WorkerFactory:
         def on_line(pid: int, line: bytes) -> None:
             logs.log_child_line(logger.bind(pid=pid), line)
 
-        worker = await WorkerProcess.start(
+        return await WorkerProcess.start(
             name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
         )
-        _log.info(
-            "worker started",
-            model=spec.name,
-            instance=instance,
-            worker=name,
-            worker_pid=worker.pid,
-        )
-        return worker

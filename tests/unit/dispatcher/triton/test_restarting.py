@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ class Unstable:
             await asyncio.Event().wait()
         self._ends_left -= 1
         return "tritonserver (pid 1) was killed by signal 11 (SIGSEGV)"
+
+    def info(self) -> Any:
+        return SimpleNamespace(pid=1)
 
     async def clean_up(self) -> None:
         """There is nothing to clean up."""

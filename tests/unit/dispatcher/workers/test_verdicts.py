@@ -19,7 +19,7 @@ LIMITED = msgspec.structs.replace(BATCHING, execution_timeout_s=2.0)
 class Busy:
     """A worker that has been with a batch for so long."""
 
-    alive, pid, log_hint = True, 7, ""
+    alive, pid, instance, log_hint = True, 7, 0, ""
 
     def __init__(self, busy_s: float | None) -> None:
         self.ended: list[str] = []

@@ -1,0 +1,365 @@
+"""The kinds of events, declared once: the log, `explain`, webhooks and docs/explain.md are made of this table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of event.
+
+    Args:
+        name: what it is called in the event log
+        level: of its record in the daemon's log
+        says: the text of that record
+        meaning: what has happened, for people
+        numbers: those that it carries: name -> what it counts, with its unit
+        asked: somebody asks for it, so it says who; such events are kept in a file of their own, where no crash
+            loop displaces them
+    """
+
+    name: str
+    level: str
+    says: str
+    meaning: str
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    asked: bool = False
+
+
+_INSTANCES = {"instances": "how many it has now"}
+_CHANGED = {**_INSTANCES, "before": "how many it had before"}
+_PID = {"pid": "process of the worker"}
+
+# ── what somebody asks for ───────────────────────────────────────────────────────────────────────
+
+REGISTERED = Kind(
+    "registered", "info", "model registered", "A model is served.", _INSTANCES, asked=True
+)
+NOT_REGISTERED = Kind(
+    "not_registered",
+    "error",
+    "model was not registered",
+    "A model could not be served; nothing of the attempt is left.",
+    asked=True,
+)
+REPLACED = Kind(
+    "replaced",
+    "info",
+    "model replaced",
+    "A new registration serves in the place of the former one of that name.",
+    _CHANGED,
+    asked=True,
+)
+NOT_REPLACED = Kind(
+    "not_replaced",
+    "error",
+    "model was not replaced",
+    "A new registration could not be served; the former one serves on.",
+    asked=True,
+)
+ROLLED_BACK = Kind(
+    "rolled_back",
+    "info",
+    "model rolled back",
+    "The model is again what it was before it was replaced.",
+    _CHANGED,
+    asked=True,
+)
+NOT_ROLLED_BACK = Kind(
+    "not_rolled_back",
+    "error",
+    "model was not rolled back",
+    "What the model was before could not be served; the present one serves on.",
+    asked=True,
+)
+SCALED = Kind(
+    "scaled", "info", "model scaled", "The number of instances was changed.", _CHANGED, asked=True
+)
+NOT_SCALED = Kind(
+    "not_scaled",
+    "error",
+    "model was not scaled",
+    "The number of instances could not be changed, or not all of them got a worker.",
+    {"instances": "how many were asked for", "before": "how many it had before"},
+    asked=True,
+)
+UNREGISTERED = Kind(
+    "unregistered", "info", "model unregistered", "The model is not served any more.", asked=True
+)
+LOADED = Kind(
+    "loaded", "info", "model loaded", "A model of a model repository is served.", asked=True
+)
+NOT_LOADED = Kind(
+    "not_loaded",
+    "error",
+    "model was not loaded",
+    "A model of a model repository could not be served.",
+    asked=True,
+)
+UNLOADED = Kind(
+    "unloaded",
+    "info",
+    "model unloaded",
+    "A model of a model repository is not served any more.",
+    asked=True,
+)
+RELOADED = Kind(
+    "reloaded",
+    "info",
+    "settings reloaded",
+    "The settings were read anew; the reason names those that changed.",
+    {"applied": "settings that hold now", "waiting": "settings that need a restart"},
+    asked=True,
+)
+NOT_RELOADED = Kind(
+    "not_reloaded",
+    "error",
+    "settings were not reloaded, the old ones hold",
+    "The settings are wrong; the old ones hold.",
+    asked=True,
+)
+STARTED = Kind(
+    "started",
+    "info",
+    "daemon started",
+    "The daemon began to work.",
+    {"pid": "its process"},
+    asked=True,
+)
+STOPPING = Kind("stopping", "info", "daemon stops", "The daemon was told to stop.", asked=True)
+STOPPED = Kind(
+    "stopped",
+    "info",
+    "daemon stopped",
+    "The daemon ended in order.",
+    {"exit_code": "its exit code"},
+    asked=True,
+)
+SERVER_REPLACED = Kind(
+    "server_replaced",
+    "info",
+    "tritonserver was replaced",
+    "Another tritonserver took the place of the one that ran.",
+    {"pid": "its process"},
+    asked=True,
+)
+SERVER_NOT_REPLACED = Kind(
+    "server_not_replaced",
+    "error",
+    "tritonserver was not replaced",
+    "Another tritonserver did not start; the one that runs serves on.",
+    asked=True,
+)
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+RESTORED = Kind(
+    "restored",
+    "info",
+    "model restored",
+    "What was registered before the start is served.",
+    _INSTANCES,
+)
+NOT_RESTORED = Kind(
+    "not_restored",
+    "error",
+    "model was not restored",
+    "What was registered before the start could not be served.",
+)
+UNREADY = Kind(
+    "unready",
+    "error",
+    "model is not ready: it has no worker",
+    "No worker has been there for a while: Triton says that the model is not ready, and requests fail at once.",
+)
+READY_AGAIN = Kind(
+    "ready_again", "info", "model is ready again", "A worker is back, and Triton has the model."
+)
+REFUSED = Kind(
+    "refused", "error", "tritonserver refused", "tritonserver did not load or unload the model."
+)
+CLIENT_LOADED = Kind(
+    "client_loaded",
+    "warning",
+    "a client of tritonserver has loaded a model",
+    "A client of tritonserver has loaded the model.",
+)
+CLIENT_UNLOADED = Kind(
+    "client_unloaded",
+    "warning",
+    "a client of tritonserver has unloaded a model",
+    "A client of tritonserver has unloaded the model: it is not served until a client loads it.",
+)
+PROXY_BROKEN = Kind(
+    "proxy_broken",
+    "error",
+    "a proxy ended by itself, the model is loaded anew",
+    "A proxy ended without a word, so Triton loads the model anew.",
+)
+GRACE_OVER = Kind(
+    "grace_over",
+    "warning",
+    "batches still run after the grace period",
+    "Batches of a model that is being ended were cut off.",
+    {"grace_s": "the grace period, seconds", "proxies": "proxies that still had a batch"},
+)
+
+# ── instances ────────────────────────────────────────────────────────────────────────────────────
+
+LOADING = Kind(
+    "loading", "info", "worker started", "A worker was started, and begins to load the model.", _PID
+)
+READY = Kind(
+    "ready",
+    "info",
+    "worker is ready",
+    "A worker has loaded the model, and serves.",
+    {**_PID, "took_s": "from its start, seconds"},
+)
+LOAD_FAILED = Kind(
+    "load_failed",
+    "error",
+    "worker could not be loaded",
+    "A worker raised an exception, ended, or took too long before it was ready.",
+    {"took_s": "from its start, seconds"},
+)
+CRASHED = Kind(
+    "crashed",
+    "warning",
+    "worker ended",
+    "A worker that served has ended without being asked to.",
+    {
+        **_PID,
+        "batches": "that it had answered",
+        "in_batch": "1: it had a batch",
+        "peak_memory": "the most that it used, bytes",
+    },
+)
+BACKOFF = Kind(
+    "backoff",
+    "warning",
+    "worker is started again later",
+    "The next worker is started after a pause.",
+    {"failures": "ends in a row", "next_try_s": "the pause, seconds"},
+)
+CRASH_LOOP = Kind(
+    "crash_loop",
+    "error",
+    "crash loop",
+    "Three workers or more ended in a row without having served; the next one is started after a pause.",
+    {"failures": "ends in a row", "next_try_s": "the pause, seconds"},
+)
+GIVEN_UP = Kind(
+    "given_up",
+    "error",
+    "instance is given up",
+    "As many workers in a row as worker_restart_limit says have ended: no other one is started.",
+    {"failures": "ends in a row"},
+)
+HANG = Kind(
+    "hang",
+    "error",
+    "worker hangs and is replaced",
+    "A batch ran longer than execution_timeout_s; its worker is ended.",
+    {**_PID, "limit_s": "execution_timeout_s"},
+)
+LIMIT = Kind(
+    "limit",
+    "error",
+    "worker has passed a hard limit and is ended",
+    "A worker used more memory or processes than its limits allow, and was ended at once.",
+    _PID,
+)
+SPENT = Kind(
+    "spent",
+    "info",
+    "worker is replaced",
+    "A worker has reached max_batches or limits.memory; another one is loaded beside it, then it ends.",
+    {**_PID, "batches": "that it had answered"},
+)
+NOT_EXCHANGED = Kind(
+    "not_exchanged",
+    "error",
+    "no replacement, the worker serves on",
+    "No other worker could be loaded in a spent one's place: that serves on for a while.",
+)
+UNWILLING = Kind(
+    "unwilling",
+    "warning",
+    "worker says that it is not ready",
+    "The model's own is_ready says no: other instances get its batches.",
+)
+WILLING = Kind(
+    "willing", "info", "worker says that it is ready", "The model's own is_ready says yes again."
+)
+LANE_WITHDRAWN = Kind(
+    "lane_withdrawn",
+    "debug",
+    "lane withdrawn",
+    "A worker gives one of its proxies to another worker, which has none or more right to it.",
+)
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────
+
+RETRIED = Kind(
+    "retried",
+    "info",
+    "a batch has lost its worker, its requests are tried again, each by itself",
+    "A batch has lost its worker; its requests are tried again, each by itself.",
+    {"requests": "of the batch"},
+)
+POISON = Kind(
+    "poison",
+    "error",
+    "a request ends every worker that runs it, and fails",
+    "A request has ended one worker after the other, the last time by itself: it fails, and is not tried again.",
+    {"losses": "workers that it has ended"},
+)
+BATCH_FAILED = Kind(
+    "batch_failed",
+    "error",
+    "requests fail",
+    "A batch has lost its worker, or hangs, and is not tried again.",
+    {"in_row": "requests of one batch that went so, one after the other"},
+)
+
+# ── tritonserver ─────────────────────────────────────────────────────────────────────────────────
+
+SERVER_STARTED = Kind(
+    "server_started",
+    "info",
+    "tritonserver is up",
+    "tritonserver answers.",
+    {"pid": "its process", "took_s": "the start, seconds"},
+)
+SERVER_ENDED = Kind(
+    "server_ended",
+    "error",
+    "tritonserver ended by itself",
+    "tritonserver has ended or hung; it is started again, and workers keep their models.",
+)
+SERVER_LATER = Kind(
+    "server_later",
+    "warning",
+    "tritonserver is started again later",
+    "tritonserver is started again after a pause.",
+    {"failures": "ends and failed starts in a row", "next_try_s": "the pause, seconds"},
+)
+SERVER_FAILED = Kind(
+    "server_failed",
+    "error",
+    "tritonserver could not be started",
+    "tritonserver did not start.",
+)
+UNRECOVERABLE = Kind(
+    "unrecoverable",
+    "error",
+    "unrecoverable error in a model, the daemon stops",
+    "A callable said that only a fresh start will help, so the daemon stops.",
+)
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)
+}
