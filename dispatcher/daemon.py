@@ -34,7 +34,7 @@ from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.reloads import tell_reload
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
@@ -84,8 +84,9 @@ class Daemon:
         notifier: Notifier,
     ) -> None:
         self.rundir = rundir
+        self.event_log = EventLog(config.state_path, config.event_log_size)
         #: Takes what is decided.
-        self.events = Events()
+        self.events = self.event_log.events
         self._notifier = notifier
         self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
@@ -207,6 +208,7 @@ class Daemon:
             reason=self._status.why_stopped,
             numbers={"exit_code": int(self._exit_code)},
         )
+        self.event_log.close()
         return self._exit_code
 
     def _listen_tcp(self) -> ExitCode | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from pytriton.dispatcher import explanations
 from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.events import kinds
@@ -147,6 +148,21 @@ async def get_logs(
         daemon.registry.by_name(message.model)
     count = max(0, min(message.lines, _MOST_LOG_LINES))
     return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))
+
+
+async def explain(
+    daemon: Daemon, peer: Peer, message: messages.Explain, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell why a model is as it is."""
+    await daemon.index_watch.look()
+    return explanations.explanation(daemon, message)
+
+
+async def get_events(
+    daemon: Daemon, peer: Peer, message: messages.GetEvents, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell what was decided."""
+    return await explanations.events(daemon, message)
 
 
 async def shutdown(
@@ -325,6 +341,8 @@ _HANDLERS: dict[
     messages.GetStatus: get_status,
     messages.GetFigures: get_figures,
     messages.GetLogs: get_logs,
+    messages.Explain: explain,
+    messages.GetEvents: get_events,
     messages.Shutdown: shutdown,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,

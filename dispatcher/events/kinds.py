@@ -360,6 +360,16 @@ UNRECOVERABLE = Kind(
     "A callable said that only a fresh start will help, so the daemon stops.",
 )
 
+# ── the event log itself ─────────────────────────────────────────────────────────────────────────
+
+EVENTS_LOST = Kind(
+    "events_lost",
+    "warning",
+    "events could not be kept",
+    "The state directory could not be written, or not fast enough: events are missing in its files.",
+    {"events": "that are missing"},
+)
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)
 }

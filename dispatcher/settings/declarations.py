@@ -147,6 +147,15 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         int, Option("Rotated log files that are kept of each log.", values.integer(1, 1000))
     ] = 3
 
+    event_log_size: Annotated[
+        int,
+        Option(
+            "Bytes of the event log in the state directory (`explain`, `events`); older events make room. 0: events "
+            "are kept in memory alone.",
+            values.size(),
+        ),
+    ] = 8_000_000
+
     def __post_init__(self) -> None:
         for name, option in options().items():
             option.check(name, getattr(self, name))

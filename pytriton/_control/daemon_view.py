@@ -21,6 +21,8 @@ _AT_ONCE = (
     messages.GetFigures,
     messages.ListModels,
     messages.GetLogs,
+    messages.Explain,
+    messages.GetEvents,
 )
 #: Messages whose failure is a RegistrationError.
 _REGISTERING = (
@@ -111,6 +113,44 @@ class DaemonView:
             ModelNotFoundError: no such model is served.
         """
         return self._ask(messages.GetLogs(name, lines), messages.LogLines, model=name).lines
+
+    def explain(self, name: str, events: int = 100) -> messages.Explanation:
+        """Return why a model is as it is: a verdict, what was found, and its newest events.
+
+        Of a model that is not served (any more), too, as long as the event log knows it.
+
+        Raises:
+            ModelNotFoundError: nothing is known of such a model.
+
+        Example:
+            >>> client.explain("linear").verdict  # doctest: +SKIP
+            'linear is ready: nothing is wrong'
+        """
+        return self._ask(messages.Explain(name, events), messages.Explanation, model=name)
+
+    def events(
+        self,
+        model: str | None = None,
+        *,
+        kinds: Sequence[str] = (),
+        since: float = 0.0,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[messages.Event]:
+        """Return the newest events of the daemon's event log, oldest first.
+
+        Args:
+            model: that they are about; default: all, and those of the daemon itself
+            kinds: names of kinds, see docs/explain.md; default: all
+            since: seconds since the epoch
+            after: only those with a higher `serial`
+            limit: how many at most (1,000 in any case)
+
+        Raises:
+            PyTritonDaemonError: there is no such kind.
+        """
+        message = messages.GetEvents(model, list(kinds), since, after, limit)
+        return self._ask(message, messages.EventList).events
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._connection.name!r})"

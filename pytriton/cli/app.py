@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from pytriton.cli import explaining
 from pytriton.cli.errors import CliError, command
 from pytriton.cli.flags import (
     ConfigFlag,
@@ -44,6 +45,8 @@ def top(
 app.add_typer(service, name="service")
 app.add_typer(repository, name="repository")
 app.add_typer(keys, name="keys")
+app.command()(explaining.explain)
+app.command()(explaining.events)
 
 ServerFlag = Annotated[
     bool,

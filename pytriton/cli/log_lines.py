@@ -19,14 +19,14 @@ def pretty(line: str, colors: bool = False) -> str:
     """
     record = _record(line)
     if record is None:
-        return _visible(line)
+        return visible(line)
     level = str(record.get("level", ""))
     time = str(record.get("timestamp", "")).replace("T", " ")[:23]
     rest = "".join(f" {key}={value}" for key, value in record.items() if key not in _PREFIX)
-    text = f"{time} {level:<8} {_who(record)}{_visible(str(record.get('event', '')))}"
-    text += _visible(rest)
+    text = f"{time} {level:<8} {_who(record)}{visible(str(record.get('event', '')))}"
+    text += visible(rest)
     if record.get("exception"):
-        text += "\n" + _visible(str(record["exception"]), keep="\n")
+        text += "\n" + visible(str(record["exception"]), keep="\n")
     color = _COLORS.get(level)
     return f"\x1b[{color}m{text}\x1b[0m" if colors and color else text
 
@@ -36,7 +36,7 @@ def own_event(line: str) -> str | None:
     record = _record(line)
     if record is None or "source" in record:
         return None
-    return _visible(str(record.get("event", "")))
+    return visible(str(record.get("event", "")))
 
 
 def _record(line: str) -> dict[str, Any] | None:
@@ -54,7 +54,8 @@ def _who(record: dict[str, Any]) -> str:
     return f"{record['source']}: " if "source" in record else ""
 
 
-def _visible(text: str, keep: str = "") -> str:
+def visible(text: str, keep: str = "") -> str:
+    """Return a text with control characters, which would steer the terminal, made visible."""
     return "".join(
         char if char.isprintable() or char in keep or char == "\t" else _escaped(char)
         for char in text

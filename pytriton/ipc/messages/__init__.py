@@ -5,6 +5,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
+    client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures ──▶ dispatcher; it answers with Figures
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
@@ -50,7 +51,9 @@ from pytriton.ipc.messages.base import (
 )
 from pytriton.ipc.messages.client import (
     Cancel,
+    Explain,
     FromClient,
+    GetEvents,
     GetLogs,
     GetRepository,
     GetStatus,
@@ -65,6 +68,12 @@ from pytriton.ipc.messages.client import (
     Shutdown,
     UnloadFromRepository,
     Unregister,
+)
+from pytriton.ipc.messages.events import (
+    Event,
+    EventList,
+    Explanation,
+    Finding,
 )
 from pytriton.ipc.messages.figures import (
     DaemonFigures,
@@ -137,8 +146,14 @@ __all__ = [
     "Detach",
     "Done",
     "EndWorker",
+    "Event",
+    "EventList",
+    "Explain",
+    "Explanation",
     "Failure",
     "Figures",
+    "Finding",
+    "GetEvents",
     "GetFigures",
     "GetLogs",
     "GetRepository",

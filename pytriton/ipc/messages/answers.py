@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 import msgspec
 
 from pytriton.ipc.messages.base import Message
+from pytriton.ipc.messages.events import EventList, Explanation
 from pytriton.ipc.messages.figures import Figures
 
 
@@ -198,6 +199,8 @@ ToClient = Union[
     Status,
     Figures,
     LogLines,
+    Explanation,
+    EventList,
     Reloaded,
     Failure,
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+import msgspec
+
 from pytriton.ipc.messages.base import PROTOCOL, Message
 from pytriton.ipc.messages.figures import GetFigures
 from pytriton.ipc.messages.model_spec import Autoscale, ModelSpec
@@ -86,6 +88,30 @@ class GetLogs(Message, frozen=True):
     lines: int = 100
 
 
+class Explain(Message, frozen=True):
+    """Ask for Explanation: why a model is as it is, with at most so many of its newest events."""
+
+    model: str
+    events: int = 100
+
+
+class GetEvents(Message, frozen=True):
+    """Ask for EventList: at most `limit` of the newest events.
+
+    Attributes:
+        model: that they are about; None: of all, and of the daemon itself
+        kinds: names; none: all
+        since: seconds since the epoch
+        after: those with a higher serial
+    """
+
+    model: Optional[str] = None
+    kinds: list[str] = msgspec.field(default_factory=list)
+    since: float = 0.0
+    after: int = 0
+    limit: int = 100
+
+
 class Cancel(Message, frozen=True):
     """Give up an earlier request of the same connection, which then has no answer.
 
@@ -121,6 +147,8 @@ FromClient = Union[
     GetStatus,
     GetFigures,
     GetLogs,
+    Explain,
+    GetEvents,
     Cancel,
     Shutdown,
     Reload,

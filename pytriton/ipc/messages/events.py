@@ -6,6 +6,8 @@ from typing import Optional, Union
 
 import msgspec
 
+from pytriton.ipc.messages.base import Message
+
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision of the daemon. Its kind is one of `dispatcher/events/kinds.py`.
@@ -33,3 +35,38 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     who: str = ""
     reason: str = ""
     numbers: dict[str, Union[int, float]] = {}
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is not as it should be.
+
+    Attributes:
+        severity: "down": nobody is served; "degraded": something is missing or fails; "notice": worth knowing
+        about: a word for it, such as "crash_loop", for programs
+        text: in words, with the reason
+        advice: what to do
+        at: since when, seconds since the epoch
+        instance: which one
+    """
+
+    severity: str
+    about: str
+    text: str
+    advice: str = ""
+    at: Optional[float] = None
+    instance: Optional[int] = None
+
+
+class Explanation(Message, frozen=True):
+    """Answer to Explain: the verdict in one sentence, what was found, the worst first, and the events, oldest first."""
+
+    model: str
+    verdict: str
+    findings: list[Finding]
+    events: list[Event]
+
+
+class EventList(Message, frozen=True):
+    """Answer to GetEvents, oldest first."""
+
+    events: list[Event]

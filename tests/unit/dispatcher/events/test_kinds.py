@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.kinds import KINDS, Kind
+from pytriton.dispatcher.events.rendering import table
 
 DISPATCHER = Path(__file__).parents[4] / "dispatcher"
 _LEVELS = {"debug", "info", "warning", "error"}
@@ -77,3 +78,8 @@ def test_each_kind_is_told_somewhere() -> None:
         if path.name != "kinds.py"
     )
     assert [name for name in _by_constant() if f"kinds.{name}" not in text] == []
+
+
+def test_the_document_has_the_table() -> None:
+    text = (DISPATCHER.parent / "docs" / "explain.md").read_text(encoding="utf-8")
+    assert text.endswith(table()), "write docs/explain.md anew, see there"

@@ -1,0 +1,170 @@
+"""The event log: the newest events in memory, and all that there is room for in the state directory.
+
+    tell ──▶ memory, at once ──▶ queue ──▶ a thread of its own ──▶ audit.jsonl     what somebody asked for
+                                                               └─▶ events.jsonl    everything else
+
+A disk that is full, slow or damaged costs events of the files, never a moment of the event loop: memory has the newest
+ones, `problem` says what is wrong, and an `events_lost` in the files says later that some are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.events.journal import Journal
+from pytriton.ipc.messages.events import Event
+
+#: The folder in the state directory.
+FOLDER = "events"
+#: Events that wait to be written; more are left out of the files.
+_MOST_WAITING = 10_000
+#: Events in memory of each model, and of the daemon itself; and models that have any there.
+_PER_MODEL, _MODELS = 300, 1000
+#: What a stop waits for the disk.
+_CLOSE_S = 2.0
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Event).decode
+
+
+class EventLog:
+    """Keeps events. `events` takes them.
+
+    Args:
+        state: the state directory
+        size: bytes that the files may have; 0: nothing is written, and memory is all there is
+    """
+
+    def __init__(self, state: Path, size: int) -> None:
+        folder = state / FOLDER
+        self._asked = Journal(folder, "audit", size // 2)
+        self._others = Journal(folder, "events", size // 2)
+        self._writes = size > 0
+        self._recent: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._waiting: deque[Event] = deque()
+        self._lost = 0
+        self._problem: str | None = None
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        former = self._read()
+        for event in former:
+            self._remember(event)
+        after = max((event.serial for event in former), default=0)
+        self._serials = itertools.count(after + 1)
+        self.events = Events([self._take], self._serials)
+
+    @property
+    def problem(self) -> str | None:
+        """What an administrator should look at; None while all is well."""
+        problem = self._problem
+        if problem is None:
+            return None
+        return f"events cannot be kept in the state directory, only in memory: {problem}"
+
+    def about(self, model: str) -> list[Event]:
+        """Return the newest events of a model ("": of the daemon itself), oldest first."""
+        return list(self._recent.get(model, ()))
+
+    def all(self) -> list[Event]:
+        """Return every event that is known, oldest first. Reads files: not for the event loop."""
+        found = {event.serial: event for event in self._read()}
+        for events in list(self._recent.values()):
+            found.update((event.serial, event) for event in list(events))
+        return [found[serial] for serial in sorted(found)]
+
+    def close(self) -> None:
+        """Write what waits, as far as the disk takes it in time."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    # ── what comes ───────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, event: Event) -> None:
+        self._remember(event)
+        if not self._writes:
+            return
+        with self._changed:
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(event)
+            else:
+                self._lost += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="event log", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _remember(self, event: Event) -> None:
+        events = self._recent.setdefault(event.model, deque(maxlen=_PER_MODEL))
+        self._recent.move_to_end(event.model)
+        events.append(event)
+        if len(self._recent) > _MODELS:
+            self._recent.popitem(last=False)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                events = list(self._waiting)
+                self._waiting.clear()
+                if not events:
+                    break
+            self._write_all(events)
+        for journal in (self._asked, self._others):
+            journal.close()
+
+    def _write_all(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            lost, self._lost = self._lost, 0
+        if lost:
+            told = Event(
+                next(self._serials), time.time(), kinds.EVENTS_LOST.name, numbers={"events": lost}
+            )
+            events = [told, *events]
+        problem = None
+        for journal, asked in ((self._asked, True), (self._others, False)):
+            some = [event for event in events if is_asked(event) is asked]
+            try:
+                if some:
+                    journal.append(b"".join(_encode(event) + b"\n" for event in some))
+            except OSError as error:
+                problem = error.strerror or str(error)
+                missing = len(some) - (0 if asked or not lost else 1) + (0 if asked else lost)
+                with self._changed:
+                    self._lost += missing
+        self._problem = problem
+
+    # ── the files ────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self) -> list[Event]:
+        events = [*_decoded(self._asked.read()), *_decoded(self._others.read())]
+        return sorted(events, key=lambda event: event.serial)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
+    """Yield the events in lines; what is none was cut off or damaged, or is of another version."""
+    for line in lines:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield _decode(line)
+
+
+def is_asked(event: Event) -> bool:
+    """Whether somebody has asked for what it tells."""
+    kind = kinds.KINDS.get(event.kind)
+    return kind is not None and kind.asked

@@ -1,0 +1,278 @@
+"""Why a model is as it is: a verdict from its state and its events. Pure functions, no clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.hints import hint
+from pytriton.ipc import messages
+from pytriton.ipc.messages.events import Event, Finding
+
+#: What happened longer ago says nothing of the present.
+RECENT_S = 3600.0
+#: A batch, or a load, that runs so long without a limit is worth a word.
+_LONG_BATCH_S, _LONG_LOAD_S = 10.0, 30.0
+#: Exchanges of a worker for its memory in the recent past that make a leak.
+_LEAKS = 2
+_ORDER = ("down", "degraded", "notice")
+
+_FAILED_CHANGES = (kinds.NOT_REPLACED, kinds.NOT_ROLLED_BACK, kinds.NOT_SCALED)
+_CHANGES = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK, kinds.SCALED, kinds.RESTORED)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a model.
+
+    Attributes:
+        name: of the model
+        info: as status shows it; None: it is not served
+        events: of the model, oldest first
+        server: tritonserver
+        daemon_events: of the daemon itself, oldest first
+        problems: of the daemon, in words
+        now: seconds since the epoch
+    """
+
+    name: str
+    info: messages.ModelInfo | None
+    events: Sequence[Event]
+    server: messages.ServerInfo
+    now: float
+    daemon_events: Sequence[Event] = ()
+    problems: Sequence[str] = field(default_factory=tuple)
+
+    def last(self, *wanted: kinds.Kind, instance: int | None = None) -> Event | None:
+        """Return the newest event of these kinds (of an instance)."""
+        names = {kind.name for kind in wanted}
+        fitting = (
+            event
+            for event in reversed(self.events)
+            if event.kind in names and instance in (None, event.instance)
+        )
+        return next(fitting, None)
+
+    def recent(self, *wanted: kinds.Kind) -> list[Event]:
+        """Return the events of these kinds of the recent past, oldest first."""
+        names = {kind.name for kind in wanted}
+        since = self.now - RECENT_S
+        return [event for event in self.events if event.kind in names and event.at >= since]
+
+
+def explain(situation: Situation) -> tuple[str, list[Finding]]:
+    """Return the verdict, one sentence, and what was found, the worst first."""
+    findings = [*_of_server(situation), *_of_model(situation)]
+    info = situation.info
+    if info is not None:
+        for instance in info.instances:
+            findings += _of_instance(situation, instance)
+        findings += _of_load(info)
+    findings += _of_the_past(situation)
+    findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
+    findings.sort(
+        key=lambda finding: _ORDER.index(finding.severity)
+    )  # stable: the order above within each
+    return _verdict(situation, findings), findings
+
+
+def _verdict(situation: Situation, findings: Sequence[Finding]) -> str:
+    info, name = situation.info, situation.name
+    why = f": {findings[0].text}" if findings else ""
+    if info is None:
+        return f"{name} is not served{why}"
+    if info.state != "ready":
+        return f"{name} is {info.state}{why}"
+    own = [one for one in info.instances if not one.spare]
+    ready = sum(one.state == "ready" for one in own)
+    if ready < len(own):
+        return f"{name} serves with {ready} of {len(own)} instances{why}"
+    if findings and findings[0].severity != "notice":
+        return f"{name} is ready, but{why[1:]}"
+    return f"{name} is ready" + (f"; {findings[0].text}" if findings else ": nothing is wrong")
+
+
+# ── what can be found ────────────────────────────────────────────────────────────────────────────
+
+
+def _of_server(situation: Situation) -> Iterator[Finding]:
+    server = situation.server
+    if server.state in ("ready", "serving", "running"):
+        return
+    names = (kinds.SERVER_ENDED.name, kinds.SERVER_FAILED.name, kinds.SERVER_LATER.name)
+    last = next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
+    why = f": {last.reason}" if last is not None and last.reason else ""
+    advice = "It is started again by itself; `pytriton-daemon logs` has its last words."
+    yield Finding("down", "tritonserver", f"tritonserver is {server.state}{why}", advice)
+
+
+def _of_model(situation: Situation) -> Iterator[Finding]:
+    info, name = situation.info, situation.name
+    if info is None:
+        yield _not_served(situation)
+        return
+    if info.state == "failed":
+        why = info.error or "nobody knows why"
+        advice = (
+            f"{hint(why)} Then register it again, or forget it: pytriton-daemon unregister {name}."
+        )
+        text = f"it was registered before the daemon's start and could not be restored: {why}"
+        yield Finding("down", "restore", text, advice.strip())
+    elif info.state == "restoring":
+        text = (
+            "it was registered before the daemon's start; models are restored one after the other"
+        )
+        yield Finding(
+            "down", "restore", text, "Wait: `pytriton-daemon status` shows which comes first."
+        )
+    elif info.state == "unloaded":
+        text = "a client of tritonserver has unloaded it"
+        yield Finding(
+            "down", "unloaded", text, "Have that client load it again, or register it anew."
+        )
+    refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
+    if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
+        text = f"tritonserver refused it: {refused.reason}"
+        yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _not_served(situation: Situation) -> Finding:
+    last = situation.last(
+        kinds.UNREGISTERED, kinds.NOT_REGISTERED, kinds.UNLOADED, kinds.NOT_LOADED, *_CHANGES
+    )
+    if last is None:
+        return Finding("down", "unknown", "nothing is known of it", "Register it.")
+    by = f" by {last.who}" if last.who else ""
+    why = f": {last.reason}" if last.reason else ""
+    if last.kind in (kinds.NOT_REGISTERED.name, kinds.NOT_LOADED.name):
+        return Finding(
+            "down", "registration", f"its registration{by} failed{why}", hint(last.reason), last.at
+        )
+    if last.kind in (kinds.UNREGISTERED.name, kinds.UNLOADED.name):
+        return Finding(
+            "down", "unregistered", f"it was unregistered{by}{why}", "Register it again.", last.at
+        )
+    return Finding(
+        "down", "unknown", "it is not there any more, and nobody has said why", "Register it again."
+    )
+
+
+def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Iterator[Finding]:
+    number, name = instance.index, situation.name
+    who = f"{'spare' if instance.spare else 'instance'} {number}"
+    on = f" on device {instance.device}" if instance.device is not None else ""
+    severity = "notice" if instance.spare else "degraded"
+    last = instance.last_exit or "no reason is known"
+    log = f"Its words: pytriton-daemon logs {name}."
+    mend = hint(last)
+    if instance.state == "failed":
+        text = f"{who}{on} has been given up after worker_restart_limit ends: {last}"
+        then = f"Mend it, then pytriton-daemon scale {name} N, or register with replace=True."
+        yield Finding(severity, "given_up", text, _joined(mend, then, log), instance=number)
+    elif instance.fruitless_ends > 0 and instance.state != "ready":
+        left_s = max(0.0, (instance.next_try_at or situation.now) - situation.now)
+        what = "is in a crash loop" if instance.fruitless_ends >= 3 else "has lost its worker"
+        then = f"the next try is in {left_s:.0f} s" if left_s else "the next try is under way"
+        text = (
+            f"{who}{on} {what}: {instance.fruitless_ends} in a row ended, the last: {last}; {then}"
+        )
+        advice = _joined(mend, f"After mending: pytriton-daemon scale {name} N tries at once.", log)
+        yield Finding(severity, "crash_loop", text, advice, instance=number)
+    elif instance.state in ("starting", "loading"):
+        yield from _loading(situation, instance, who, severity)
+    elif instance.state == "unready":
+        told = situation.last(kinds.UNWILLING, instance=number)
+        why = told.reason if told is not None else "it does not say why"
+        text = f"{who}: the model's own is_ready says no: {why}"
+        yield Finding(severity, "unwilling", text, log, instance=number)
+    elif instance.busy_s is not None and instance.busy_s > _LONG_BATCH_S:
+        text = f"{who}{on} has been busy with one batch for {instance.busy_s:.0f} s (pid {instance.pid})"
+        advice = (
+            f"What it does: kill -QUIT {instance.pid} prints its stacks to the log. Register with "
+            "execution_timeout_s, and what hangs is ended."
+        )
+        yield Finding("degraded", "hang", text, _joined(advice, log), instance=number)
+
+
+def _loading(
+    situation: Situation, instance: messages.InstanceInfo, who: str, severity: str
+) -> Iterator[Finding]:
+    began = situation.last(kinds.LOADING, instance=instance.index)
+    before = situation.last(kinds.READY)
+    since_s = situation.now - began.at if began is not None else 0.0
+    text = f"{who} has been loading for {since_s:.0f} s (pid {instance.pid})"
+    if before is not None:
+        text += f"; the last load that was ready took {before.numbers.get('took_s', 0):.1f} s"
+    slow = since_s > _LONG_LOAD_S
+    advice = (
+        "A load that should not take so long: kill -QUIT PID prints what it does to the log."
+        if slow
+        else ""
+    )
+    at = began.at if began is not None else None
+    yield Finding(severity, "loading", text, advice, at, instance.index)
+
+
+def _of_load(info: messages.ModelInfo) -> Iterator[Finding]:
+    serving = [one for one in info.instances if one.state == "ready"]
+    if serving and all(one.busy_s is not None for one in serving):
+        longest = max(one.busy_s or 0.0 for one in serving)
+        text = (
+            f"all {len(serving)} ready instances are busy, the longest batch for {longest:.2f} s: requests wait in "
+            "the queue"
+        )
+        advice = (
+            f"More instances (pytriton-daemon scale {info.name} N), or batching (max_batch_size)."
+        )
+        yield Finding("notice", "queue", text, advice)
+
+
+def _of_the_past(situation: Situation) -> Iterator[Finding]:
+    name = situation.name
+    for kind, concern, severity, what, advice in (
+        (kinds.POISON, "poison", "degraded", "requests ended every worker that ran them",
+         "Find out what is special about that request; check inputs in the callable before native code sees them."),
+        (kinds.HANG, "hang", "degraded", "batches hung and their workers were replaced",
+         f"The stacks are in the log: pytriton-daemon logs {name}."),
+        (kinds.LIMIT, "limit", "degraded", "workers passed a hard limit and were ended",
+         "Raise limits.memory_hard or limits.processes, or mend the leak."),
+        (kinds.CRASHED, "crashes", "notice", "workers ended by themselves", ""),
+        (kinds.NOT_EXCHANGED, "spent", "degraded", "spent workers got no replacement", ""),
+    ):  # fmt: skip
+        seen = situation.recent(kind)
+        if seen:
+            last = seen[-1]
+            text = f"in the last hour, {what} {_times(len(seen))}; the last: {last.reason}"
+            told = _joined(hint(last.reason), advice)
+            yield Finding(severity, concern, text, told, last.at, last.instance)
+    spent = [event for event in situation.recent(kinds.SPENT) if "memory" in event.reason]
+    if len(spent) >= _LEAKS:
+        batches = spent[-1].numbers.get("batches", 0)
+        text = (
+            f"in the last hour, workers reached limits.memory {_times(len(spent))}, the last after {batches} batches: "
+            f"it leaks ({spent[-1].reason})"
+        )
+        advice = "No request fails of it, but each time a model is loaded anew. Mend the leak, or set max_batches."
+        yield Finding("notice", "leak", text, advice, spent[-1].at, spent[-1].instance)
+    yield from _failed_change(situation)
+
+
+def _failed_change(situation: Situation) -> Iterator[Finding]:
+    """Tell of the last change that was asked for, if it failed and the model serves as it was."""
+    last = situation.last(*_FAILED_CHANGES, kinds.NOT_REGISTERED, *_CHANGES)
+    failed = {kind.name for kind in (*_FAILED_CHANGES, kinds.NOT_REGISTERED)}
+    if situation.info is None or last is None or last.kind not in failed:
+        return
+    what = last.kind.replace("not_", "").replace("_", " ")
+    by = f" by {last.who}" if last.who else ""
+    text = f"it was to be {what}{by}, which failed, and it is as it was: {last.reason}"
+    yield Finding("degraded", "change", text, hint(last.reason), last.at)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)

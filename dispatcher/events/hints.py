@@ -1,0 +1,51 @@
+"""What to do about a failure, by the words of its reason: a small table."""
+
+from __future__ import annotations
+
+import re
+
+#: (what the reason says, what to do); the first that fits counts.
+_HINTS = (
+    (
+        r"No space left on device|Disk quota exceeded|Read-only file system",
+        "Make room on the disk that the message names.",
+    ),
+    (
+        r"CUDA|cuda|NCCL|hipError",
+        "Look which devices the model was registered with (devices=) and which there are (nvidia-smi): "
+        "CUDA_VISIBLE_DEVICES of an instance is its device alone.",
+    ),
+    (
+        r"load_timeout_s",
+        "Loading takes longer than load_timeout_s: register with a higher one, or load less.",
+    ),
+    (
+        r"worker_start_timeout_s",
+        "The worker did not even begin: look at the interpreter (python=) and at the load of the machine.",
+    ),
+    (
+        r"memory_hard|bytes of memory|lack of memory|MemoryError|OutOfMemory",
+        "It needs more memory than it may have: raise the limit, or use smaller batches or fewer instances.",
+    ),
+    (
+        r"No module named|ModuleNotFoundError|cannot import name|ImportError",
+        "A package is missing in the workers' environment: install it there, or give another with python=.",
+    ),
+    (
+        r"is registered already",
+        "Say replace=True (--replace) to put the new one in its place, or choose another name.",
+    ),
+    (
+        r"Permission denied",
+        "The daemon's user may not read or run what the message names.",
+    ),
+    (
+        r"signal 11|SIGSEGV|signal 6|SIGABRT|signal 7|SIGBUS",
+        "Native code of the callable crashed: the traces of all threads are in the log.",
+    ),
+)
+
+
+def hint(reason: str) -> str:
+    """Return what to do about a failure; "" where its words say nothing that is known."""
+    return next((advice for words, advice in _HINTS if re.search(words, reason)), "")

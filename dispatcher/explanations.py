@@ -1,0 +1,67 @@
+"""What clients are told of the event log: why a model is as it is, and what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from pytriton.dispatcher.events.explaining import Situation, explain
+from pytriton.dispatcher.events.kinds import KINDS
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.daemon import Daemon
+
+#: Events in one answer, at most: answers wait for clients who do not read them.
+MOST_EVENTS = 1000
+
+
+def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
+    """Return why a model is as it is.
+
+    Raises:
+        RemoteFailure: nothing is known of such a model; names those that are served.
+    """
+    name = asked.model
+    events = daemon.event_log.about(name) if name else []
+    info = next((one for one in daemon.model_infos() if one.name == name), None)
+    if info is None and not events:
+        daemon.registry.by_name(name)
+    situation = Situation(
+        name,
+        info,
+        events,
+        daemon.status().server,
+        time.time(),
+        daemon.event_log.about(""),
+        [text for text in (daemon.event_log.problem, *daemon.registry.restoring.problems) if text],
+    )
+    verdict, findings = explain(situation)
+    count = max(0, min(asked.events, MOST_EVENTS))
+    return messages.Explanation(name, verdict, findings, events[len(events) - count :])
+
+
+async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventList:
+    """Return the events that were asked for.
+
+    Raises:
+        RemoteFailure: there is no such kind.
+    """
+    unknown = sorted(set(asked.kinds) - set(KINDS))
+    if unknown:
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}",
+        )
+    found = [
+        event
+        for event in await asyncio.to_thread(daemon.event_log.all)
+        if event.serial > asked.after
+        and event.at >= asked.since
+        and asked.model in (None, event.model)
+        and (not asked.kinds or event.kind in asked.kinds)
+    ]
+    count = max(0, min(asked.limit, MOST_EVENTS))
+    return messages.EventList(found[max(0, len(found) - count) :])

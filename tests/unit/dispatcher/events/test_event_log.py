@@ -1,0 +1,152 @@
+"""The event log: over restarts, crashes, full disks and damaged files; nothing of it reaches who tells."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytriton.dispatcher.events import event_log, kinds
+from pytriton.dispatcher.events.event_log import EventLog
+from pytriton.dispatcher.events.journal import Journal
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # nothing here outlives a machine
+
+
+@contextmanager
+def opened(state: Path, size: int = 1_000_000) -> Iterator[EventLog]:
+    log = EventLog(state, size)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def _kinds(log: EventLog) -> list[str]:
+    return [event.kind for event in log.all()]
+
+
+def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.REGISTERED, model="m", who="user 7", numbers={"instances": 2})
+        log.events.tell(kinds.CRASHED, model="m", instance=1, reason="killed")
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.READY, model="m")
+        assert [event.serial for event in log.all()] == [1, 2, 3]
+        first, second, _ = log.about("m")
+        assert (first.kind, first.who, first.numbers) == ("registered", "user 7", {"instances": 2})
+        assert (second.instance, second.reason) == (1, "killed")
+        assert log.about("other") == []
+
+
+def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.REGISTERED, model="m")
+    modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "events").rglob("*")}
+    assert modes == {0}
+
+
+def test_a_line_that_a_crash_cut_off_and_damage_are_passed_over(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.CRASHED, model="m")
+    path = tmp_path / "events" / "events.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"\x00\xff{[\n" + b"[" * 5000 + b"\n" + whole + whole[:20])
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.READY, model="m")
+    with opened(tmp_path) as log:
+        assert _kinds(log) == ["crashed", "ready"]
+
+
+def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(tmp_path: Path) -> None:
+    size = 40_000
+    with opened(tmp_path, size) as log:
+        log.events.tell(kinds.REGISTERED, model="quiet", who="user 7")
+        for number in range(1000):
+            log.events.tell(kinds.CRASHED, model="loud", reason=f"{number} " + "x" * 100)
+    files = list((tmp_path / "events").iterdir())
+    # The thread takes what waits at once: one such write may exceed a file.
+    assert sum(path.stat().st_size for path in files) < size + 200_000
+    with opened(tmp_path, size) as log:
+        assert [event.who for event in log.about("quiet")] == ["user 7"]
+        assert log.about("loud")[-1].reason.startswith("999 ")
+
+
+def test_a_journal_rotates_into_one_former_file(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "j", 200)
+    for number in range(100):
+        journal.append(b"%03d456789\n" % number)
+    journal.close()
+    lines = [line for line in journal.read() if line]
+    assert lines[-1] == b"099456789"
+    assert lines == sorted(lines)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 200
+
+
+def test_a_full_disk_costs_events_of_the_files_and_tells_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, tried = threading.Event(), threading.Event()
+    write = os.write
+
+    def refuse(file: int, data: bytes) -> int:
+        if full.is_set():
+            tried.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr("pytriton.dispatcher.events.journal.os.write", refuse)
+    with opened(tmp_path) as log:
+        full.set()
+        log.events.tell(kinds.CRASHED, model="m", reason="first")
+        assert tried.wait(30)
+        log.close()  # the thread has ended, and knows what went wrong
+        assert "No space left" in (log.problem or "")
+        assert [event.reason for event in log.about("m")] == ["first"]
+        assert _kinds(log) == ["crashed"]  # memory has it
+        full.clear()
+        log._write_all(log.about("m"))
+        assert log.problem is None
+    with opened(tmp_path) as log:
+        lost = [event.numbers for event in log.all() if event.kind == "events_lost"]
+        assert lost == [{"events": 1}]
+
+
+def test_a_disk_that_is_too_slow_does_not_hold_up_who_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr("pytriton.dispatcher.events.journal.os.fsync", lambda file: go_on.wait(30))
+    monkeypatch.setattr(event_log, "_MOST_WAITING", 10)
+    with opened(tmp_path) as log:
+        for _ in range(100):
+            log.events.tell(kinds.CRASHED, model="m")
+        assert len(log.about("m")) == 100
+        go_on.set()
+    assert log._lost >= 80 or "events_lost" in _kinds(log)
+
+
+def test_without_a_size_nothing_is_written(tmp_path: Path) -> None:
+    with opened(tmp_path, 0) as log:
+        log.events.tell(kinds.CRASHED, model="m")
+        assert len(log.about("m")) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "_MODELS", 3)
+    with opened(tmp_path, 0) as log:
+        for number in range(10):
+            log.events.tell(kinds.NOT_REGISTERED, model=f"m{number}")
+        for _ in range(1000):
+            log.events.tell(kinds.CRASHED, model="m9")
+        assert log.about("m1") == []
+        assert len(log.about("m9")) == 300

@@ -1,0 +1,191 @@
+"""Verdicts: ten set-ups that are broken, each as state and events, and what `explain` says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.explaining import RECENT_S, Situation, explain
+from pytriton.dispatcher.events.kinds import Kind
+from pytriton.ipc import messages
+
+NOW = 1_000_000.0
+UP = messages.ServerInfo("ready", 5)
+
+
+def event(kind: Kind, reason: str = "", ago_s: float = 10.0, **fields: Any) -> messages.Event:
+    return messages.Event(1, NOW - ago_s, kind.name, "m", 1, reason=reason, **fields)
+
+
+def instance(index: int = 0, state: str = "ready", **fields: Any) -> messages.InstanceInfo:
+    return messages.InstanceInfo(index, state, 77, **fields)
+
+
+def info(
+    *instances: messages.InstanceInfo, state: str = "ready", **fields: Any
+) -> messages.ModelInfo:
+    return messages.ModelInfo("m", 1, state, list(instances), **fields)
+
+
+def situation(what: messages.ModelInfo | None, *events: messages.Event, **more: Any) -> Situation:
+    return Situation("m", what, list(events), **{"server": UP, "now": NOW, **more})
+
+
+_LOOPS = instance(
+    state="backoff", fruitless_ends=4, next_try_at=NOW + 8, last_exit="RuntimeError: no weights"
+)
+_NO_GPU = instance(
+    state="backoff",
+    fruitless_ends=3,
+    next_try_at=NOW + 1,
+    device="7",
+    last_exit="RuntimeError: CUDA error: invalid device ordinal",
+)
+_FULL = (
+    "the registration of model m cannot be kept: x.unfinished: No space left on device. Make room"
+)
+_LEAK = "memory of its own: 600 MiB, limits.memory is 500 MiB"
+
+#: name: situation, in the verdict, about what, in the advice
+TABLE: dict[str, tuple[Situation, str, str, str]] = {
+    "well": (situation(info(instance())), "m is ready: nothing is wrong", "", ""),
+    "crash loop": (
+        situation(info(_LOOPS, state="unready")),
+        "m is unready: instance 0 is in a crash loop: 4 in a row ended, the last: RuntimeError: no "
+        "weights; the next try is in 8 s",
+        "crash_loop",
+        "pytriton-daemon logs m",
+    ),
+    "given up": (
+        situation(info(instance(), instance(1, "failed", last_exit="it exited with 3"))),
+        "m serves with 1 of 2 instances: instance 1 has been given up after worker_restart_limit",
+        "given_up",
+        "scale m N",
+    ),
+    "hangs now": (
+        situation(info(instance(busy_s=95.0))),
+        "m is ready, but instance 0 has been busy with one batch for 95 s (pid 77)",
+        "hang",
+        "kill -QUIT 77",
+    ),
+    "hung before": (
+        situation(info(instance()), event(kinds.HANG, "a batch was still running after 2 s")),
+        "batches hung and their workers were replaced once; the last: a batch was still running",
+        "hang",
+        "logs m",
+    ),
+    "leak towards the limit": (
+        situation(
+            info(instance()),
+            event(kinds.SPENT, _LEAK, 900, numbers={"batches": 90}),
+            event(kinds.SPENT, _LEAK, 20, numbers={"batches": 88}),
+        ),
+        "workers reached limits.memory 2 times, the last after 88 batches: it leaks",
+        "leak",
+        "max_batches",
+    ),
+    "hard limit": (
+        situation(info(instance()), event(kinds.LIMIT, "it used 9 bytes of memory, and may use 8")),
+        "workers passed a hard limit",
+        "limit",
+        "memory_hard",
+    ),
+    "poison": (
+        situation(
+            info(instance()), event(kinds.POISON, "killed by signal 11 while it ran this batch")
+        ),
+        "requests ended every worker that ran them once",
+        "poison",
+        "special about that request",
+    ),
+    "starved queue": (
+        situation(info(instance(busy_s=0.4), instance(1, busy_s=0.9))),
+        "m is ready; all 2 ready instances are busy",
+        "queue",
+        "More instances",
+    ),
+    "wrong device": (
+        situation(info(_NO_GPU, state="unready")),
+        "instance 0 on device 7 is in a crash loop",
+        "crash_loop",
+        "devices=",
+    ),
+    "full disk": (
+        situation(None, event(kinds.NOT_REGISTERED, _FULL, who="user 7, process 8")),
+        "m is not served: its registration by user 7, process 8 failed",
+        "registration",
+        "Make room",
+    ),
+    "failed restore": (
+        situation(info(state="failed", error="ModuleNotFoundError: No module named 'torch'")),
+        "m is failed: it was registered before the daemon's start and could not be restored: ModuleNot",
+        "restore",
+        "A package is missing",
+    ),
+    "slow load": (
+        situation(
+            info(instance(state="loading")),
+            event(kinds.READY, ago_s=9000, instance=0, numbers={"took_s": 2.5}),
+            event(kinds.LOADING, ago_s=45, instance=0),
+        ),
+        "m serves with 0 of 1 instances: instance 0 has been loading for 45 s (pid 77); the last load that was "
+        "ready took 2.5 s",
+        "loading",
+        "kill -QUIT",
+    ),
+    "bad replace": (
+        situation(
+            info(instance()),
+            event(kinds.REGISTERED, ago_s=100),
+            event(kinds.NOT_REPLACED, "NameError: name 'x' is not defined", who="client laptop"),
+        ),
+        "m is ready, but it was to be replaced by client laptop, which failed, and it is as it was: NameError",
+        "change",
+        "",
+    ),
+    "unregistered": (
+        situation(None, event(kinds.REGISTERED, ago_s=60), event(kinds.UNREGISTERED, who="user 7")),
+        "m is not served: it was unregistered by user 7",
+        "unregistered",
+        "Register it again",
+    ),
+    "tritonserver is gone": (
+        situation(
+            info(instance()),
+            server=messages.ServerInfo("starting", None),
+            daemon_events=[event(kinds.SERVER_ENDED, "killed by signal 11")],
+        ),
+        "m is ready, but tritonserver is starting: killed by signal 11",
+        "tritonserver",
+        "pytriton-daemon logs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_set_up_is_found(name: str) -> None:
+    what, verdict, about, advice = TABLE[name]
+    said, findings = explain(what)
+    assert verdict in said
+    assert [one.about for one in findings[:1]] == ([about] if about else [])
+    if advice:
+        assert advice in findings[0].advice
+
+
+def test_what_is_long_ago_says_nothing_of_the_present() -> None:
+    old = [event(kind, "x", RECENT_S + 1) for kind in (kinds.HANG, kinds.POISON, kinds.LIMIT)]
+    assert explain(situation(info(instance()), *old)) == ("m is ready: nothing is wrong", [])
+
+
+def test_a_change_that_succeeded_since_makes_a_failed_one_old() -> None:
+    events = [event(kinds.NOT_SCALED, "no"), event(kinds.SCALED)]
+    assert explain(situation(info(instance()), *events))[1] == []
+
+
+def test_the_worst_comes_first() -> None:
+    broken = info(instance(), instance(1, "failed", last_exit="x"), state="ready")
+    down = messages.ServerInfo("starting", None)
+    findings = explain(situation(broken, event(kinds.CRASHED, "y"), server=down))[1]
+    assert [one.severity for one in findings] == ["down", "degraded", "notice"]
