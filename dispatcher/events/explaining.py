@@ -18,8 +18,9 @@ _LONG_BATCH_S, _LONG_LOAD_S = 10.0, 30.0
 _LEAKS = 2
 _ORDER = ("down", "degraded", "notice")
 
-_FAILED_CHANGES = (kinds.NOT_REPLACED, kinds.NOT_ROLLED_BACK, kinds.NOT_SCALED)
-_CHANGES = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK, kinds.SCALED, kinds.RESTORED)
+_FAILED_REPLACEMENTS = (kinds.NOT_REPLACED, kinds.NOT_ROLLED_BACK, kinds.NOT_REGISTERED)
+_REPLACEMENTS = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK)
+_CHANGES = (*_REPLACEMENTS, kinds.SCALED, kinds.RESTORED)
 
 
 @dataclass(frozen=True)
@@ -260,9 +261,13 @@ def _of_the_past(situation: Situation) -> Iterator[Finding]:
 
 def _failed_change(situation: Situation) -> Iterator[Finding]:
     """Tell of the last change that was asked for, if it failed and the model serves as it was."""
-    last = situation.last(*_FAILED_CHANGES, kinds.NOT_REGISTERED, *_CHANGES)
-    failed = {kind.name for kind in (*_FAILED_CHANGES, kinds.NOT_REGISTERED)}
-    if situation.info is None or last is None or last.kind not in failed:
+    if situation.info is None:
+        return
+    # A model that was scaled since is still not what somebody wanted to put in its place.
+    last = situation.last(*_FAILED_REPLACEMENTS, *_REPLACEMENTS)
+    if last is None or last.kind in {kind.name for kind in _REPLACEMENTS}:
+        last = situation.last(kinds.NOT_SCALED, kinds.SCALED, *_REPLACEMENTS)
+    if last is None or not last.kind.startswith("not_"):
         return
     what = last.kind.replace("not_", "").replace("_", " ")
     by = f" by {last.who}" if last.who else ""

@@ -184,6 +184,14 @@ def test_a_change_that_succeeded_since_makes_a_failed_one_old() -> None:
     assert explain(situation(info(instance()), *events))[1] == []
 
 
+def test_a_replacement_that_failed_is_told_although_the_model_was_scaled_since() -> None:
+    events = [event(kinds.REGISTERED), event(kinds.NOT_REPLACED, "no"), event(kinds.SCALED)]
+    findings = explain(situation(info(instance()), *events))[1]
+    assert [one.about for one in findings] == ["change"]
+    replaced = [*events, event(kinds.REPLACED)]
+    assert explain(situation(info(instance()), *replaced))[1] == []
+
+
 def test_the_worst_comes_first() -> None:
     broken = info(instance(), instance(1, "failed", last_exit="x"), state="ready")
     down = messages.ServerInfo("starting", None)
