@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "calls/parts.h"
+#include "net/limits.h"
 
 #include <stdlib.h>
 
@@ -195,6 +196,7 @@ static bool one_more(CallParts *parts, Problem *problem)
     uint64_t most = calls_settings_of(parts->calls)->inputs;
     if (parts->parameter_count++ < most)
         return true;
+    refusals_count(REFUSED_INPUTS);
     return problem_set(
         problem, PROBLEM_TOO_LARGE, "the request has more than %llu parameters", (unsigned long long)most);
 }
@@ -234,6 +236,7 @@ CallTensor *call_output(Call *call, Slice name, Problem *problem)
     CallParts *parts = parts_of(call);
     uint64_t most = calls_settings_of(parts->calls)->inputs;
     if (call->output_count >= most) {
+        refusals_count(REFUSED_INPUTS);
         problem_set(
             problem, PROBLEM_TOO_LARGE, "the request asks for more than %llu outputs", (unsigned long long)most);
         return NULL;

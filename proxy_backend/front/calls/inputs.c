@@ -1,5 +1,7 @@
 #include "calls/inputs.h"
 
+#include "net/limits.h"
+
 bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64_t *elements, Problem *problem)
 {
     *elements = 1;
@@ -78,6 +80,7 @@ static CallTensor *add(CallParts *parts, Slice name, Problem *problem)
 {
     uint64_t most = calls_settings_of(parts->calls)->inputs;
     if (parts->call.input_count >= most) {
+        refusals_count(REFUSED_INPUTS);
         problem_set(problem, PROBLEM_TOO_LARGE, "the request has more than %llu inputs", (unsigned long long)most);
         return NULL;
     }

@@ -1,6 +1,7 @@
 #include "calls/outputs.h"
 
 #include "calls/parts.h"
+#include "net/limits.h"
 
 #include <stdlib.h>
 
@@ -33,6 +34,7 @@ static Piece *take_piece(CallParts *parts, const char *name, size_t size, Proble
     size_t whole;
     if (__builtin_add_overflow(size, (size_t)(HEAD + ALIGNED - 1), &whole) || size > most ||
         memory->bytes > most - size) {
+        refusals_count(REFUSED_OUTPUT_BYTES);
         problem_set(problem, PROBLEM_TOO_LARGE,
             "output '%s' has %zu bytes; all outputs of a request may have %llu (output_bytes)", name, size,
             (unsigned long long)most);

@@ -1,4 +1,5 @@
 #include "grpc/infer.h"
+#include "net/limits.h"
 #include "protobuf/messages.h"
 
 enum { MOST_DIMS = 64 };
@@ -277,9 +278,11 @@ bool infer_read(Call *call, uint64_t most_inputs, InferOptions *options, Problem
     options->id = named_right ? named.id : (Slice){0}; /* an error tells of it as well */
     if (!named_right || !call_model(call, named.model, named.version, problem))
         return false;
-    if (named.raw > most_inputs)
+    if (named.raw > most_inputs) {
+        refusals_count(REFUSED_INPUTS);
         return problem_set(
             problem, PROBLEM_TOO_LARGE, "the request has more than %llu inputs", (unsigned long long)most_inputs);
+    }
     size_t raw_left = named.raw;
     if (named.id.size && !call_id(call, named.id, problem))
         return false;

@@ -88,7 +88,11 @@ static CallsSettings settings_of_calls(const Services *services)
 {
     CallsSettings calls = calls_settings(services->server, services->shared_memory);
     calls.tracing = services->tracing;
-    calls.inputs = services->settings->limits.inputs;
+    const Limits *limits = &services->settings->limits;
+    calls.inputs = limits->inputs;
+    calls.output_bytes = limits->output_bytes;
+    calls.kept_bytes = limits->kept_bytes;
+    calls.kept_calls = limits->kept_calls;
     return calls;
 }
 

@@ -17,6 +17,7 @@ _ROOMS = (
     "core/*.c",
     "tracing/*.c",
     "calls/*.c",
+    "net/limits.c",
     "admin/*.c",
 )
 ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
