@@ -15,6 +15,8 @@ enum { MOST_HEADER_LISTS = 4 };
 enum { RESERVED_BYTES = 4 << 20 };
 /* What is read from one client before others have their turn: messages, and frames that take so long. */
 enum { TURN_MESSAGES = 512, TURN_NS = 1000000 };
+/* Read at once where no message is being received: some dozens of small calls, which take a thousand times as long as their bytes. */
+enum { FEW_BYTES = 8 << 10 };
 /* Frames that wait to be sent, for each stream and besides: who has us answer more than it reads is cut off. Messages do not count, whose
  * streams have limits of their own. */
 enum { FRAMES_PER_STREAM = 4, FRAMES_BESIDES = 1024 };
@@ -294,7 +296,7 @@ static void readable(Connection *connection)
     char *scratch = loop_scratch(connection_loop(connection));
     uint64_t since_ns = clock_ns();
     ssize_t size;
-    while ((size = connection_read(connection, scratch, LOOP_SCRATCH)) > 0) {
+    while ((size = connection_read(connection, scratch, session->receiving ? LOOP_SCRATCH : FEW_BYTES)) > 0) {
         if (!receive(connection, scratch, size))
             return;
         if (was_long(session, since_ns)) {
