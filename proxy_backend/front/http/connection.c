@@ -114,9 +114,15 @@ static void readable(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
     bool goes_on = may_read(http, true);
+    uint64_t since_ns = clock_ns();
     /* A request that is answered at once is followed by the next one. */
-    while (goes_on && !connection_is_over(connection))
+    while (goes_on && !connection_is_over(connection)) {
         goes_on = reading_go_on(connection) && may_read(http, false);
+        if (goes_on && clock_ns() - since_ns >= HTTP_TURN_NS) {
+            connection_read_later(connection);
+            return;
+        }
+    }
 }
 
 static void writable(Connection *connection)

@@ -10,6 +10,9 @@
 typedef enum { READS_HEAD, READS_BODY, READS_CHUNKS } HttpPhase;
 typedef enum { AWAITS_NOTHING, AWAITS_HEAD, AWAITS_BODY } HttpAwaited;
 
+/* How long a client's requests and chunks are read before others have their turn, however many there are. */
+enum { HTTP_TURN_NS = 1000000 };
+
 /* What a connection keeps. */
 typedef struct {
     /* The loop's: */

@@ -1,6 +1,8 @@
 /* Reads requests: each into the memory of the call in which it stays. */
 #include "http/connection.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 
 enum {
@@ -244,7 +246,9 @@ bool reading_go_on(Connection *connection)
     /* What came with the last request may be all of this one. */
     bool complete = !moved && http->call->body.size && look_at_head(connection, http, loop);
     Slice came;
-    while (!complete && !connection_is_over(connection) && read_some(connection, http, &came)) {
+    uint64_t since_ns = 0;
+    bool waits = false;
+    while (!complete && !waits && !connection_is_over(connection) && read_some(connection, http, &came)) {
         moved |= http->phase != READS_HEAD;
         if (http->phase == READS_HEAD)
             complete = look_at_head(connection, http, loop);
@@ -252,7 +256,14 @@ bool reading_go_on(Connection *connection)
             complete = http->call->body.size >= http->needed;
         else
             complete = take_chunks(connection, http, came);
+        /* Of chunks, a few bytes may be a lot of work. */
+        if (http->phase == READS_CHUNKS && since_ns == 0)
+            since_ns = clock_ns();
+        else if (http->phase == READS_CHUNKS)
+            waits = !complete && clock_ns() - since_ns >= HTTP_TURN_NS;
     }
+    if (waits)
+        connection_read_later(connection);
     if (complete && http->phase == READS_BODY)
         cut_pending(http);
     if (complete)
