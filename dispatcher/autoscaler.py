@@ -20,6 +20,7 @@ import structlog
 from pytriton.dispatcher.elastic.policy import Decision, decide
 from pytriton.dispatcher.elastic.samples import Sample, Window
 from pytriton.dispatcher.elastic.sharing import Cost, Grant, Room, Want, share_out
+from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -29,6 +30,8 @@ from pytriton.ipc.lanes.gauge import NOTHING, Counts
 
 _log = structlog.get_logger(__name__)
 
+#: Who asked for what it does, in events.
+_WHO = "autoscaling"
 _TICK_S = 0.5
 #: Of the memory that is left, what no instance is added into.
 _RESERVE = 0.05
@@ -205,15 +208,20 @@ class Autoscaler:
         try:
             if await self._registry.adapt(registration, instances):
                 one.pause_s = 0.0
-                _log.info("model follows its load", model=registration.spec.name, why=why)
+                registration.events.tell(
+                    kinds.SCALED,
+                    who=_WHO,
+                    reason=why,
+                    numbers={"instances": instances, "before": before},
+                )
         except RemoteFailure as failure:
             one.pause_s = min(_LONGEST_PAUSE_S, 2 * one.pause_s or _PAUSE_S)
             one.paused_until = clock() + one.pause_s
-            _log.error(
-                "model could not follow its load",
-                model=registration.spec.name,
-                why=failure.text,
-                next_try_s=one.pause_s,
+            registration.events.tell(
+                kinds.NOT_SCALED,
+                who=_WHO,
+                reason=f"{failure.text}; it is tried again in {one.pause_s:.0f} s",
+                numbers={"instances": instances, "before": before},
             )
         finally:
             one.window.changed_at = clock()
