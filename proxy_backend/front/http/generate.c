@@ -4,7 +4,7 @@
 #include "admin/information.h"
 
 #include "http/request.h"
-#include "http/tensor_data.h"
+#include "http/bodies.h"
 #include "json/writer.h"
 
 enum { MOST_INPUTS = 256, MOST_DIMS = 32 };

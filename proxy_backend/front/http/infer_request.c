@@ -1,9 +1,7 @@
 /* Members of objects may come in any order. An input is begun as soon as its name, type and shape are known; "data" that comes before them
  * is passed over, and read when they are.
  */
-#include "http/infer_request.h"
-
-#include "http/tensor_data.h"
+#include "http/bodies.h"
 
 #include <stdlib.h>
 

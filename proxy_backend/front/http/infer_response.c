@@ -1,8 +1,7 @@
 /* Inferences: from the request's headers to the answer's bytes. */
 #include "http/request.h"
 
-#include "http/infer_request.h"
-#include "http/tensor_data.h"
+#include "http/bodies.h"
 #include "http1/encoding.h"
 #include "json/writer.h"
 

@@ -1,4 +1,4 @@
-#include "http/tensor_data.h"
+#include "http/bodies.h"
 
 #include "json/numbers.h"
 #include "json/writer.h"

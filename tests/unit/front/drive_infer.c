@@ -1,7 +1,7 @@
 /* Requests of inferences, with calls that only write down what they are given. */
 #include "driver.h"
 
-#include "http/infer_request.h"
+#include "http/bodies.h"
 
 #include <stdlib.h>
 

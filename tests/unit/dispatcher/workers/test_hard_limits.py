@@ -29,6 +29,8 @@ class Worker:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.name = "w1"
+        self.condemned: str | None = None
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.why: str | None = None
 

@@ -1,9 +1,18 @@
-/* The values of tensors and parameters in JSON, both ways. */
-#ifndef PYTRITON_FRONT_HTTP_TENSOR_DATA_H
-#define PYTRITON_FRONT_HTTP_TENSOR_DATA_H
+/* The bodies of inferences: JSON, and the binary tensors that may follow it; values of tensors and parameters in JSON, both ways. */
+#ifndef PYTRITON_FRONT_HTTP_BODIES_H
+#define PYTRITON_FRONT_HTTP_BODIES_H
 
 #include "calls/call.h"
 #include "json/reader.h"
+#include "net/limits.h"
+
+/* Flags of a CallTensor that is an output. */
+enum { OUTPUT_BINARY = 1, OUTPUT_JSON = 2 };
+
+/* Put what a request says into a call, whose model is known. `binary_output`: what the request wants where an output does not say otherwise. */
+bool http_infer_read(Call *call, Slice json, Slice binary, const Limits *limits, bool *binary_output, Problem *problem);
+
+/* ── values in JSON: tensor_data.c ────────────────────────────────────────────────────────────────────── */
 
 /* Read "data", which comes next: an array of the tensor's elements, in arrays in it as they please. Or one value alone, where `alone` allows it. The bytes are
  * given to the call as the data of the input that was begun last. */
