@@ -79,12 +79,16 @@ class Loop:
         self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
-            awake = []
-            for fd, _ in poll(self._idle_s):
+            awake, gone = [], []
+            for fd, event in poll(self._idle_s):
                 if fd in handlers:
                     handlers[fd]()
+                elif event & select.EPOLLHUP:
+                    gone.append(fd)
                 else:
                     awake.append(fd)
+            if gone:
+                self._forget(gone)
             if awake and not self._finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
             if self._look_at is not None and time.monotonic() > self._look_at:
@@ -252,6 +256,11 @@ class Loop:
     def _put_last(self, lane: Lane) -> None:
         fd = lane.fileno()
         self._lanes[fd] = self._lanes.pop(fd)
+
+    def _forget(self, gone: list[int]) -> None:
+        """Drop lanes whose proxies have ended, with the batches on them: nobody waits for their answers any more."""
+        for lane in [lane for fd, lane in self._lanes.items() if fd in gone]:
+            self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         if error is not None:

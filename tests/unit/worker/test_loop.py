@@ -231,6 +231,20 @@ def test_a_proxy_that_goes_before_its_answer_ends_nothing(running: Running) -> N
     assert ask(other, 2) == BatchDone(2, _ANSWERED)
 
 
+def test_a_batch_of_a_proxy_that_has_ended_is_not_begun(running: Running) -> None:
+    """As all are whose server was killed while requests waited: others come first now."""
+    present, gone, next_one = running.proxy(), running.proxy(), running.proxy()
+    running.model.may_answer.clear()
+    present.send(batch(1, "a"))
+    assert running.model.batches.get(timeout=30) == [1]
+    gone.send(batch(2, "b"))
+    gone.hang_up()
+    next_one.send(batch(3, "c"))
+    running.model.may_answer.set()
+    assert running.model.batches.get(timeout=30) == [3]
+    assert isinstance(next_one.receive(), BatchDone)
+
+
 def test_a_lane_that_the_dispatcher_wants_elsewhere_is_closed(running: Running) -> None:
     lanes = [running.proxy(), running.proxy()]
     for lane in lanes:
