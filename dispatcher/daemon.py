@@ -301,8 +301,8 @@ class Daemon:
             )
         self._notifier.reloading()
         self._config, answer = reread(self._config, self.rundir)
+        tell_reload(self.events, answer)  # first: the new level may hide it
         logs.set_level(self._config.log_level)
-        tell_reload(self.events, answer)
         self.registry.use(self._config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer

@@ -69,9 +69,8 @@ def nghttp2() -> str:
 
 def once(channel: grpc.Channel, call: str, message: bytes, **options: Any) -> bytes:
     """Call /echo/CALL with one message; return its answer."""
-    answer: bytes = channel.unary_unary(f"/echo/{call}", None, None)(
-        message, timeout=120, **options
-    )
+    method = channel.unary_unary(f"/echo/{call}", None, None)
+    answer: bytes = method(message, **{"timeout": 120, **options})
     return answer
 
 

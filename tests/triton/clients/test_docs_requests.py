@@ -30,6 +30,8 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: A command, over lines that end with `\` or `|`; what follows up to the next one is what it prints.
 _COMMAND = re.compile(r"^(?:\$ )?((?:.*[\\|]\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _CURL = re.compile(r"\bcurl ")
+#: The OpenAI front, which the daemon of these tests does not have.
+_OTHERS = re.compile(r"(?:127\.0\.0\.1|localhost):8003/")
 _ADDRESS = re.compile(r"^(?:http://)?(?:127\.0\.0\.1|localhost):8000(/.*)$")
 
 
@@ -89,7 +91,7 @@ def _commands() -> list[Command]:
             found += [
                 Command(str(path.relative_to(ROOT)), *match)
                 for match in _COMMAND.findall(block)
-                if _CURL.search(match[0])
+                if _CURL.search(match[0]) and not _OTHERS.search(match[0])
             ]
     return found
 
