@@ -36,7 +36,7 @@ X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
 WATCHDOG_S = 1.0
 BIN = Path(sys.executable).parent
-PORTS = {"http_port": "0", "grpc_port": "0", "metrics_port": "0"}
+PORTS = {"http_port": "0", "grpc_port": "0", "metrics_port": "0", "openai_port": "0"}
 
 
 def _broken(requests: Any) -> Any:

@@ -31,7 +31,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.autoscale import Autoscale
 from pytriton.daemon import Model
-from pytriton.exceptions import RegistrationError
+from pytriton.exceptions import PyTritonValidationError, RegistrationError
 from pytriton.model_config import ModelConfig
 
 
@@ -190,7 +190,7 @@ def test_scaling_that_cannot_be(daemon: RunningDaemon, serve: Serve) -> None:
     model = serve([lambda r: r, lambda r: r])
     with pytest.raises(RegistrationError, match="a list of 2 callables"):
         model.scale(3)
-    with pytest.raises(RegistrationError, match="instances has to be a whole number from 1"):
+    with pytest.raises(PyTritonValidationError, match="instances has to be a whole number from 1"):
         model.scale(0)
     assert [i.state for i in model.instances] == ["ready", "ready"]
 
