@@ -3,8 +3,8 @@
     gauges of workers ──▶ samples ──▶ elastic/policy.py: what each model should have
                                  ──▶ elastic/sharing.py: what the machine has room for ──▶ Registry.adapt
 
-It reads pages of memory and /proc; no batch waits for it. A decision is one record of the log, with its numbers, and
-what `status` says of the model.
+It reads pages of memory and /proc; no batch waits for it. A decision is an event, with its numbers, and what
+`status` says of the model.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytriton.ipc import messages
+from pytriton.ipc.rates import duration
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.doctor.diagnosis import Check
@@ -28,7 +29,7 @@ _BY_TRITONSERVER = "served by tritonserver"
 def print_status(status: messages.Status) -> None:
     """Print the daemon, its tritonserver, and every instance of every model."""
     console = _console()
-    uptime = _duration(time.time() - status.started_at)
+    uptime = duration(time.time() - status.started_at)
     grid = Table.grid(padding=(0, 2))
     grid.add_row("daemon", _state(status.state), f"pid {status.pid}, up {uptime}, {status.version}")
     grid.add_row("runtime directory", "", Text(status.runtime_dir, overflow="fold"))
@@ -182,14 +183,3 @@ def _number(instance: messages.InstanceInfo) -> str:
 
 def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, left = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"
