@@ -1,6 +1,5 @@
 #include "calls/call.h"
 
-#include "base/clock.h"
 #include "base/utf8.h"
 #include "calls/parts.h"
 #include "net/limits.h"
@@ -101,13 +100,6 @@ void call_trace_header(Call *call, Slice name, Slice value)
         return;
     memcpy(to, value.start, value.size);
     to[value.size] = '\0';
-}
-
-void call_trace_event(Call *call, const char *name)
-{
-    TraceRecord *trace = parts_of(call)->trace;
-    if (trace)
-        trace_event(trace, name, clock_ns());
 }
 
 /* ── parameters ────────────────────────────────────────────────────────────────────────────────── */

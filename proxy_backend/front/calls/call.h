@@ -108,10 +108,6 @@ bool call_header(Call *call, Slice name, Slice value, Problem *problem);
 /* One of the headers that say what a call is part of: "traceparent", "tracestate". Others are ignored. */
 void call_trace_header(Call *call, Slice name, Slice value);
 
-/* For a call's trace, if there is one: something has happened now, such as "HTTP_SEND_START", after call_start and while the call
- * is held. Cheap without a trace. Any thread. */
-void call_trace_event(Call *call, const char *name);
-
 /* Begin an input. Its data follows: in pieces, or in a region of shared memory; not at all if it is empty. The next call_input, or call_start, ends it,
  * and finds it wrong if its size is not exactly what shape and type say. The shape is copied. */
 CallTensor *call_input(Call *call, Slice name, Slice datatype, const int64_t *shape, size_t dims, Problem *problem);
