@@ -1,18 +1,18 @@
 """The loop that has models follow their load: it looks at the gauges, decides, and scales.
 
-    gauges of workers ──▶ samples ──▶ elastic/policy.py: what each model should have
-                                 ──▶ elastic/sharing.py: what the machine has room for ──▶ Registry.adapt
+    gauges of workers  ──▶ samples ──▶ elastic/policy.py: what each model should have
+    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ Registry.adapt
 
-It reads pages of memory and /proc; no batch waits for it. A decision is an event, with its numbers, and what
-`status` says of the model.
+It reads pages of memory and /proc, and asks tritonserver for its metrics while a model has work; no batch waits for it.
+A decision is an event, with its numbers, and what `status` says of the model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial, reduce
 from typing import NamedTuple
 
 import structlog
@@ -65,10 +65,11 @@ class _Followed:
         self.changing: asyncio.Task[None] | None = None
         self.pause_s = 0.0
         self.paused_until = float("-inf")
+        self.idle = True  #: whether nothing was asked of it when it was last looked at
         self._before: tuple[float, Counts, Taken] | None = None
 
-    def look(self, at: float, counts: Counts, taken: Taken) -> None:
-        """Take a sample of what it has done since the last look."""
+    def look(self, at: float, counts: Counts, taken: Taken, queued: int = 0) -> None:
+        """Take a sample of what it has done since the last look; `queued` requests wait in tritonserver now."""
         before, self._before = self._before, (at, counts, taken)
         if before is None or at <= before[0]:
             return
@@ -85,12 +86,13 @@ class _Followed:
             elapsed,
             ready,
             min(busy, float(ready)) if self.rules.concurrency == 1 else busy,
-            waited_s / elapsed,
+            waited_s / elapsed + queued,
             max(0, counts.requests - former.requests),
             max(0, counts.calls - former.calls),
             waited_s,
             worked_s,
         )
+        self.idle = sample.idle
         self.window.add(sample)
         self._weigh(worked_s, max(0.0, taken.cpu_s - took.cpu_s), taken.memory)
 
@@ -133,6 +135,7 @@ class Autoscaler:
         counts: tells what the workers of a model have done
         taken: tells what they take
         room: tells what the machine has
+        queued: tells how many requests wait in tritonserver's queues, by model
     """
 
     def __init__(
@@ -142,10 +145,12 @@ class Autoscaler:
         counts: Callable[[Registration], Counts] | None = None,
         taken: Callable[[Registration], Taken] | None = None,
         room: Callable[[], Room] | None = None,
+        queued: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
         self.counts = counts or self._counts
         self.taken = taken or taken_by
         self.room = room or machine_room
+        self.queued = queued
         self._registry = registry
         self._followed: dict[str, _Followed] = {}
 
@@ -155,7 +160,7 @@ class Autoscaler:
             while True:
                 await asyncio.sleep(_TICK_S)
                 try:
-                    self.tick()
+                    self.tick(await self._queued())
                 except Exception:
                     _log.exception("a fault of the daemon: models did not follow their load")
         finally:
@@ -163,14 +168,21 @@ class Autoscaler:
                 if one.changing is not None:
                     one.changing.cancel()
 
-    def tick(self) -> None:
-        """Do it once."""
+    async def _queued(self) -> Mapping[str, int]:
+        """Return what waits in tritonserver; where no worker has work, nothing does, and nobody is asked."""
+        if self.queued is None or all(one.idle for one in self._followed.values()):
+            return {}
+        return await self.queued()
+
+    def tick(self, queued: Mapping[str, int]) -> None:
+        """Do it once; `queued` requests wait in tritonserver, by model."""
         self._meet()
         if not self._followed:
             return
         now = asyncio.get_running_loop().time()
         for one in self._followed.values():
-            one.look(now, self.counts(one.registration), self.taken(one.registration))
+            waiting = queued.get(one.registration.spec.name, 0)
+            one.look(now, self.counts(one.registration), self.taken(one.registration), waiting)
         grants = share_out([one.want(now) for one in self._followed.values()], self.room())
         for one in self._followed.values():
             self._use(one, grants[one.registration.spec.name])
@@ -232,6 +244,14 @@ class Autoscaler:
         if tally is None:
             return NOTHING
         return reduce(Counts.plus, (one.counts() for one in tally.instances.values()), NOTHING)
+
+
+async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
+    """Return how many requests wait in the queues of tritonserver, by model, if it says so in time."""
+    from pytriton.dispatcher.figures import triton_metrics
+
+    where = partial(triton_metrics.waiting_at, url())
+    return await asyncio.get_running_loop().run_in_executor(None, where)
 
 
 def taken_by(registration: Registration) -> Taken:

@@ -23,7 +23,7 @@ import structlog
 import zmq
 
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.autoscaler import Autoscaler
+from pytriton.dispatcher.autoscaler import Autoscaler, queued_at
 from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.owner import Owner
@@ -160,8 +160,10 @@ class Daemon:
             openai=self.openai,
             advice=advisories.warning(config, runtime.tree.version),
         )
+        self.autoscaler = Autoscaler(
+            self.registry, queued=lambda: queued_at(lambda: self._server.info().metrics_url)
+        )
         #: Everything that is counted and measured.
-        self.autoscaler = Autoscaler(self.registry)
         self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
         self._operations = Operations(
             config, rundir, self.figures, lambda: self._server.info().metrics_url, self.status

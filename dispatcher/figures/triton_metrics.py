@@ -12,9 +12,10 @@ from pytriton.ipc.messages.figures import QueueFigures
 
 _TIMEOUT_S = 2.0
 _MOST_BYTES = 32 << 20
+_PENDING = "nv_inference_pending_request_count"
 #: Fields of QueueFigures by tritonserver's names, and what makes them the field's unit.
 _FIELDS = {
-    "nv_inference_pending_request_count": ("pending", 1),
+    _PENDING: ("pending", 1),
     "nv_inference_request_success": ("succeeded", 1),
     "nv_inference_request_failure": ("failed", 1),
     "nv_inference_queue_duration_us": ("queue_s", 1e-6),
@@ -54,6 +55,22 @@ def families(text: str) -> Iterator[Any]:
 def queues_at(url: str) -> dict[str, list[QueueFigures]]:
     """Return what the tritonserver there says of its queues; blocks."""
     return queues(fetch(url))
+
+
+def waiting_at(url: str) -> dict[str, int]:
+    """Return how many requests wait in the queues of the tritonserver there, by model; blocks."""
+    return waiting(fetch(url))
+
+
+def waiting(text: str) -> dict[str, int]:
+    """Return how many requests tritonserver says that wait, by model; nothing else of the page is looked at."""
+    lines = (line for line in text.splitlines(keepends=True) if line.startswith(_PENDING))
+    counts: dict[str, int] = {}
+    for family in text_string_to_metric_families("".join(lines)):
+        for sample in family.samples:
+            model = sample.labels.get("model", "")
+            counts[model] = counts.get(model, 0) + int(sample.value)
+    return counts
 
 
 def queues(text: str) -> dict[str, list[QueueFigures]]:

@@ -36,7 +36,14 @@ class Load:
         autoscaler.counts = self._counts
         autoscaler.taken = lambda registration: Taken(0.0, self.memory)
         autoscaler.room = lambda: self.room
+        autoscaler.queued = self._queued
+        self.queue: dict[str, int] = {}
+        self.asked = 0
         self._looked: dict[str, float] = {}
+
+    async def _queued(self) -> dict[str, int]:
+        self.asked += 1
+        return self.queue
 
     def _counts(self, registration: Registration) -> Counts:
         name, now = registration.spec.name, self._brain.loop.time()
@@ -83,6 +90,17 @@ def test_instances_follow_the_load_up_and_down(brain: Brain, load: Load) -> None
     brain.advance(40.0)
     assert len(brain.alive("m")) == 1
     assert brain.kept()["m"].spec.instances == 1  # decisions are not kept
+
+
+def test_what_waits_in_tritonserver_counts(brain: Brain, load: Load) -> None:
+    """One instance that is busy all the time would be doubled; for 30 requests behind it that is not enough."""
+    register(brain)
+    brain.advance(10.0)
+    assert load.asked == 0  # no worker has work, so nothing can wait
+    load.wanted["m"], load.queue["m"] = 1.0, 30
+    brain.advance(3.5)
+    assert load.asked > 2
+    assert len(brain.alive("m")) == 4
 
 
 def test_it_stays_within_its_bounds_and_tells(brain: Brain, load: Load) -> None:

@@ -157,7 +157,8 @@ def test_a_model_s_name_breaks_nothing() -> None:
 
 def test_queues_are_read_of_tritonserver_s_metrics() -> None:
     assert triton_metrics.queues(TRITON) == {"m": [QueueFigures(1, 4, 7, 5, 1.5, 0)]}
-    assert triton_metrics.queues("") == {}
+    assert triton_metrics.waiting(TRITON) == {"m": 4}
+    assert triton_metrics.queues("") == triton_metrics.waiting("") == {}
 
 
 def test_a_tritonserver_that_is_not_there_has_none() -> None:
