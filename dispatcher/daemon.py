@@ -160,14 +160,21 @@ class Daemon:
             openai=self.openai,
             advice=advisories.warning(config, runtime.tree.version),
         )
-        self.autoscaler = Autoscaler(
-            self.registry, queued=lambda: queued_at(lambda: self._server.info().metrics_url)
-        )
+
+        def metrics_url() -> str:
+            return self._server.info().metrics_url
+
+        self.autoscaler = Autoscaler(self.registry, queued=lambda: queued_at(metrics_url))
         #: Everything that is counted and measured.
-        self.figures = Snapshots(self.status, self.registry, self._server_watch, self._control)
-        self._operations = Operations(
-            config, rundir, self.figures, lambda: self._server.info().metrics_url, self.status
+        self.figures = Snapshots(
+            self.status,
+            metrics_url,
+            self._status.state_dir,
+            self.registry,
+            self._server_watch,
+            self._control,
         )
+        self._operations = Operations(config, rundir, self.figures, self.status)
         self._status.operations = self._operations.urls
 
     async def main(self, on_ready: OnReady | None) -> int:

@@ -29,6 +29,7 @@ class DaemonStatus:
         why_stopped: in the last of these, and after it
         control_tcp: the address and port on which clients with a key are answered; "" if on none
         operations: where the operations server answers
+        state_dir: where models and events are kept; "" when nothing is
         advice: a warning about the settings that holds for the daemon's life, if there is one
         vital: what the daemon cannot work without; none of them ends before the daemon does
     """
@@ -52,7 +53,7 @@ class DaemonStatus:
         self.operations: list[str] = []
         self.advice = advice
         self.vital: list[asyncio.Task[None]] = []
-        self._state_dir = "" if config.ephemeral else str(config.state_path)
+        self.state_dir = "" if config.ephemeral else str(config.state_path)
         self._rundir = rundir
         self._server = server
         self._watch = watch
@@ -90,7 +91,7 @@ class DaemonStatus:
             started_at=self._started_at,
             server=self._server.info(),
             models=self.model_infos(),
-            state_dir=self._state_dir,
+            state_dir=self.state_dir,
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
             operations=self.operations,

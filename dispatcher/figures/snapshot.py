@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from pytriton.dispatcher.base.child_output import LEFT_OUT
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.figures.loop_lag import LoopLag
 from pytriton.dispatcher.figures.process_memory import Memory, memory_of
+from pytriton.dispatcher.figures.reading import Reading
 from pytriton.dispatcher.figures.work import work_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -30,18 +30,31 @@ from pytriton.ipc.messages.figures import (
     QueueFigures,
 )
 
+if TYPE_CHECKING:  # prometheus_client is imported when somebody asks for figures
+    from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
+
 MemoryOf = Callable[[int], Optional[Memory]]
 
+#: What tritonserver has said is told again for so long, and waited for so long.
+_TRITON_KEPT_S, _TRITON_S = 0.5, 2.5
+#: The same of the state directory's disk, which may be on a file server that does not answer.
+_DISK_KEPT_S, _DISK_S = 1.0, 0.5
 
-#: What tritonserver has said of its queues is believed for so long.
-_QUEUES_KEPT_S = 0.5
+
+class _Disk(NamedTuple):
+    """The free bytes and all bytes of a file system, where that could be found out."""
+
+    free: int | None = None
+    size: int | None = None
 
 
 class Snapshots:
-    """Makes snapshots, without asking or waiting for anybody.
+    """Makes snapshots. What may block is read in a thread, and not waited for long; no worker is asked.
 
     Args:
         status: tells what `status` tells
+        metrics_url: tells where tritonserver's metrics are; "" for nowhere
+        state_dir: whose file system is looked at; "" for none
         registry: the models
         watch: counts tritonserver's restarts
         control: counts control messages
@@ -49,13 +62,14 @@ class Snapshots:
 
     Attributes:
         lag: how late the event loop is; somebody has to run it.
-        queues: what tritonserver said last of its queues, by model; whoever asks it puts it here.
         gpu: memory on GPUs by process, as far as somebody has found that out.
     """
 
     def __init__(
         self,
         status: Callable[[], messages.Status],
+        metrics_url: Callable[[], str],
+        state_dir: str,
         registry: Registry,
         watch: ServerWatch,
         control: ControlServer,
@@ -63,41 +77,45 @@ class Snapshots:
         memory: MemoryOf = memory_of,
     ) -> None:
         self.lag = LoopLag()
-        self.queues: Mapping[str, list[QueueFigures]] = {}
         self.gpu: Mapping[int, int] = {}
         self._status = status
+        self._metrics_url = metrics_url
+        self._state_dir = state_dir
         self._registry = registry
         self._watch = watch
         self._control = control
         self._memory = memory
-        self._asked_at = float("-inf")
+        self._triton: Reading[TritonMetrics | None] = Reading(
+            None, kept_s=_TRITON_KEPT_S, patience_s=_TRITON_S
+        )
+        self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
 
     async def current(self) -> Figures:
         """Return everything as it is now, with what tritonserver says of its queues if it does so in time."""
-        loop = asyncio.get_running_loop()
-        url = self._status().server.metrics_url
-        if url and loop.time() > self._asked_at + _QUEUES_KEPT_S:
-            from pytriton.dispatcher.figures import triton_metrics
+        return (await self._take(anew=False))[0]
 
-            self._asked_at = loop.time()
-            self.queues = await loop.run_in_executor(None, triton_metrics.queues_at, url)
-        return self.take()
+    async def scraped(self) -> tuple[Figures, TritonMetrics | None]:
+        """Return the same, and all that tritonserver tells at this moment, if it tells anything in time."""
+        return await self._take(anew=True)
 
-    def take(self) -> Figures:
-        """Return everything as it is now."""
+    async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
+        url = self._metrics_url()
+        triton = await self._triton.get(lambda: _read_triton(url), anew=anew)
+        queues = triton.queues if triton is not None else {}
+        disk = await self._disk.get(lambda: _disk(self._state_dir))
         status = self._status()
-        return Figures(
+        figures = Figures(
             at=time.time(),
-            daemon=self._of_daemon(status),
-            models=[self._of_model(info) for info in status.models],
+            daemon=self._of_daemon(status, disk),
+            models=[self._of_model(info, queues.get(info.name, ())) for info in status.models],
         )
+        return figures, triton
 
-    def _of_daemon(self, status: messages.Status) -> DaemonFigures:
+    def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
         outcomes = self._registry.restoring.outcomes
         requests: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self._control.answered.items():
             requests.setdefault(kind, {})[outcome] = count
-        free, size = _disk(status.state_dir)
         return DaemonFigures(
             version=status.version,
             state=status.state,
@@ -114,12 +132,12 @@ class Snapshots:
             server_restarts=dict(self._watch.restarts),
             loop_lag=self.lag.histogram(),
             lines_dropped=LEFT_OUT.lines,
-            disk_free=free,
-            disk_size=size,
+            disk_free=disk.free,
+            disk_size=disk.size,
             problems=status.problems,
         )
 
-    def _of_model(self, info: messages.ModelInfo) -> ModelFigures:
+    def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
         tally = self._registry.ledger.get(info.name) or Tally()
         registration = self._registry.get(info.name)
         counts = {key: instance.counts() for key, instance in tally.instances.items()}
@@ -138,7 +156,7 @@ class Snapshots:
             error=info.error,
             instances=list(self._of_instances(info, tally, registration, counts)),
             work=work_of(total, tally.failed),
-            queue=list(self.queues.get(info.name, ())),
+            queue=list(queue),
         )
 
     def _of_instances(
@@ -211,10 +229,18 @@ def _present(tally: InstanceTally, pid: int) -> Worker | None:
     return next((worker for worker in reversed(tally.workers) if worker.pid == pid), None)
 
 
-def _disk(folder: str) -> tuple[int | None, int | None]:
-    """Return the free bytes and all bytes of the file system that a folder is in."""
+def _read_triton(url: str) -> TritonMetrics | None:
+    if not url:
+        return None
+    from pytriton.dispatcher.figures import triton_metrics
+
+    return triton_metrics.read(url)
+
+
+def _disk(folder: str) -> _Disk:
+    """Look at the file system that a folder is in; blocks, on a file server that is gone for ever."""
     try:
         seen = os.statvfs(folder) if folder else None
     except OSError:
-        return None, None
-    return (seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize) if seen else (None, None)
+        seen = None
+    return _Disk(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize) if seen else _Disk()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytriton.ipc.messages.figures import QueueFigures
@@ -35,26 +37,52 @@ def fetch(url: str) -> str:
         return ""
 
 
-def families(text: str) -> Iterator[Any]:
+@dataclass(frozen=True)
+class TritonMetrics:
+    """What tritonserver has told.
+
+    Attributes:
+        text: as it came; "" when it told nothing.
+        families: what that says.
+        queues: what it says of queues, by model.
+    """
+
+    text: str = ""
+    families: tuple[Metric, ...] = ()
+    queues: Mapping[str, list[QueueFigures]] = field(default_factory=dict)
+
+
+def read(url: str) -> TritonMetrics:
+    """Return what the tritonserver there tells; blocks."""
+    return parsed(fetch(url))
+
+
+def parsed(text: str) -> TritonMetrics:
+    """Return what a text says; of one that cannot be read, the text alone."""
+    try:
+        families = tuple(text_string_to_metric_families(text))
+    except ValueError:  # it was cut off
+        families = ()
+    return TritonMetrics(text, families, _queues(families))
+
+
+def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
     """Yield tritonserver's families as OpenMetrics takes them, under the names that they have.
 
     There, a counter's name has to end with `_total`; those that do not are told without a type.
     """
-    for family in text_string_to_metric_families(text):
-        if family.type == "counter" and f"# TYPE {family.name}_total " not in text:
-            family.type = "unknown"
-            family.samples = [
+    for family in metrics.families:
+        if family.type == "counter" and f"# TYPE {family.name}_total " not in metrics.text:
+            untyped = Metric(family.name, family.documentation, "unknown")
+            untyped.samples = [
                 sample._replace(name=sample.name[: -len("_total")])
                 if sample.name == f"{family.name}_total"
                 else sample
                 for sample in family.samples
             ]
-        yield family
-
-
-def queues_at(url: str) -> dict[str, list[QueueFigures]]:
-    """Return what the tritonserver there says of its queues; blocks."""
-    return queues(fetch(url))
+            yield untyped
+        else:
+            yield family
 
 
 def waiting_at(url: str) -> dict[str, int]:
@@ -73,19 +101,18 @@ def waiting(text: str) -> dict[str, int]:
     return counts
 
 
-def queues(text: str) -> dict[str, list[QueueFigures]]:
-    """Return what tritonserver says of its queues, by model."""
+def _queues(families: Iterable[Metric]) -> dict[str, list[QueueFigures]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for family in text_string_to_metric_families(text):
+    for family in families:
         for sample in family.samples:
-            field, unit = _FIELDS.get(family.name, ("", 1))
+            name, unit = _FIELDS.get(family.name, ("", 1))
             version = sample.labels.get("version", "")
-            if not field or not version.isdecimal():
+            if not name or not version.isdecimal():
                 continue
             values = found.setdefault((sample.labels.get("model", ""), int(version)), {})
             value = sample.value * unit
             # Failures come by reason.
-            values[field] = values.get(field, 0) + (value if field.endswith("_s") else int(value))
+            values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
     by_model: dict[str, list[QueueFigures]] = {}
     for (model, number), told in sorted(found.items()):
         by_model.setdefault(model, []).append(QueueFigures(number, **told))

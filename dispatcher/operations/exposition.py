@@ -14,8 +14,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from pytriton.dispatcher.figures import triton_metrics
 from pytriton.dispatcher.figures.families import FAMILIES, Family, Sample
+from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, openmetrics
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
 from pytriton.ipc.messages.figures import Figures, Histogram
 
@@ -33,20 +33,20 @@ class _Source:
         return self._families
 
 
-def expose(figures: Figures, accept: str, triton_text: str) -> tuple[bytes, str]:
+def expose(figures: Figures, accept: str, triton: TritonMetrics) -> tuple[bytes, str]:
     """Return the answer to a scraper and its content type.
 
     Args:
         figures: our own
         accept: what the scraper takes
-        triton_text: tritonserver's metrics, as it tells them
+        triton: tritonserver's metrics
     """
     encode, content_type = choose_encoder(accept)
     families = [_family(family, figures) for family in FAMILIES]
     if "openmetrics" in content_type:
-        families += triton_metrics.families(triton_text)
+        families += openmetrics(triton)
         return _encoded(encode, families), content_type
-    return _encoded(encode, families) + triton_text.encode(), content_type
+    return _encoded(encode, families) + triton.text.encode(), content_type
 
 
 def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:

@@ -1,6 +1,6 @@
 """The operations server: an HTTP server in a thread, which asks the dispatcher's loop for a snapshot.
 
-scraper ──▶ uvicorn (thread "operations") ──▶ dispatcher's loop: Snapshots.take ──▶ text, in a thread of the pool
+scraper ──▶ uvicorn (thread "operations") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
-from pytriton.dispatcher.figures import triton_metrics
 from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -49,7 +49,6 @@ class OperationsServer:
         config: says where, and who may
         rundir: has the access token
         figures: what it tells
-        metrics_url: tells where tritonserver's metrics are; "" for nowhere
         status: tells the daemon's status; called in the dispatcher's loop
 
     Attributes:
@@ -61,7 +60,6 @@ class OperationsServer:
         config: DaemonConfig,
         rundir: RuntimeDir,
         figures: Snapshots,
-        metrics_url: Callable[[], str],
         status: Callable[[], Status],
     ) -> None:
         self.urls: list[str] = []
@@ -69,7 +67,6 @@ class OperationsServer:
         self._rundir = rundir
         self._status = status
         self._figures = figures
-        self._metrics_url = metrics_url
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -129,29 +126,30 @@ class OperationsServer:
         Raises:
             asyncio.TimeoutError: the dispatcher did not come to it in time.
         """
-        return await self._in_dispatcher(self._figures.take)
+        return await self._in_dispatcher(self._figures.current)
 
     async def status(self) -> Status:
         """Return the daemon's status, as the dispatcher's loop has it; raises as `snapshot` does."""
-        return await self._in_dispatcher(self._status)
 
-    async def _in_dispatcher(self, tell: Callable[[], T]) -> T:
-        async def told() -> T:
-            return tell()
+        async def told() -> Status:
+            return self._status()
 
-        made = asyncio.run_coroutine_threadsafe(told(), self._loop)
+        return await self._in_dispatcher(told)
+
+    async def _in_dispatcher(self, tell: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        made = asyncio.run_coroutine_threadsafe(tell(), self._loop)
         return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
 
     async def _metrics(self, request: Request) -> Response:
-        text = await run_in_threadpool(triton_metrics.fetch, self._metrics_url())
-        self._figures.queues = await run_in_threadpool(triton_metrics.queues, text)
         try:
-            figures = await self.snapshot()
+            figures, triton = await self._in_dispatcher(self._figures.scraped)
         except asyncio.TimeoutError:
             text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
             return PlainTextResponse(text, status_code=503)
         accept = request.headers.get("accept", "")
-        body, content_type = await run_in_threadpool(expose, figures, accept, text)
+        body, content_type = await run_in_threadpool(
+            expose, figures, accept, triton or TritonMetrics()
+        )
         return Response(body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:

@@ -32,11 +32,10 @@ class Operations:
         config: DaemonConfig,
         rundir: RuntimeDir,
         figures: Snapshots,
-        metrics_url: Callable[[], str],
         status: Callable[[], Status],
     ) -> None:
         self.urls: list[str] = []
-        self._arguments = (config, rundir, figures, metrics_url, status)
+        self._arguments = (config, rundir, figures, status)
         self._server: OperationsServer | None = None
 
     def open(self) -> ExitCode | None:

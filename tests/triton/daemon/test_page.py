@@ -8,12 +8,14 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.running import RunningDaemon
+from support.models.inference import Inference
+from support.running import RunningDaemon, eventually
 
 from pytriton.decorators import batch
 from pytriton.model_config import Tensor
@@ -51,6 +53,45 @@ def test_models_and_one_of_them_are_told(daemon: RunningDaemon) -> None:
         {"name": "x", "datatype": "FP32", "shape": [-1, -1], "optional": False}
     ]
     assert "/v2/models/double/infer" in ask(daemon, "/page/openapi.json")["paths"]
+
+
+def test_the_queue_of_a_model_under_load_is_told(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """One call holds the only instance; what else is asked waits in tritonserver's queue."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    daemon.client.register(_held(hold), "held", X, Y, progress=False)
+    rows = np.zeros((1, 1), np.float32)
+
+    def infer(_: int) -> None:
+        connection = Inference("http", daemon.http)
+        connection.infer("held", {"x": rows})
+        connection.close()
+
+    def waiting() -> int | None:
+        shown = ask(daemon, "/page/view.json")["rows"]
+        found: int | None = next(one["waiting"] for one in shown if one["model"] == "held")
+        return found
+
+    with ThreadPoolExecutor(5) as pool:
+        asked = pool.map(infer, range(5))
+        try:
+            eventually(waiting, lambda: f"the page's queue: {waiting()}")
+        finally:
+            hold.unlink()
+        list(asked)
+    eventually(lambda: waiting() == 0, lambda: f"the page's queue at last: {waiting()}")
+    daemon.client.unregister("held")
+
+
+def _held(hold: Path) -> Any:
+    def held(x: Any) -> Any:
+        import time
+
+        while hold.exists():
+            time.sleep(0.01)
+        return {"y": x}
+
+    return batch(held)
 
 
 def test_the_form_asks_the_model_with_the_token_only(daemon: RunningDaemon) -> None:

@@ -11,9 +11,9 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from pytriton.dispatcher.figures import triton_metrics
 from pytriton.dispatcher.figures.families import FAMILIES
 from pytriton.dispatcher.figures.metrics_page import metrics_page
+from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, fetch, parsed, waiting
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.ipc.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
 from pytriton.ipc.messages import (
@@ -91,7 +91,7 @@ def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]
 def told(request: pytest.FixtureRequest) -> Any:
     """What a scraper reads, by name and labels."""
     openmetrics = request.param == "openmetrics"
-    body, content_type = expose(figures(), OPENMETRICS if openmetrics else "", TRITON)
+    body, content_type = expose(figures(), OPENMETRICS if openmetrics else "", parsed(TRITON))
     assert content_type.startswith("application/openmetrics" if openmetrics else "text/plain")
     found = samples(body.decode(), parse_openmetrics if openmetrics else parse_text)
 
@@ -140,7 +140,7 @@ def test_what_tritonserver_tells_is_behind_ours(told: Any) -> None:
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
-    body, _ = expose(figures(), accept, TRITON)
+    body, _ = expose(figures(), accept, parsed(TRITON))
     lines = body.decode().splitlines()
     start = 'nv_inference_request_success{model="m",version="1"} 7'
     assert [line for line in lines if line.startswith(start)] != []
@@ -150,20 +150,22 @@ def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
 
 def test_a_model_s_name_breaks_nothing() -> None:
     name = 'a"b\\c\n# TYPE x counter\nd {e="f"} 1'
-    body, _ = expose(figures(name), "", "")
+    body, _ = expose(figures(name), "", TritonMetrics())
     found = samples(body.decode(), parse_text)
     assert {dict(labels)["model"] for _, labels in found if "model" in dict(labels)} == {name}
 
 
 def test_queues_are_read_of_tritonserver_s_metrics() -> None:
-    assert triton_metrics.queues(TRITON) == {"m": [QueueFigures(1, 4, 7, 5, 1.5, 0)]}
-    assert triton_metrics.waiting(TRITON) == {"m": 4}
-    assert triton_metrics.queues("") == triton_metrics.waiting("") == {}
+    assert parsed(TRITON).queues == {"m": [QueueFigures(1, 4, 7, 5, 1.5, 0)]}
+    assert waiting(TRITON) == {"m": 4}
+    assert parsed("").queues == waiting("") == {}
+    assert parsed(TRITON + "cut off {").text.startswith(TRITON)
+    assert parsed(TRITON + "cut off {").queues == {}
 
 
 def test_a_tritonserver_that_is_not_there_has_none() -> None:
-    assert triton_metrics.fetch("") == ""
-    assert triton_metrics.fetch("http://127.0.0.1:1/metrics") == ""
+    assert fetch("") == ""
+    assert fetch("http://127.0.0.1:1/metrics") == ""
 
 
 def test_names_are_unique_and_say_their_unit() -> None:
