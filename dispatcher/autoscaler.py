@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -241,9 +241,7 @@ class Autoscaler:
 
     def _counts(self, registration: Registration) -> Counts:
         tally = self._registry.ledger.get(registration.spec.name)
-        if tally is None:
-            return NOTHING
-        return reduce(Counts.plus, (one.counts() for one in tally.instances.values()), NOTHING)
+        return tally.done().total if tally is not None else NOTHING
 
 
 async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:

@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from pytriton.dispatcher.base.child_output import LEFT_OUT
@@ -140,8 +139,7 @@ class Snapshots:
     def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
         tally = self._registry.ledger.get(info.name) or Tally()
         registration = self._registry.get(info.name)
-        counts = {key: instance.counts() for key, instance in tally.instances.items()}
-        total = reduce(Counts.plus, counts.values(), NOTHING)
+        done = tally.done()
         spec = registration.spec if registration is not None else None
         return ModelFigures(
             name=info.name,
@@ -154,8 +152,8 @@ class Snapshots:
             retries=tally.retries,
             poison=tally.poison,
             error=info.error,
-            instances=list(self._of_instances(info, tally, registration, counts)),
-            work=work_of(total, tally.failed),
+            instances=list(self._of_instances(info, tally, registration, done.instances)),
+            work=work_of(done.total, tally.failed),
             queue=list(queue),
         )
 

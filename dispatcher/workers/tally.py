@@ -7,6 +7,9 @@ counters survive a worker, and a replacement of the model: a tally belongs to a 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from functools import reduce
+from typing import NamedTuple
 
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
@@ -36,6 +39,13 @@ class InstanceTally:
         return total
 
 
+class Done(NamedTuple):
+    """What a model's workers have done until now: by version and number of the instance, and in all."""
+
+    instances: Mapping[tuple[int, int], Counts]
+    total: Counts
+
+
 class Tally:
     """One model, by its name.
 
@@ -55,6 +65,11 @@ class Tally:
     def of(self, version: int, instance: int) -> InstanceTally:
         """Return what is counted of an instance."""
         return self.instances.setdefault((version, instance), InstanceTally())
+
+    def done(self) -> Done:
+        """Return what all of its workers have done until now."""
+        counts = {key: instance.counts() for key, instance in self.instances.items()}
+        return Done(counts, reduce(Counts.plus, counts.values(), NOTHING))
 
     def add(self, worker: Worker) -> None:
         """A worker has been started: count it until its end, and what it did for good."""
