@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ import cloudpickle
 
 from pytriton.ipc.errors import described, for_client, sendable
 from pytriton.ipc.records import encoded, record_of
+from pytriton.worker.request_ids import ids_of, trace_id
 
 if TYPE_CHECKING:
     from pytriton.ipc.lanes.lane_messages import Batch
@@ -45,18 +45,20 @@ def report_error(
 ) -> None:
     """Report an exception with its traceback, and with the ids of the requests that failed by it: one record."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
+    ids = [one for batch in batches for one in ids_of(batch)]
     if logger is None:
-        ids = [request.request_id for batch in batches for request in batch.requests]
-        record = record_of(
-            error, _traceback(error), what, [one for one in ids if one], list(_trace_ids(batches))
-        )
+        record = record_of(error, _traceback(error), what, ids, list(_trace_ids(batches)))
         line, was_cut = encoded(record)
         _print_record(line.decode())
         if was_cut:
             _print(record.exception)
         return
     logger.error(
-        "model %s: %s", _here.model, what, exc_info=(type(error), error, error.__traceback__)
+        "model %s: %s",
+        _here.model,
+        what,
+        exc_info=(type(error), error, error.__traceback__),
+        extra={"request_ids": ids},
     )
 
 
@@ -164,10 +166,6 @@ def _trace_ids(batches: Sequence[Batch]) -> Iterator[str]:
         contexts += batch.trace.contexts if batch.trace is not None else []
         contexts += [request.details.trace for request in batch.requests if request.details]
     for context in dict.fromkeys(contexts):
-        try:
-            found = json.loads(context or "{}")
-        except ValueError:
-            continue
-        parts = str(found.get("traceparent", "") if isinstance(found, dict) else "").split("-")
-        if len(parts) == 4:
-            yield parts[1]
+        found = trace_id(context)
+        if found:
+            yield found

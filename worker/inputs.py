@@ -85,7 +85,9 @@ def read_requests(
 
 
 def _request(ref: RequestRef, data: dict[str, Array]) -> Request:
-    return Request(data, _parameters(ref.parameters), None, ref.requested)
+    text = ref.parameters
+    parameters = _parameters(text) if len(text) > 2 else {}
+    return Request(data, parameters, None, ref.requested, None, ref)
 
 
 def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
@@ -138,8 +140,6 @@ def _view(ref: TensorRef, lane: Lane) -> Array:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    if len(text) <= 2:
-        return {}
     parameters: dict[str, Any] = json.loads(text)
     for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request that another model has made
         parameters.pop(ours, None)

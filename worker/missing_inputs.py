@@ -42,7 +42,7 @@ class RequiredInputs:
 def complete(batch: Batch, faults: list[str | None]) -> Batch:
     """Return a batch without the requests that have a fault."""
     right = [request for request, fault in zip(batch.requests, faults) if fault is None]
-    return Batch(batch.id, right)
+    return Batch(batch.id, right, taken_ns=batch.taken_ns)
 
 
 def with_faults(answer: BatchDone | BatchFailed, faults: list[str | None]) -> BatchDone:

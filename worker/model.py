@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytriton import buffers
+from pytriton import buffers, request_ids
 from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import config_datatypes, datatypes, messages
 from pytriton.ipc.lanes.lane import Lane
-from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed
+from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, synchronous
@@ -20,6 +20,7 @@ from pytriton.worker.inputs import read_requests
 from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
+from pytriton.worker.request_ids import id_of, ids_of, serving
 from pytriton.worker.streams.stream_answers import parts_of
 from pytriton.worker.tracing.batch_spans import spans_of
 
@@ -72,9 +73,11 @@ class Model:
             datatypes.element_dtype(config_datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
+            request_ids.serve(self)
             buffers.set_output_source(self._buffers.allocate)
             set_triton_context(infer, self._declared)
         else:
+            request_ids.serve_in_thread(self)
             buffers.set_output_source_of_thread(self._buffers.allocate)
             context.serve_in_thread(infer, self._declared)
 
@@ -91,6 +94,18 @@ class Model:
     def batching(self) -> bool:
         """Whether requests have a batch axis."""
         return self._batching
+
+    def ids_now(self) -> list[str]:
+        """Return the ids of the requests that this thread, or this task, serves now."""
+        return [one for batch in self._batches_now() for one in ids_of(batch)]
+
+    def id_of(self, ref: RequestRef) -> str:
+        """Return the id of one of them."""
+        return id_of(self._batches_now(), ref)
+
+    def _batches_now(self) -> list[Batch]:
+        parts = serving.get()
+        return [part.batch for part in (self.now if parts is None else parts)]
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop that an asynchronous callable of a decoupled model runs on, also when it is warmed up."""

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
+from pytriton import request_ids
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
@@ -112,6 +113,16 @@ class TritonContext:
         if found is None:
             raise _unbound()
         return found
+
+    @property
+    def request_id(self) -> str:
+        """Id of the request in the call at hand; of several, their ids with commas between them. "": there is none."""
+        return request_ids.request_id()
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Ids of the requests in the call at hand."""
+        return request_ids.request_ids()
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
         """Configuration of the first known candidate, else of the model served, else None."""

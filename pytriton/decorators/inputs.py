@@ -126,6 +126,7 @@ class _FillOptionals(Adapter):
             request.span,
             request.requested_output_names,
             request.cancelled,
+            request._origin,
         )
 
 

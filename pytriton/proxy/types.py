@@ -8,6 +8,7 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapp
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytriton import request_ids
 from pytriton.proxy.telemetry import get_telemetry_tracer
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Request(_Named):
         span: OpenTelemetry span of the request, if tracing is on
         requested_output_names: outputs the client asked for; None means all
         cancelled: tells whether the client has gone; see `is_cancelled`
+        origin: its id, or by what the worker knows it; see `request_id`
 
     Example:
         >>> import numpy as np
@@ -80,7 +82,7 @@ class Request(_Named):
         (['x'], (1, 2), 2)
     """
 
-    __slots__ = ("cancelled", "data", "parameters", "requested_output_names", "span")
+    __slots__ = ("_origin", "cancelled", "data", "parameters", "requested_output_names", "span")
 
     data: dict[str, NDArray[Any]]
     parameters: dict[str, Any] | None
@@ -94,12 +96,26 @@ class Request(_Named):
         span: Any | None = None,
         requested_output_names: list[str] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        origin: Any = None,
     ) -> None:
+        self._origin = origin
         self.cancelled = cancelled
         self.data = data
         self.parameters = parameters
         self.span = span
         self.requested_output_names = requested_output_names
+
+    @property
+    def request_id(self) -> str:
+        """The request's id: its client's, that of its trace, or one that it is given.
+
+        It stands in the log of a failure, too. A request that was made by hand has none, "".
+        """
+        if self._origin is None:
+            return ""
+        if not isinstance(self._origin, str):
+            self._origin = request_ids.name_of(self._origin)
+        return self._origin
 
     def is_cancelled(self) -> bool:
         """Return whether the client has gone, or has given up: its answer is not needed any more.

@@ -43,6 +43,7 @@ MAY_IMPORT = {
         "pytriton.proxy.pieces",
         "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
+        "pytriton.request_ids",
     },
 }
 #: Public, and a process part's user: isolation="thread" is a worker in the caller's own process.

@@ -17,8 +17,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from pytriton import calls
@@ -31,13 +29,12 @@ from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import LaneError
 from pytriton.ipc.parameters import CHAIN_PARAMETER
 from pytriton.worker.calls.call_wire import Wire
-from pytriton.worker.model import Model, Part
+from pytriton.worker.model import Model
+from pytriton.worker.request_ids import serving
 
 if TYPE_CHECKING:
     import asyncio
 
-#: The batch that a task of an event loop serves.
-serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
 #: Connections that wait to be taken.
 _BACKLOG = 1024
 

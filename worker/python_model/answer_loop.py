@@ -30,12 +30,12 @@ from pytriton.ipc.lanes.lane_messages import (
     Metrics,
 )
 from pytriton.pb_utils import host
-from pytriton.worker.calls.model_calls import serving
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.loop import Loop
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import PythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
+from pytriton.worker.request_ids import serving
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton import pb_utils
+from pytriton import pb_utils, request_ids
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.ipc import datatypes, messages
 from pytriton.ipc.errors import described, for_client
@@ -64,6 +64,7 @@ class PythonModel(Model):
         self.execution_timeout_s = spec.execution_timeout_s
         self.instance_name = instance_name
         self.now: Sequence[Part] = ()
+        request_ids.serve(self)
         self._version = spec.version
         self._most_rows = spec.config.get("max_batch_size", 0)
         self._batching = self._most_rows > 0

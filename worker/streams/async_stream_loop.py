@@ -12,8 +12,8 @@ from pytriton.ipc.lanes.arena import KEPT_S
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.ipc.lanes.lane_messages import Batch
 from pytriton.proxy.types import Request
-from pytriton.worker.calls.model_calls import serving
 from pytriton.worker.model import Part
+from pytriton.worker.request_ids import serving
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox, Stream
 from pytriton.worker.streams.stream_loops import StreamLoop

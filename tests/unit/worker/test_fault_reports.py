@@ -31,7 +31,9 @@ def test_requests_and_traces_are_named(capfd: pytest.CaptureFixture[str]) -> Non
     record = decoded(line.encode())
     assert record is not None
     assert record.event == "its callable failed: ValueError: no"
-    assert record.request_ids == ["seven", "8"]
+    named, given, of_python_model_too = record.request_ids
+    assert (named, of_python_model_too) == ("seven", "8")
+    assert given.endswith("-1-1")  # the second request of batch 1
     assert record.trace_ids == ["4bf92f3577b34da6a3ce929d0e0e4736"]
 
 
