@@ -24,15 +24,15 @@ import zmq
 
 from pytriton.dispatcher import handlers
 from pytriton.dispatcher.autoscaler import Autoscaler, queued_at
-from pytriton.dispatcher.base import last_exit, logs
+from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
-from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.reloads import tell_reload
@@ -50,6 +50,7 @@ from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.serving_again import ServingAgain
 from pytriton.dispatcher.settings import advisories, trace_settings
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 from pytriton.dispatcher.settings.reload import for_another_server, reread
@@ -121,12 +122,13 @@ class Daemon:
         )
         self.model_control = ModelControl(self.registry, self.repository_models)
         self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
+        self._again = ServingAgain(self.registry, self.repository_models)
         self._server_watch = ServerWatch(
             self._server,
             config,
-            lost=self._server_lost,
+            lost=self._again.server_lost,
             preload=self.registry.preload,
-            load_again=self._load_again,
+            load_again=self._again.load_again,
             events=self.events,
         )
         self._readiness = Readiness(
@@ -145,10 +147,6 @@ class Daemon:
             describe=lambda: told_of(self._config, self._server, self.registry),
             news=(self.registry.news, self._server.news),
         )
-        self._stop = asyncio.Event()
-        self._server_up = asyncio.Event()
-        self._restored = asyncio.Event()
-        self._exit_code = ExitCode.OK
         self._status = DaemonStatus(
             config,
             rundir,
@@ -160,6 +158,7 @@ class Daemon:
             openai=self.openai,
             advice=advisories.warning(config, runtime.tree.version),
         )
+        self.ending = Ending(self._status, self.events, rundir, self._server, self.registry)
 
         def metrics_url() -> str:
             return self._server.info().metrics_url
@@ -182,7 +181,7 @@ class Daemon:
         self.events.tell(kinds.STARTED, who=f"user {os.getuid()}", numbers={"pid": os.getpid()})
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, signal.Signals(number).name)
+            loop.add_signal_handler(number, self.ending.signalled, signal.Signals(number).name)
         refused = self._listen_tcp() or self._operations.open()
         if refused is not None:
             await self._control.close()
@@ -196,11 +195,9 @@ class Daemon:
         try:
             await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
-            self.events.tell(kinds.SERVER_FAILED, reason=str(error))
-            self._exit_code = (
-                ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.NO_SERVER
-            )
-            self._status.why_stopped = str(error)
+            in_use = isinstance(error, PortError)
+            code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
+            self.ending.never_served(str(error), code)
         else:
             self._server_watch.tell_started()
             await self._serve_until_stopped(on_ready)
@@ -211,14 +208,9 @@ class Daemon:
         looking.cancel()
         await self._operations.close()
         self._kill_on_death.close()
-        last_exit.write(self.rundir, self._exit_code, self._status.why_stopped)
-        self.events.tell(
-            kinds.STOPPED,
-            reason=self._status.why_stopped,
-            numbers={"exit_code": int(self._exit_code)},
-        )
+        self.ending.write_down()
         self.event_log.close()
-        return self._exit_code
+        return self.ending.code
 
     def _listen_tcp(self) -> ExitCode | None:
         """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""
@@ -244,14 +236,14 @@ class Daemon:
         self._status.vital.append(watching)
         following = asyncio.create_task(self.index_watch.run())
         self._status.vital.append(following)
-        restoring = asyncio.create_task(self._restore_when_up())
-        loading = asyncio.create_task(self._load_repositories())
+        restoring = asyncio.create_task(self._again.restore())
+        loading = asyncio.create_task(self._again.load_repositories())
         telling = asyncio.create_task(self._readiness.run())
         self._status.vital.append(telling)
         scaling = asyncio.create_task(self.autoscaler.run())
         opening = asyncio.create_task(self.openai.run())
         self._status.vital.append(opening)
-        await self._stop.wait()
+        await self.ending.asked.wait()
         self._status.phase = "stopping"
         scaling.cancel()
         self._notifier.stopping(self._status.for_service_manager().text)
@@ -276,31 +268,6 @@ class Daemon:
     def config(self) -> DaemonConfig:
         """The settings as they are now."""
         return self._config
-
-    def request_stop(self, why: str) -> None:
-        """Begin to stop in order."""
-        self.events.tell(kinds.STOPPING, reason=why)
-        self._status.why_stopped = self._status.why_stopped or why
-        self._stop.set()
-
-    def stop_unrecoverable(self, model: str, text: str) -> None:
-        """Stop because a callable said that only a fresh start will help."""
-        self.events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
-        self._exit_code = ExitCode.UNRECOVERABLE
-        self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
-        self._stop.set()
-
-    def orphaned(self, owner: Owner) -> None:
-        """The process that this daemon lives for has ended: answer what is under way, else end at once."""
-        if self.registry.busy:
-            self.request_stop(f"its owner, process {owner.pid}, has ended")
-            return
-        self._server.kill()
-        self.rundir.access_token_file.unlink(missing_ok=True)
-        last_exit.write(
-            self.rundir, ExitCode.INTERRUPTED, f"its owner, process {owner.pid}, has ended"
-        )
-        owner.end_all()
 
     def reload(self) -> messages.Reloaded:
         """Read the settings anew and take over what can change while the daemon runs."""
@@ -350,25 +317,6 @@ class Daemon:
         """Return how everything is."""
         return self._status.status()
 
-    async def _restore_when_up(self) -> None:
-        """Restore what is kept; what failed, perhaps for tritonserver's end, again when that is up again."""
-        while True:
-            self._server_up.clear()
-            try:
-                await self.registry.restore()
-            except Exception:
-                _log.exception("a fault of the daemon: models were not restored")
-            self._restored.set()
-            await self._server_up.wait()
-
-    async def _load_repositories(self) -> None:
-        """Load the models of the given repositories, after those that were registered: their names count."""
-        try:
-            await self._restored.wait()
-            await self.repository_models.start()
-        except Exception:
-            _log.exception("a fault of the daemon: model repositories are not looked after")
-
     # ── control ──────────────────────────────────────────────────────────────────────────────────
 
     async def _handle(
@@ -376,19 +324,10 @@ class Daemon:
     ) -> messages.AnyMessage | None:
         return await handlers.handle(self, peer, message, payloads)
 
-    def _signalled(self, name: str) -> None:
-        if self._stop.is_set():
-            _log.warning("told to stop again: ending at once", signal=name)
-            self._server.kill()
-            self.rundir.access_token_file.unlink(missing_ok=True)
-            last_exit.write(self.rundir, ExitCode.INTERRUPTED, "told to stop twice")
-            os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
-        self.request_stop(name)
-
     def _hung_up(self) -> None:
         """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
         if sys.stdin is not None and sys.stdin.isatty():
-            self._signalled("SIGHUP")
+            self.ending.signalled("SIGHUP")
         elif self._status.phase == "ready":
             self.reload()
         else:
@@ -399,12 +338,7 @@ class Daemon:
     async def _watch_server(self) -> None:
         """Keep tritonserver up; stop the daemon when the settings say that it has been tried often enough."""
         why = await self._server_watch.run()
-        self._exit_code = ExitCode.NO_SERVER
-        self.request_stop(why)
-
-    def _server_lost(self) -> None:
-        self.registry.forget_proxies()
-        self.repository_models.known.server_lost = True
+        self.ending.request(why, ExitCode.NO_SERVER)
 
     async def replace_server(self, why: str) -> None:
         """Have another tritonserver take the place of the one that runs, without a request lost.
@@ -433,12 +367,6 @@ class Daemon:
         for registration, names in former.items():
             for name in names & registration.proxies.names():  # of one that was killed at last
                 registration.detach(name)
-
-    async def _load_again(self, loaded: set[str]) -> None:
-        self.repository_models.known.server_lost = True
-        await self.registry.load_again(loaded)
-        await self.repository_models.load_again()
-        self._server_up.set()
 
     async def _forget_proxies_of_ended_server(self) -> None:
         """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""

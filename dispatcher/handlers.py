@@ -1,20 +1,20 @@
-"""The handlers of control messages: one function per message acts on it and returns the answer."""
+"""The handlers of control messages: one function per message acts on it and returns the answer.
+
+Here are those of clients; those of workers and proxies are in worker_handlers.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
-import structlog
-
-from pytriton.dispatcher import explanations
+from pytriton.dispatcher import explanations, worker_handlers
 from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check_cache, check_devices
 from pytriton.dispatcher.models.told_failures import failure_told
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
+from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
     from pytriton.dispatcher.models.registration import Registration
 
-_log = structlog.get_logger(__name__)
 
-Payloads = Sequence[bytes]
 #: More lines than this are not sent at once; the log files are there to be read.
 _MOST_LOG_LINES = 100_000
 #: Nor more bytes than this: answers wait for clients who do not read them.
@@ -36,7 +34,7 @@ async def register(
     daemon: Daemon, peer: Peer, message: messages.Register, payloads: Payloads
 ) -> messages.AnyMessage:
     """Serve a model, reporting progress."""
-    _check_protocol(message.protocol, "the client")
+    check_protocol(message.protocol, "the client")
     check_cache(message.spec, daemon.config)
     check_devices(message.spec)
     if message.spec.openai is not None:
@@ -169,7 +167,7 @@ async def shutdown(
     daemon: Daemon, peer: Peer, message: messages.Shutdown, payloads: Payloads
 ) -> messages.AnyMessage:
     """Stop the daemon as SIGTERM does."""
-    daemon.request_stop("asked to by a client")
+    daemon.ending.request("asked to by a client")
     return messages.Done()
 
 
@@ -188,148 +186,7 @@ async def replace_server(
     return messages.Done()
 
 
-async def worker_hello(
-    daemon: Daemon, peer: Peer, message: messages.WorkerHello, payloads: Payloads
-) -> None:
-    """Give a new worker its model."""
-    _check_protocol(message.protocol, f"worker {message.worker}")
-    registration, worker = daemon.registry.worker(message.worker)
-    await worker.hello(peer, registration.payloads)
-
-
-async def worker_ready(
-    daemon: Daemon, peer: Peer, message: messages.WorkerReady, payloads: Payloads
-) -> None:
-    """Note that a worker serves."""
-    daemon.registry.worker(message.worker)[1].loaded()
-
-
-async def worker_failed(
-    daemon: Daemon, peer: Peer, message: messages.WorkerFailed, payloads: Payloads
-) -> None:
-    """Note that a worker could not load its callable."""
-    daemon.registry.worker(message.worker)[1].failed(message)
-
-
-async def worker_spent(
-    daemon: Daemon, peer: Peer, message: messages.WorkerSpent, payloads: Payloads
-) -> None:
-    """Note that a worker has passed a limit and should be replaced."""
-    daemon.registry.worker(message.worker)[1].is_spent(message.text)
-
-
-async def worker_unrecoverable(
-    daemon: Daemon, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
-) -> None:
-    """Stop the daemon, as a callable asks, so that its service manager starts it afresh."""
-    registration, _ = daemon.registry.worker(message.worker)
-    daemon.stop_unrecoverable(registration.spec.name, message.text)
-
-
-async def worker_readiness(
-    daemon: Daemon, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
-) -> None:
-    """Note that the answer of a model's own `is_ready` has changed."""
-    registration, worker = daemon.registry.worker(message.worker)
-    await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
-
-
-async def worker_ended(
-    daemon: Daemon, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
-) -> None:
-    """Note that a hosted worker has ended."""
-    worker = daemon.registry.worker(message.worker)[1]
-    if isinstance(worker, HostedWorker):  # of a process, the kernel tells
-        worker.has_ended(message.how)
-
-
-async def load_other(
-    daemon: Daemon, peer: Peer, message: messages.LoadOther, payloads: Payloads
-) -> messages.AnyMessage:
-    """Load a model because another one asks for it."""
-    await daemon.model_control.load(message, payloads)
-    return messages.Done()
-
-
-async def unload_other(
-    daemon: Daemon, peer: Peer, message: messages.UnloadOther, payloads: Payloads
-) -> messages.AnyMessage:
-    """Unload a model because another one asks for it."""
-    await daemon.model_control.unload(message)
-    return messages.Done()
-
-
-async def ask_readiness(
-    daemon: Daemon, peer: Peer, message: messages.AskReadiness, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell whether a model is ready."""
-    return messages.Readiness(daemon.model_control.is_ready(message.name, message.version))
-
-
-async def attach(
-    daemon: Daemon, peer: Peer, message: messages.Attach, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell a proxy which worker serves it."""
-    _check_protocol(message.protocol, "the proxy")
-    registration = daemon.registry.by_key(message.registration)
-    native = daemon.check_proxy(message.pid)
-    registration.proxies.seen(message.instance, None if native else message.pid)
-    daemon.refuse_to_hold_up_a_start(registration)
-    attached = await registration.pool.route(
-        message.instance, message.lost, message.avoid, message.version
-    )
-    return msgspec.structs.replace(attached, tracing=daemon.tracing)
-
-
-async def may_call(
-    daemon: Daemon, peer: Peer, message: messages.MayCall, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell a proxy whether a call that comes back to a model can ever be answered."""
-    pool = daemon.registry.by_name(message.model).pool
-    return pool.judge_call(message.chain, message.workers)
-
-
-async def calls_wait(
-    daemon: Daemon, peer: Peer, message: messages.CallsWait, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell a proxy which of the calls that have waited for a while can never be answered."""
-    daemon.waiting.tell(message.worker, message.pid, message.models, message.proxy)
-    stuck = daemon.waiting.stuck(message.worker, daemon.registry.workers_of)
-    text = ""
-    if stuck:
-        own = daemon.registry.worker(message.worker)[0].spec.name
-        text = (
-            f"the calls wait for each other in a circle and can never end: a worker of {own} waits for "
-            f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the circle "
-            "of calls, or register more instances"
-        )
-    return messages.StuckCalls(stuck, text)
-
-
-async def lane_lost(
-    daemon: Daemon, peer: Peer, message: messages.LaneLost, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell a proxy what becomes of the batch whose worker it lost."""
-    pool = daemon.registry.by_key(message.registration).pool
-    return await pool.verdicts.on_loss(message)
-
-
-async def batch_overdue(
-    daemon: Daemon, peer: Peer, message: messages.BatchOverdue, payloads: Payloads
-) -> messages.AnyMessage:
-    """Tell a proxy whether to wait on for its batch."""
-    pool = daemon.registry.by_key(message.registration).pool
-    return pool.verdicts.on_overdue(message)
-
-
-async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
-    """Note that a proxy has ended."""
-    daemon.registry.by_key(message.registration).detach(message.instance)
-
-
-_HANDLERS: dict[
-    type, Callable[[Any, Peer, Any, Payloads], Awaitable[messages.AnyMessage | None]]
-] = {
+_HANDLERS: dict[type, Handler] = {
     messages.Register: register,
     messages.Unregister: unregister,
     messages.Scale: scale,
@@ -346,22 +203,7 @@ _HANDLERS: dict[
     messages.Shutdown: shutdown,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,
-    messages.WorkerHello: worker_hello,
-    messages.WorkerReady: worker_ready,
-    messages.WorkerFailed: worker_failed,
-    messages.WorkerSpent: worker_spent,
-    messages.WorkerUnrecoverable: worker_unrecoverable,
-    messages.WorkerEnded: worker_ended,
-    messages.WorkerReadiness: worker_readiness,
-    messages.LoadOther: load_other,
-    messages.UnloadOther: unload_other,
-    messages.AskReadiness: ask_readiness,
-    messages.Attach: attach,
-    messages.MayCall: may_call,
-    messages.CallsWait: calls_wait,
-    messages.LaneLost: lane_lost,
-    messages.BatchOverdue: batch_overdue,
-    messages.Detach: detach,
+    **worker_handlers.HANDLERS,
 }
 
 
@@ -390,12 +232,3 @@ def newest(lines: Sequence[str], most_bytes: int = MOST_LOG_BYTES) -> list[str]:
             break
         kept.append(line)
     return kept[::-1]
-
-
-def _check_protocol(protocol: int, who: str) -> None:
-    if protocol != messages.PROTOCOL:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"{who} speaks protocol {protocol} and this daemon {messages.PROTOCOL}: install the same version of "
-            "pytriton-daemon on both sides and restart the daemon",
-        )

@@ -81,7 +81,7 @@ async def _main(
 ) -> int:
     daemon = Daemon(config, rundir, runtime, store, notifier)
     if owner is not None:
-        owner.then(daemon.orphaned, asyncio.get_running_loop(), config.grace_period_s)
+        owner.then(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
     return await daemon.main(on_ready)
 
 

@@ -88,6 +88,22 @@ class Registration:
         """The configuration that Triton loads the model with."""
         return self._in_triton.config
 
+    def check_kept(self) -> None:
+        """See that the model is kept, without which its predecessor is not kept either.
+
+        Raises:
+            RemoteFailure: it is not; why.
+        """
+        if self.kept:
+            return
+        why = "is not kept in the state directory"
+        if self.registrant is not None:
+            why = f"runs in threads of process {self.registrant.pid}"
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"model {self.spec.name} {why}: what it may have replaced is not kept",
+        )
+
     def entry(self) -> Entry:
         """Return what is kept of it, as it is now."""
         return Entry(0, self._registered_at, self.spec, self._payloads)

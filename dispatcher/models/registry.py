@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import structlog
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.models.adaptations import Adaptations
 from pytriton.dispatcher.models.admission import check, check_devices
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
@@ -73,8 +74,7 @@ class Registry(ServedModels):
         )
         self.news = self._serving.news
         self._stopping = False
-        #: Changes that the autoscaler makes, by model.
-        self._adapting: dict[str, asyncio.Task[object]] = {}
+        self._adaptations = Adaptations(self._serving.reservations)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should look at, a sentence each."""
@@ -134,7 +134,7 @@ class Registry(ServedModels):
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
         await self._serving.reservations.until_given_up(spec.name)
-        await self._give_way(spec.name)
+        await self._adaptations.give_way(spec.name)
         self._check_open(spec.name, "registered")
         self._refuse_taken(request)
         keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
@@ -175,7 +175,7 @@ class Registry(ServedModels):
 
     async def _roll_back(self, former: Registration, report: ReportProgress) -> Registration:
         name = former.spec.name
-        _refuse_unkept(former)
+        former.check_kept()
         previous = await self._kept.previous(name)
         self._check_open(name, "rolled back")
         if self.by_name(name) is not former:
@@ -210,7 +210,7 @@ class Registry(ServedModels):
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
         forgotten = await self.restoring.give_up(name)
-        await self._give_way(name)
+        await self._adaptations.give_way(name)
         self._serving.reservations.check(name)
         if name in self.names:
             try:
@@ -294,25 +294,14 @@ class Registry(ServedModels):
         name, rules = registration.spec.name, registration.spec.autoscale
         if rules is None or self.names.get(name) is not registration or self._stopping:
             return False
-        if not self._serving.reservations.is_free(name) or not self._server.ready:
+        if not self._server.ready:
             return False
-        with self._serving.reservations.reserve(name) as task:
-            self._adapting[name] = task
-            try:
-                grace_s = self._config.grace_period_s
-                await registration.scale(instances, self._server, _report_to_nobody, grace_s, rules)
-            except asyncio.CancelledError:
-                return False
-            finally:
-                del self._adapting[name]
-        return True
+        grace_s = self._config.grace_period_s
 
-    async def _give_way(self, name: str) -> None:
-        """A client wants something with a model: end what the autoscaler does with it."""
-        task = self._adapting.get(name)
-        if task is not None:
-            task.cancel()
-            await self._serving.reservations.until_free(name)
+        def change() -> Awaitable[object]:
+            return registration.scale(instances, self._server, _report_to_nobody, grace_s, rules)
+
+        return await self._adaptations.make(name, change)
 
     def preload(self) -> dict[str, dict[str, Any]]:
         """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
@@ -341,8 +330,7 @@ class Registry(ServedModels):
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self._stopping = True
-        for task in self._adapting.values():
-            task.cancel()
+        self._adaptations.stop()
         await self._serving.give_up_all()
         results = await asyncio.gather(
             *(
@@ -398,7 +386,7 @@ class Registry(ServedModels):
         patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
-        await self._give_way(name)
+        await self._adaptations.give_way(name)
         self._check_open(name, done)
 
     def _check_open(self, name: str, done: str) -> None:
@@ -406,19 +394,6 @@ class Registry(ServedModels):
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
             )
-
-
-def _refuse_unkept(registration: Registration) -> None:
-    """Refuse to roll back a model that is not kept: its predecessor is not kept either."""
-    if registration.kept:
-        return
-    name, registrant = registration.spec.name, registration.registrant
-    why = "is not kept in the state directory"
-    if registrant is not None:
-        why = f"runs in threads of process {registrant.pid}"
-    raise RemoteFailure(
-        ErrorKind.INVALID, f"model {name} {why}: what it may have replaced is not kept"
-    )
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

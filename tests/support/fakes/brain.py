@@ -284,7 +284,7 @@ class Brain:
 
     def stop(self) -> None:
         """Stop the daemon in order."""
-        self.daemon.request_stop("the test is over")
+        self.daemon.ending.request("the test is over")
         self.let_batches_end()
         self.loop.run(self.main)
         self.settle()

@@ -97,7 +97,7 @@ class Scene:
     async def close(self) -> None:
         """End what is left, also of a test that has failed."""
         if self._running is not None:
-            self.daemon.request_stop("the test is over")
+            self.daemon.ending.request("the test is over")
             await self._running
         await self.daemon._control.close()
         self.daemon._kill_on_death.close()
@@ -137,8 +137,8 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         assert at_first.state_dir == str(one.config.state_path)
         assert one.manager.told == ["ready: ready: 0 of 0 models ready"]
         assert one.manager.state() == State("ready: 0 of 0 models ready", healthy=True, busy=False)
-        one.daemon.request_stop("asked to by a client")
-        one.daemon.request_stop("and again")
+        one.daemon.ending.request("asked to by a client")
+        one.daemon.ending.request("and again")
         assert await running == ExitCode.OK
         assert one.manager.told[1:] == ["stopping: stopping: asked to by a client"]
         assert one.manager.state().busy
@@ -243,7 +243,7 @@ def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
         while not one.daemon._server.ready:
             await news.next.wait()
         assert one.daemon.status().server.pid not in (None, first)
-        one.daemon.request_stop("the test is over")
+        one.daemon.ending.request("the test is over")
         assert await running == ExitCode.OK
 
     play(scene, folder)
@@ -252,7 +252,7 @@ def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
 def test_a_callable_that_asks_for_a_fresh_start_gets_an_exit_code_of_its_own(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
-        one.daemon.stop_unrecoverable("m", "the GPU is gone")
+        one.daemon.ending.unrecoverable("m", "the GPU is gone")
         assert await running == ExitCode.UNRECOVERABLE
         assert one.how_it_ended() == (
             ExitCode.UNRECOVERABLE,
@@ -280,12 +280,12 @@ def test_the_end_of_whom_it_lives_for(
         monkeypatch.setattr(type(one.daemon.registry), "busy", property(lambda _: busy))
         one.rundir.access_token_file.write_text("a token")
         owner = Ended()
-        one.daemon.orphaned(cast(Owner, owner))
+        one.daemon.ending.orphaned(cast(Owner, owner))
         assert owner.ended_all is not busy
         assert one.rundir.access_token_file.exists() is busy
         if not busy:
             assert one.how_it_ended() == (130, "its owner, process 4242, has ended")
-            one.daemon.request_stop("the test is over")
+            one.daemon.ending.request("the test is over")
         await running
         assert "4242" in one.how_it_ended()[1] or not busy
 
@@ -309,7 +309,7 @@ def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
         assert one.daemon.reload().applied == ["grace_period_s"]
         assert one.daemon.config.grace_period_s == 7.0
         assert one.manager.told[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
-        one.daemon.request_stop("the test is over")
+        one.daemon.ending.request("the test is over")
         await running
 
     play(scene, folder)
@@ -338,7 +338,7 @@ def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
         with told:
             one.daemon.refuse_to_hold_up_a_start(cast(Registration, registration))
         if running is not None:
-            one.daemon.request_stop("the test is over")
+            one.daemon.ending.request("the test is over")
             await running
 
     play(scene, folder)

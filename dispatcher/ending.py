@@ -1,0 +1,101 @@
+"""Why the daemon ends, with which exit code, and whether in order or at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import structlog
+
+from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base.owner import Owner
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+
+class Ending:
+    """The end of one daemon; the first who asks for it is told to be why.
+
+    Args:
+        status: is told why
+        events: takes what is decided
+        rundir: where the end is written down
+        server: is killed where there is no time
+        registry: knows whether anything is under way
+
+    Attributes:
+        asked: set once the daemon shall end.
+        code: its exit code.
+    """
+
+    def __init__(
+        self,
+        status: DaemonStatus,
+        events: Events,
+        rundir: RuntimeDir,
+        server: TritonServer,
+        registry: Registry,
+    ) -> None:
+        self.asked = asyncio.Event()
+        self.code = ExitCode.OK
+        self._status = status
+        self._events = events
+        self._rundir = rundir
+        self._server = server
+        self._registry = registry
+
+    def request(self, why: str, code: ExitCode | None = None) -> None:
+        """Begin to stop in order, with another exit code than it would be if that is given."""
+        if code is not None:
+            self.code = code
+        self._events.tell(kinds.STOPPING, reason=why)
+        self._status.why_stopped = self._status.why_stopped or why
+        self.asked.set()
+
+    def unrecoverable(self, model: str, text: str) -> None:
+        """Stop because a callable said that only a fresh start will help."""
+        self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
+        self.code = ExitCode.UNRECOVERABLE
+        self._status.why_stopped = f"unrecoverable error in model {model}: {text}"
+        self.asked.set()
+
+    def never_served(self, why: str, code: ExitCode) -> None:
+        """tritonserver did not start: there is nothing to stop."""
+        self._events.tell(kinds.SERVER_FAILED, reason=why)
+        self.code = code
+        self._status.why_stopped = why
+
+    def signalled(self, name: str) -> None:
+        """Stop in order; at the second signal at once."""
+        if self.asked.is_set():
+            _log.warning("told to stop again: ending at once", signal=name)
+            self._cut_short("told to stop twice")
+            os._exit(ExitCode.INTERRUPTED)  # the kernel ends the children with us
+        self.request(name)
+
+    def orphaned(self, owner: Owner) -> None:
+        """The process that this daemon lives for has ended: answer what is under way, else end at once."""
+        why = f"its owner, process {owner.pid}, has ended"
+        if self._registry.busy:
+            self.request(why)
+            return
+        self._cut_short(why)
+        owner.end_all()
+
+    def write_down(self) -> None:
+        """Leave why it ended to whoever asks later."""
+        why = self._status.why_stopped
+        last_exit.write(self._rundir, self.code, why)
+        self._events.tell(kinds.STOPPED, reason=why, numbers={"exit_code": int(self.code)})
+
+    def _cut_short(self, why: str) -> None:
+        self._server.kill()
+        self._rundir.access_token_file.unlink(missing_ok=True)
+        last_exit.write(self._rundir, ExitCode.INTERRUPTED, why)
