@@ -158,7 +158,8 @@ def test_a_model_s_name_breaks_nothing() -> None:
 def test_queues_are_read_of_tritonserver_s_metrics() -> None:
     assert parsed(TRITON).queues == {"m": [QueueFigures(1, 4, 7, 5, 1.5, 0)]}
     assert waiting(TRITON) == {"m": 4}
-    assert parsed("").queues == waiting("") == {}
+    assert parsed("").queues == {}
+    assert waiting("") == {}
     assert parsed(TRITON + "cut off {").text.startswith(TRITON)
     assert parsed(TRITON + "cut off {").queues == {}
 
