@@ -8,6 +8,10 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=
 
+# Many images set this. What is installed has its bytecode; a checkout has it once it was written, and a daemon of one
+# that may not write it compiles all modules at each start.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '[%s] %s\n' "$(basename "$0")" "$*"; }
 
 die() {

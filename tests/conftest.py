@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ from support.running import RunningDaemon
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
 pytest_plugins = ["support.times"]
+
+# A run starts a thousand processes. Where this is set, as many images have it, each compiles all its modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
