@@ -5,6 +5,7 @@ Here are those of clients; those of workers and proxies are in worker_handlers.p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check_cache, check_devices
+from pytriton.dispatcher.models.state_dir import kept_registrations
 from pytriton.dispatcher.models.told_failures import failure_told
 from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.registrant import Registrant
@@ -148,6 +150,18 @@ async def get_logs(
     return messages.LogLines(newest(tail(daemon.rundir.log_file(message.model), count)))
 
 
+async def get_registrations(
+    daemon: Daemon, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell what is registered, so that another daemon can serve it, too."""
+    registry = daemon.registry
+    found = [registry.by_name(name) for name in message.names] if message.names else list(registry)
+    entries = [one.entry() for one in found if one.kept]
+    # In a thread: a large payload takes a while to hash.
+    kept = await asyncio.to_thread(kept_registrations, entries, with_payloads=message.payloads)
+    return messages.Registrations(kept)
+
+
 async def explain(
     daemon: Daemon, peer: Peer, message: messages.Explain, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -198,6 +212,7 @@ _HANDLERS: dict[type, Handler] = {
     messages.GetStatus: get_status,
     messages.GetFigures: get_figures,
     messages.GetLogs: get_logs,
+    messages.GetRegistrations: get_registrations,
     messages.Explain: explain,
     messages.GetEvents: get_events,
     messages.Shutdown: shutdown,

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
@@ -35,6 +35,7 @@ from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,
+    PyTritonBadParameterError,
     PyTritonDaemonError,
 )
 from pytriton.ipc import messages
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
     from pytriton._registering.hosting import Host
     from pytriton._registering.registering import Target
+    from pytriton.fleet.addresses import Nodes
+    from pytriton.fleet.client import FleetClient
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.run_options import StrPath
 
@@ -56,13 +59,29 @@ __all__ = ["DaemonClient", "Model", "connect"]
 _THREADS_END_S = 5.0
 
 
+@overload
 def connect(
     runtime_dir: StrPath | None = None,
     timeout_s: float = 5.0,
     *,
     key_file: str | Path | None = None,
-) -> DaemonClient:
-    """Return a client of the daemon in a runtime directory, or at an address.
+) -> DaemonClient: ...
+
+
+@overload
+def connect(
+    *, nodes: Nodes, timeout_s: float = 5.0, key_file: str | Path | None = None
+) -> FleetClient: ...
+
+
+def connect(
+    runtime_dir: StrPath | None = None,
+    timeout_s: float = 5.0,
+    *,
+    key_file: str | Path | None = None,
+    nodes: Nodes | None = None,
+) -> DaemonClient | FleetClient:
+    """Return a client of the daemon in a runtime directory, or at an address; or of the daemons of several nodes.
 
     Args:
         runtime_dir: default: `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`,
@@ -70,6 +89,8 @@ def connect(
             or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/security.md
         timeout_s: seconds within which a daemon that is well answers
         key_file: for `tcp://`: what `pytriton-daemon keys add` wrote
+        nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/fleet.md; nothing is
+            asked of them yet
 
     Raises:
         DaemonNotRunningError: none runs there, or it does not answer; says where it was looked for.
@@ -79,6 +100,8 @@ def connect(
     clash = clashing_distribution()
     if clash is not None:
         raise PyTritonDaemonError(clash)
+    if nodes is not None:
+        return _fleet(nodes, runtime_dir, timeout_s, key_file)
     connection: Connection | RemoteConnection
     if str(runtime_dir).startswith("tcp://"):
         connection = RemoteConnection(str(runtime_dir), key_file, timeout_s)
@@ -88,6 +111,18 @@ def connect(
     client = DaemonClient(connection, timeout_s)
     client.status()
     return client
+
+
+def _fleet(
+    nodes: Nodes, runtime_dir: StrPath | None, timeout_s: float, key_file: str | Path | None
+) -> FleetClient:
+    from pytriton.fleet.client import FleetClient
+
+    if runtime_dir is not None:
+        raise PyTritonBadParameterError(
+            "connect() takes either runtime_dir, for one daemon, or nodes, for several."
+        )
+    return FleetClient(nodes, timeout_s, key_file)
 
 
 class DaemonClient(PythonRegistering):
@@ -146,7 +181,18 @@ class DaemonClient(PythonRegistering):
             return Model(self, hosting.register(self._connection, planned, progress))
         payloads = planned.payloads()
         with reporter(progress, name) as report:
-            answer = self._ask(planned.message, messages.Registered, payloads, report, model=name)
+            return self.register_prepared(planned.message, payloads, report)
+
+    def register_prepared(
+        self, message: messages.Register, payloads: Sequence[bytes], report: Report | None = None
+    ) -> Model:
+        """Serve what was prepared for any daemon, or what `registrations(payloads=True)` of another one tells.
+
+        Raises:
+            ModelExistsError, RegistrationError: as `register`.
+        """
+        name = message.spec.name
+        answer = self._ask(message, messages.Registered, payloads, report, model=name)
         return Model(self, answer.model)
 
     def models(self) -> list[Model]:
@@ -203,8 +249,11 @@ class DaemonClient(PythonRegistering):
         with reporter(progress, name) as report:
             autoscale = autoscale_of(instances)
             count = 0 if autoscale is not None else cast(int, instances)
-            message = messages.Scale(name, count, autoscale)
-            answer = self._ask(message, messages.Registered, (), report, model=name)
+            return self.scale_prepared(messages.Scale(name, count, autoscale), report)
+
+    def scale_prepared(self, message: messages.Scale, report: Report | None = None) -> Model:
+        """Do what a message says, such as one with the numbers that `registrations()` has told; raises as `scale`."""
+        answer = self._ask(message, messages.Registered, (), report, model=message.name)
         return Model(self, answer.model)
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:

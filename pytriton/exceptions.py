@@ -7,11 +7,14 @@ in one process and shown in another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 __all__ = [
     "CallError",
     "CallTimeoutError",
     "DaemonNotRunningError",
     "DaemonStartError",
+    "FleetError",
     "ModelExistsError",
     "ModelNotFoundError",
     "PicklingError",
@@ -141,6 +144,26 @@ class RegistrationError(PyTritonDaemonError):
 
 class ModelExistsError(RegistrationError, PyTritonInvalidOperationError):
     """The name is taken by a registered model. Pass ``replace=True`` to take it over."""
+
+
+class FleetError(RegistrationError):
+    """A change was not made on the nodes of a fleet: on none of them, where it could be undone.
+
+    Args:
+        message: what failed on which node, and what became of the others
+        model_name: the model it was about, if it was one
+        failures: the error of each node that refused, by its address
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        model_name: str | None = None,
+        failures: Mapping[str, Exception] | None = None,
+    ) -> None:
+        super().__init__(message, model_name=model_name)
+        self.failures = dict(failures or {})
 
 
 class ModelNotFoundError(PyTritonDaemonError):

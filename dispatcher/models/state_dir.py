@@ -86,6 +86,25 @@ def decode(data: bytes) -> Entry:
         raise DamagedEntry(f"it is of another version of pytriton-daemon ({error})") from error
 
 
+def kept_registrations(
+    entries: Sequence[Entry], *, with_payloads: bool
+) -> list[messages.KeptRegistration]:
+    """Return registrations as clients are told of them, each with the digest of what was registered."""
+    return [
+        messages.KeptRegistration(one.spec, _digest(one), one.payloads if with_payloads else [])
+        for one in entries
+    ]
+
+
+def _digest(entry: Entry) -> str:
+    # How many instances there are, and where, is each node's own affair.
+    spec = msgspec.structs.replace(entry.spec, instances=1, devices=[], autoscale=None)
+    found = hashlib.sha256(_encoder.encode(spec))
+    for payload in entry.payloads:
+        found.update(hashlib.sha256(payload).digest())
+    return found.hexdigest()
+
+
 class Store:
     """The registrations in one state directory, which no other daemon uses meanwhile."""
 

@@ -106,6 +106,17 @@ class DaemonView:
         """
         return self._ask(messages.GetRepository(), messages.Repository).models
 
+    def registrations(self, *names: str, payloads: bool = False) -> list[messages.KeptRegistration]:
+        """Return what is registered and kept: of these models, or of all.
+
+        With `payloads`, it is all that another daemon needs to serve it.
+
+        Raises:
+            ModelNotFoundError: no such model is registered.
+        """
+        message = messages.GetRegistrations(list(names), payloads)
+        return self._ask(message, messages.Registrations).registrations
+
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
 

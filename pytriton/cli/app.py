@@ -17,6 +17,7 @@ from pytriton.cli.flags import (
     print_json,
     print_version_and_exit,
 )
+from pytriton.cli.fleet import fleet
 from pytriton.cli.keys import keys
 from pytriton.cli.repository import repository
 from pytriton.cli.service import service
@@ -45,6 +46,7 @@ def top(
 app.add_typer(service, name="service")
 app.add_typer(repository, name="repository")
 app.add_typer(keys, name="keys")
+app.add_typer(fleet, name="fleet")
 app.command()(explaining.explain)
 app.command()(explaining.events)
 

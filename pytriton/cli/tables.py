@@ -28,16 +28,18 @@ _BY_TRITONSERVER = "served by tritonserver"
 
 def print_status(status: messages.Status) -> None:
     """Print the daemon, its tritonserver, and every instance of every model."""
-    console = _console()
+    console = make_console()
     uptime = duration(time.time() - status.started_at)
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("daemon", _state(status.state), f"pid {status.pid}, up {uptime}, {status.version}")
+    grid.add_row(
+        "daemon", state_text(status.state), f"pid {status.pid}, up {uptime}, {status.version}"
+    )
     grid.add_row("runtime directory", "", Text(status.runtime_dir, overflow="fold"))
     if status.control_tcp:
         grid.add_row("control", "", Text(status.control_tcp, overflow="fold"))
     server = status.server
     pid = "no process" if server.pid is None else f"pid {server.pid}"
-    grid.add_row("tritonserver", _state(server.state), f"{pid} {server.version}".rstrip())
+    grid.add_row("tritonserver", state_text(server.state), f"{pid} {server.version}".rstrip())
     for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
     if status.openai_url:
@@ -49,7 +51,7 @@ def print_status(status: messages.Status) -> None:
     if not status.models:
         console.print("no models; register one with `pytriton-daemon register MODULE:ATTRIBUTE`")
         return
-    table = _table(
+    table = make_table(
         "model",
         "instance",
         "state",
@@ -70,7 +72,7 @@ def print_status(status: messages.Status) -> None:
         if not model.instances:
             dashes = ["-"] * 5
             last = _BY_TRITONSERVER if _is_tritonservers(model) else model.error or "-"
-            table.add_row(Text(model.name), "-", _state(model.state), *dashes, Text(last))
+            table.add_row(Text(model.name), "-", state_text(model.state), *dashes, Text(last))
     console.print(table)
 
 
@@ -89,15 +91,15 @@ def endpoints(server: messages.ServerInfo) -> list[str]:
 
 def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
     """Print the models of the given repositories."""
-    console = _console()
+    console = make_console()
     if not models:
         console.print("no models; start the daemon with --model-repository FOLDER")
         return
-    table = _table("model", "versions", "state", "served by", "repository", "reason")
+    table = make_table("model", "versions", "state", "served by", "repository", "reason")
     for one in models:
         versions = ", ".join(map(str, one.versions))
         table.add_row(
-            Text(one.name), _or_dash(versions or None), _state(one.state), _or_dash(one.served_by or None),
+            Text(one.name), _or_dash(versions or None), state_text(one.state), _or_dash(one.served_by or None),
             Text(one.repository, overflow="fold"), Text(one.reason, overflow="fold"),
         )  # fmt: skip
     console.print(table)
@@ -106,9 +108,9 @@ def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
 def print_models(models: Sequence[messages.ModelInfo]) -> None:
     """Print one line for each model."""
     if not models:
-        _console().print("no models")
+        make_console().print("no models")
         return
-    table = _table("model", "version", "state", "instances", "url")
+    table = make_table("model", "version", "state", "instances", "url")
     for model in models:
         ready = sum(one.state == "ready" for one in model.instances)
         count = (
@@ -117,28 +119,30 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
             else f"{ready}/{len(model.instances)} ready"
         )
         versions = ", ".join(map(str, model.versions or [model.version]))
-        table.add_row(Text(model.name), versions, _state(model.state), count, Text(model.url))
-    _console().print(table)
+        table.add_row(Text(model.name), versions, state_text(model.state), count, Text(model.url))
+    make_console().print(table)
 
 
 def print_checks(checks: Sequence[Check]) -> None:
     """Print doctor's table."""
-    table = _table("check", "result", "seen", "mend")
+    table = make_table("check", "result", "seen", "mend")
     for check in checks:
         mend = Text(check.mend, overflow="fold")
         seen = Text(check.detail, overflow="fold")
-        table.add_row(Text(check.name), _state(check.status), seen, mend)
-    _console(_PIPE_WIDTH_OF_TEXT).print(table)
+        table.add_row(Text(check.name), state_text(check.status), seen, mend)
+    make_console(_PIPE_WIDTH_OF_TEXT).print(table)
 
 
-def _console(pipe_width: int = _PIPE_WIDTH) -> Console:
+def make_console(pipe_width: int = _PIPE_WIDTH) -> Console:
+    """Return a console that breaks no path where its output is not a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = pipe_width
     return console
 
 
-def _table(*columns: str) -> Table:
+def make_table(*columns: str) -> Table:
+    """Return an empty table as all commands print them."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column)
@@ -150,7 +154,8 @@ def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
     return [(name, url) for name, url in pairs if url]
 
 
-def _state(state: str) -> Text:
+def state_text(state: str) -> Text:
+    """Return a state in the color of good, bad, or changing."""
     style = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
     return Text(state, style=style)
 
@@ -158,8 +163,8 @@ def _state(state: str) -> Text:
 def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
     """Return the instance's state; what concerns the model as a whole comes before that."""
     if model.state == "unready":
-        return _state(f"{instance.state}, model unready")
-    return _state(
+        return state_text(f"{instance.state}, model unready")
+    return state_text(
         "spare"
         if instance.spare and instance.lanes == 0 and instance.state == "ready"
         else instance.state

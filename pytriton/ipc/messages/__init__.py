@@ -6,7 +6,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
-    client ── GetFigures ──▶ dispatcher; it answers with Figures
+    client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -32,11 +32,13 @@ from pytriton.ipc.messages.answers import (
     Done,
     Failure,
     InstanceInfo,
+    KeptRegistration,
     LogLines,
     ModelInfo,
     Models,
     Progress,
     Registered,
+    Registrations,
     Reloaded,
     Repository,
     RepositoryModel,
@@ -55,6 +57,7 @@ from pytriton.ipc.messages.client import (
     FromClient,
     GetEvents,
     GetLogs,
+    GetRegistrations,
     GetRepository,
     GetStatus,
     ListModels,
@@ -156,11 +159,13 @@ __all__ = [
     "GetEvents",
     "GetFigures",
     "GetLogs",
+    "GetRegistrations",
     "GetRepository",
     "GetStatus",
     "Histogram",
     "InstanceFigures",
     "InstanceInfo",
+    "KeptRegistration",
     "LaneLost",
     "Limits",
     "ListModels",
@@ -183,6 +188,7 @@ __all__ = [
     "Readiness",
     "Register",
     "Registered",
+    "Registrations",
     "Released",
     "Reload",
     "Reloaded",

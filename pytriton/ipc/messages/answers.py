@@ -9,6 +9,7 @@ import msgspec
 from pytriton.ipc.messages.base import Message
 from pytriton.ipc.messages.events import EventList, Explanation
 from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.messages.model_spec import ModelSpec
 
 
 class Progress(Message, frozen=True):
@@ -166,6 +167,24 @@ class Status(Message, frozen=True):
     openai_url: str = ""
 
 
+class KeptRegistration(msgspec.Struct, frozen=True):
+    """A registration as the state directory keeps it.
+
+    `digest` is the same wherever the same was registered, with whatever number of instances. `payloads` are
+    there if they were asked for.
+    """
+
+    spec: ModelSpec
+    digest: str
+    payloads: list[bytes] = []
+
+
+class Registrations(Message, frozen=True):
+    """Answer to GetRegistrations, in the order of registration; temporary models are left out."""
+
+    registrations: list[KeptRegistration]
+
+
 class LogLines(Message, frozen=True):
     """Answer to GetLogs: JSON lines, oldest first."""
 
@@ -199,6 +218,7 @@ ToClient = Union[
     Status,
     Figures,
     LogLines,
+    Registrations,
     Explanation,
     EventList,
     Reloaded,

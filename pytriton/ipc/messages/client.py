@@ -88,6 +88,13 @@ class GetLogs(Message, frozen=True):
     lines: int = 100
 
 
+class GetRegistrations(Message, frozen=True):
+    """Ask for Registrations: those of these names (none: all), with their payloads if they are wanted."""
+
+    names: list[str] = msgspec.field(default_factory=list)
+    payloads: bool = False
+
+
 class Explain(Message, frozen=True):
     """Ask for Explanation: why a model is as it is, with at most so many of its newest events."""
 
@@ -147,6 +154,7 @@ FromClient = Union[
     GetStatus,
     GetFigures,
     GetLogs,
+    GetRegistrations,
     Explain,
     GetEvents,
     Cancel,

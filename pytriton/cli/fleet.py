@@ -1,0 +1,206 @@
+"""`pytriton-daemon fleet`: what `pytriton-daemon` does with one daemon, with those of several nodes at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from pytriton.cli.errors import CliError, command, say
+from pytriton.cli.flags import JsonFlag, print_json
+from pytriton.ipc.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pytriton.fleet import FleetClient
+    from pytriton.ipc import messages
+
+ENV_NODES, ENV_KEY_FILE = "PYTRITON_DAEMON_NODES", "PYTRITON_DAEMON_KEY_FILE"
+
+fleet = typer.Typer(help="The daemons of several nodes at once.", no_args_is_help=True)
+NodesFlag = Annotated[
+    Optional[str],
+    typer.Option(
+        "--nodes",
+        metavar="NODES",
+        help=f"dns:NAME[:PORT], or HOST[:PORT],...; default: ${ENV_NODES}.",
+    ),
+]
+KeyFlag = Annotated[
+    Optional[str],
+    typer.Option("--key-file", metavar="FILE", help=f"Your key; default: ${ENV_KEY_FILE}."),
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@fleet.command()
+@command
+def status(nodes: NodesFlag = None, key_file: KeyFlag = None, as_json: JsonFlag = False) -> None:
+    """Show each node, and which models it serves; a node that is down ends it with code 3."""
+    from pytriton.cli.fleet_tables import print_nodes
+
+    with _fleet(nodes, key_file) as client:
+        answers = client.status()
+    if as_json:
+        print_json(answers)
+    else:
+        print_nodes(answers)
+    if any(one.status is None for one in answers):
+        raise typer.Exit(ExitCode.NO_DAEMON)
+
+
+@fleet.command()
+@command
+def models(nodes: NodesFlag = None, key_file: KeyFlag = None, as_json: JsonFlag = False) -> None:
+    """List the models, and on how many nodes each is served."""
+    from pytriton.cli.fleet_tables import print_fleet_models
+
+    with _fleet(nodes, key_file) as client:
+        found = client.models()
+    if as_json:
+        print_json({one.name: {"nodes": one.by_node, "missing": one.missing} for one in found})
+    else:
+        print_fleet_models(found)
+
+
+@fleet.command()
+@command
+def register(
+    target: Annotated[str, typer.Argument(metavar="MODULE:ATTRIBUTE")],
+    name: Annotated[Optional[str], typer.Option(help="Another name than the declared one.")] = None,
+    instances: Annotated[
+        Optional[str], typer.Option(help="Workers on each node; 1:8: as many as the load takes.")
+    ] = None,
+    python: Annotated[
+        Optional[str], typer.Option(help="Interpreter of the workers, on the nodes.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a registered model of that name.")
+    ] = False,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+) -> None:
+    """Register a callable that carries a declaration with every node; all or nothing."""
+    from pytriton.cli.registering import load_target, wanted_instances
+
+    options: dict[str, Any] = {
+        "model_name": name,
+        "instances": None if instances is None else wanted_instances(instances),
+        "python": python,
+        "replace": replace or None,
+    }
+    with _fleet(nodes, key_file) as client:
+        loaded = load_target(target)
+        given = {key: value for key, value in options.items() if value is not None}
+        model = client.register(loaded, progress=_progress(), **given)
+    for node, url in model.urls.items():
+        typer.echo(f"{model.name} is ready on {node}: {url}")
+
+
+@fleet.command()
+@command
+def unregister(model: ModelArgument, nodes: NodesFlag = None, key_file: KeyFlag = None) -> None:
+    """Stop serving a model on every node."""
+    with _fleet(nodes, key_file) as client:
+        client.unregister(model)
+    typer.echo(f"unregistered {model}")
+
+
+@fleet.command()
+@command
+def scale(
+    model: ModelArgument,
+    instances: Annotated[
+        str, typer.Argument(metavar="INSTANCES", help="On each node; 1:8: as the load takes.")
+    ],
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+) -> None:
+    """Serve a model with another number of instances on each node; no request fails."""
+    from pytriton.cli.registering import wanted_instances
+
+    wanted = wanted_instances(instances)
+    with _fleet(nodes, key_file) as client:
+        scaled = client.scale(model, wanted, _progress())
+    typer.echo(f"{model} has {scaled.instances} instances on {len(scaled.by_node)} nodes")
+
+
+@fleet.command()
+@command
+def rollback(model: ModelArgument, nodes: NodesFlag = None, key_file: KeyFlag = None) -> None:
+    """Put back, on every node, what a model was before it was last replaced."""
+    with _fleet(nodes, key_file) as client:
+        client.rollback(model, _progress())
+    typer.echo(f"{model} is what it was before it was replaced")
+
+
+@fleet.command()
+@command
+def sync(
+    source: Annotated[
+        Optional[str],
+        typer.Option(metavar="NODE", help="Make every node as this one. Default: add only."),
+    ] = None,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+) -> None:
+    """Bring registrations to nodes that lack them, such as nodes that have joined."""
+    with _fleet(nodes, key_file) as client:
+        steps = client.sync(source, _progress())
+    for line in steps or ["the nodes are alike"]:
+        typer.echo(line)
+
+
+@fleet.command()
+@command
+def logs(
+    model: Annotated[Optional[str], typer.Argument(metavar="[MODEL]")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Last lines to show.")] = 100,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the newest log lines of all nodes, or of one model on them, by time."""
+    from pytriton.cli.log_lines import pretty
+
+    with _fleet(nodes, key_file) as client:
+        found = client.logs(model, lines)
+    for line in found:
+        typer.echo(line if as_json else pretty(line, colors=sys.stdout.isatty()))
+
+
+@contextmanager
+def _fleet(nodes: str | None, key_file: str | None) -> Iterator[FleetClient]:
+    """Yield the client of the nodes that the flags, or the variables, name; what fails ends the command."""
+    from pytriton.daemon import connect
+    from pytriton.exceptions import (
+        DaemonNotRunningError,
+        PyTritonBadParameterError,
+        PyTritonError,
+        PyTritonValidationError,
+    )
+
+    nodes = nodes or os.environ.get(ENV_NODES)
+    if not nodes:
+        raise CliError(
+            ExitCode.USAGE,
+            f"which nodes? Say --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}",
+        )
+    try:
+        yield connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
+    except DaemonNotRunningError as error:
+        raise CliError(ExitCode.NO_DAEMON, str(error)) from None
+    except (PyTritonBadParameterError, PyTritonValidationError) as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
+    except PyTritonError as error:
+        raise CliError(ExitCode.REGISTRATION, str(error)) from None
+
+
+def _progress() -> Any:
+    def tell(progress: messages.Progress) -> None:
+        say(f"  {progress.text}")
+
+    return None if sys.stderr.isatty() else tell  # None: a bar

@@ -1,0 +1,47 @@
+"""Tables of nodes and of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from pytriton.cli.tables import make_console, make_table, state_text
+
+if TYPE_CHECKING:
+    from pytriton.fleet import FleetModel, NodeStatus
+
+
+def print_nodes(nodes: Sequence[NodeStatus]) -> None:
+    """Print one line for each node."""
+    table = make_table("node", "daemon", "tritonserver", "models", "instances", "HTTP", "problem")
+    for one in nodes:
+        if one.status is None:
+            first = one.error.partition("\n")[0]
+            table.add_row(
+                Text(one.node), state_text("lost"), "-", "-", "-", "-", Text(first, overflow="fold")
+            )
+            continue
+        status = one.status
+        instances = [each for model in status.models for each in model.instances if not each.spare]
+        ready = sum(each.state == "ready" for each in instances)
+        table.add_row(
+            Text(one.node), state_text(status.state), state_text(status.server.state),
+            str(len(status.models)), f"{ready}/{len(instances)} ready", Text(status.server.http_url or "-"),
+            Text("; ".join(status.problems) or "-", overflow="fold"),
+        )  # fmt: skip
+    make_console().print(table)
+
+
+def print_fleet_models(models: Sequence[FleetModel]) -> None:
+    """Print one line for each model."""
+    if not models:
+        make_console().print("no models")
+        return
+    table = make_table("model", "nodes", "instances", "missing on")
+    for one in models:
+        count = f"{len(one.by_node)}/{len(one.by_node) + len(one.missing)}"
+        missing = Text(", ".join(one.missing) or "-", overflow="fold")
+        table.add_row(Text(one.name), count, f"{one.ready}/{one.instances} ready", missing)
+    make_console().print(table)

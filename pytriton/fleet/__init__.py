@@ -1,0 +1,34 @@
+"""Several daemons as one: a client that registers with all of them, and the configuration of the balancer before them.
+
+It belongs here: what is done on many nodes at once. It is client side: it talks with daemons as any other client does,
+and imports what users import. There is no process of its own, no scheduler and no consensus: see docs/fleet.md.
+
+    >>> fleet = pytriton.connect(nodes="dns:models", key_file="alice.pytriton-key")     # doctest: +SKIP
+    >>> fleet.register(infer_fn)                                                        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytriton.fleet.client import FleetClient as FleetClient
+    from pytriton.fleet.served import FleetModel as FleetModel
+    from pytriton.fleet.served import NodeStatus as NodeStatus
+
+__all__ = ["FleetClient", "FleetModel", "NodeStatus"]
+
+_NAMES = {
+    "FleetClient": "pytriton.fleet.client",
+    "FleetModel": "pytriton.fleet.served",
+    "NodeStatus": "pytriton.fleet.served",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name on its first use."""
+    from importlib import import_module
+
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NAMES[name]), name)

@@ -1,0 +1,116 @@
+"""Two real daemons as one fleet, over TCP with a key: one call registers with both, or with none; nodes may join."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.models.inference import Array, Inference
+from support.running import RunningDaemon
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.dispatcher.control.client_keys import KeyStore
+from pytriton.exceptions import FleetError
+from pytriton.fleet import FleetClient
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+
+
+@batch
+def double(x: Array) -> dict[str, Array]:
+    return {"y": x * 2}
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = KeyStore(tmp_path_factory.mktemp("keys") / "keys")
+    store.make_server_key()
+    path = store.folder.parent / "alice.pytriton-key"
+    store.add("alice", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def daemons(key_file: Path) -> Iterator[list[RunningDaemon]]:
+    settings = {"control_tcp": "127.0.0.1:0", "keys_dir": str(key_file.parent / "keys")}
+    with RunningDaemon.start(**settings) as one, RunningDaemon.start(**settings) as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def nodes(daemons: list[RunningDaemon]) -> list[str]:
+    return [one.client.status().control_tcp for one in daemons]
+
+
+@pytest.fixture
+def fleet(nodes: list[str], key_file: Path) -> FleetClient:
+    return connect(nodes=nodes, key_file=key_file, timeout_s=60)
+
+
+def answers(daemon: RunningDaemon, model: str) -> list[list[float]]:
+    connection = Inference("http", daemon.http)
+    found: list[list[float]] = connection.infer(model, {"x": np.ones((1, 2), np.float32)})[
+        "y"
+    ].tolist()
+    connection.close()
+    return found
+
+
+def test_one_call_registers_with_all_and_the_command_line_shows_it(
+    daemons: list[RunningDaemon], fleet: FleetClient, nodes: list[str], key_file: Path
+) -> None:
+    model = fleet.register(double, "twice", X, Y, progress=False)
+    assert model.instances == 2
+    assert [answers(one, "twice") for one in daemons] == [[[2, 2]]] * 2
+    assert fleet.scale("twice", 2, progress=False).instances == 4
+    shown = subprocess.run(
+        [sys.executable, "-m", "pytriton.cli", "fleet", "models", "--json",
+         "--nodes", ",".join(nodes), "--key-file", str(key_file)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert list(json.loads(shown.stdout)["twice"]["nodes"]) == nodes
+    fleet.unregister("twice")
+    assert fleet.models() == []
+
+
+def test_what_cannot_be_loaded_on_one_node_is_on_none(
+    daemons: list[RunningDaemon], fleet: FleetClient, nodes: list[str]
+) -> None:
+    only = str(daemons[0].config.runtime_dir)
+
+    class Picky:
+        """Loads on the first node only."""
+
+        def __init__(self) -> None:
+            import pytriton.worker
+
+            if not str(pytriton.worker.__file__).startswith(only):  # a daemon has its own copy
+                raise RuntimeError("not on this node")
+
+        def __call__(self, requests: list[dict[str, Array]]) -> list[dict[str, Array]]:
+            return [{"y": one["x"]} for one in requests]
+
+    with pytest.raises(FleetError, match="not on this node") as caught:
+        fleet.register(Picky, "picky", X, Y, factory=True, progress=False)
+    assert list(caught.value.failures) == [nodes[1]]
+    assert fleet.models() == []
+
+
+def test_a_node_that_joins_gets_what_the_other_has(
+    daemons: list[RunningDaemon], fleet: FleetClient, nodes: list[str], key_file: Path
+) -> None:
+    connect(nodes=nodes[:1], key_file=key_file, timeout_s=60).register(
+        double, "late", X, Y, progress=False
+    )
+    assert fleet.sync(progress=False) == [f"{nodes[1]}: late was registered, as on {nodes[0]}"]
+    assert answers(daemons[1], "late") == [[2, 2]]
+    assert fleet.sync() == []
+    fleet.unregister("late")

@@ -1,0 +1,297 @@
+"""A fleet of dispatchers of few words: what each is sent, and what becomes of the others when one refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from support.fakes.fake_dispatcher import FakeDispatcher, status
+
+from pytriton.daemon import connect
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    FleetError,
+    ModelExistsError,
+    ModelNotFoundError,
+    PyTritonBadParameterError,
+)
+from pytriton.fleet import FleetClient
+from pytriton.ipc import messages
+from pytriton.model_config import Tensor
+
+X = Tensor(name="x", dtype=np.float32, shape=(-1,))
+SPEC = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+
+
+def infer(requests: Any) -> Any:
+    return requests
+
+
+def info(name: str, instances: int = 1) -> messages.ModelInfo:
+    there = [messages.InstanceInfo(index, "ready", 1) for index in range(instances)]
+    return messages.ModelInfo(name, 1, "ready", there, url=f"http://h/{name}")
+
+
+class Node(FakeDispatcher):
+    """One that knows which models it serves."""
+
+    def __init__(self, *models: str) -> None:
+        super().__init__()
+        self.models = {name: "digest" for name in models}
+        self.refuses: type | None = None
+        self.answers = {
+            messages.GetStatus: lambda _: [status(*self._infos())],
+            messages.ListModels: lambda _: [messages.Models(self._infos())],
+            messages.Register: self._register,
+            messages.Unregister: self._unregister,
+            messages.Scale: lambda message: [
+                self._or_refusal(message) or messages.Registered(info("m"))
+            ],
+            messages.Rollback: lambda message: [
+                self._or_refusal(message) or messages.Registered(info("m"))
+            ],
+            messages.GetRegistrations: self._registrations,
+            messages.GetLogs: lambda _: [messages.LogLines(self.lines)],
+        }
+        self.lines: list[str] = []
+
+    @property
+    def path(self) -> str:
+        return str(self.rundir.path)
+
+    def changes(self) -> list[Any]:
+        """Return the messages that change something."""
+        asked = (
+            messages.GetStatus,
+            messages.ListModels,
+            messages.GetRegistrations,
+            messages.GetLogs,
+        )
+        return [one for one in self.heard if not isinstance(one, asked)]
+
+    def _infos(self) -> list[messages.ModelInfo]:
+        return [info(name) for name in self.models]
+
+    def _or_refusal(self, message: Any) -> Any:
+        if self.refuses is type(message):
+            return messages.Failure("worker_failed", "no room")
+        return None
+
+    def _register(self, message: Any) -> list[Any]:
+        refusal = self._or_refusal(message)
+        if refusal is not None:
+            return [refusal]
+        self.models[message.spec.name] = "digest"
+        return [messages.Progress("loading", "loads", 1, 2), messages.Registered(info("m"))]
+
+    def _unregister(self, message: Any) -> list[Any]:
+        if self.models.pop(message.name, None) is None:
+            return [messages.Failure("not_found", f"no model {message.name}")]
+        return [messages.Done()]
+
+    def _registrations(self, message: Any) -> list[Any]:
+        names = message.names or list(self.models)
+        if any(name not in self.models for name in names):
+            return [messages.Failure("not_found", "no such model")]
+        payloads = [b"payload"] if message.payloads else []
+        return [
+            messages.Registrations(
+                [messages.KeptRegistration(SPEC, self.models[name], payloads) for name in names]
+            )
+        ]
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Node]]:
+    made = [Node(), Node(), Node()]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def fleet(nodes: list[Node]) -> FleetClient:
+    return connect(nodes=[one.path for one in nodes], timeout_s=60)
+
+
+def register(fleet: FleetClient, **more: Any) -> Any:
+    return fleet.register(infer, "m", [X], [X], **{"progress": False, **more})
+
+
+def test_every_node_gets_the_same_message_and_payload(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    model = register(fleet)
+    sent = [
+        (one.heard[index], one.payloads[index])
+        for one in nodes
+        for index, message in enumerate(one.heard)
+        if isinstance(message, messages.Register)
+    ]
+    assert len(sent) == 3
+    assert sent[0][1] != [b""]
+    assert sent == [sent[0]] * 3
+    assert list(model.by_node) == [one.path for one in nodes]
+    assert (model.ready, model.instances, model.missing) == (3, 3, [])
+
+
+def test_progress_names_the_node_and_counts_all(nodes: list[Node], fleet: FleetClient) -> None:
+    told: list[messages.Progress] = []
+    lock = threading.Lock()
+
+    def tell(event: messages.Progress) -> None:
+        with lock:
+            told.append(event)
+
+    register(fleet, progress=tell)
+    assert {one.text for one in told} == {f"{node.path}: loads" for node in nodes}
+    assert max((one.done, one.total) for one in told) == (3, 6)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_one_node_refuses_is_withdrawn_from_the_others(
+    nodes: list[Node], fleet: FleetClient, replace: bool
+) -> None:
+    if replace:
+        for one in nodes[1:]:
+            one.models["m"] = "old"
+    nodes[2].refuses = messages.Register
+    with pytest.raises(FleetError, match="no room") as caught:
+        register(fleet, replace=replace)
+    assert list(caught.value.failures) == [nodes[2].path]
+    assert "m" not in nodes[0].models
+    # A node that was not told yet, or has given up, has nothing to take back.
+    second = [type(one) for one in nodes[1].changes()]
+    undo = messages.Rollback if replace else messages.Unregister
+    assert second in ([messages.Register, undo], [messages.Register, messages.Cancel])
+    assert [type(one) for one in nodes[2].changes()] == [messages.Register]
+
+
+def test_a_name_that_is_taken_somewhere_is_refused_before_anything_is_sent(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[1].models["m"] = "other"
+    with pytest.raises(ModelExistsError, match=f"already on {nodes[1].path}"):
+        register(fleet)
+    assert [one.changes() for one in nodes] == [[], [], []]
+
+
+def test_nothing_changes_when_a_node_is_down(nodes: list[Node], fleet: FleetClient) -> None:
+    nodes[1].die()
+    for change in (
+        lambda: register(fleet),
+        lambda: fleet.scale("m", 2),
+        lambda: fleet.rollback("m"),
+        lambda: fleet.sync(),
+    ):
+        with pytest.raises(DaemonNotRunningError, match=r"1 of 3 nodes(?s:.*)No daemon runs"):
+            change()
+    assert [one.changes() for one in nodes] == [[], [], []]
+
+
+@pytest.mark.parametrize("option", [{"isolation": "thread"}, {"temporary": True}])
+def test_what_binds_a_model_to_this_process_is_refused(
+    nodes: list[Node], fleet: FleetClient, option: dict[str, Any]
+) -> None:
+    with pytest.raises(PyTritonBadParameterError, match="on one node"):
+        register(fleet, **option)
+    assert nodes[0].heard == []
+
+
+def test_scale_is_undone_where_another_node_refuses(nodes: list[Node], fleet: FleetClient) -> None:
+    for one in nodes:
+        one.models["m"] = "same"
+    nodes[0].refuses = messages.Scale
+    with pytest.raises(FleetError, match=r"was not scaled, on no node"):
+        fleet.scale("m", 5, progress=False)
+    for one in nodes[1:]:
+        assert one.changes() == [messages.Scale("m", 5), messages.Scale("m", 2)]
+
+
+@pytest.mark.parametrize("change", ["scale", "rollback"])
+def test_a_model_that_a_node_lacks_is_not_changed_on_the_others(
+    nodes: list[Node], fleet: FleetClient, change: str
+) -> None:
+    nodes[0].models["m"] = "same"
+    with pytest.raises(ModelNotFoundError, match=f"{nodes[1].path}, {nodes[2].path}; `sync`"):
+        fleet.scale("m", 2) if change == "scale" else fleet.rollback("m")
+    assert nodes[0].changes() == []
+
+
+def test_unregister_takes_nodes_that_lack_the_model_as_done(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[0].models["m"] = "same"
+    fleet.unregister("m")
+    assert nodes[0].models == {}
+    with pytest.raises(ModelNotFoundError, match="no node serves"):
+        fleet.unregister("m")
+
+
+def test_unregister_says_where_it_could_not(nodes: list[Node], fleet: FleetClient) -> None:
+    for one in nodes:
+        one.models["m"] = "same"
+    nodes[1].die()
+    with pytest.raises(FleetError, match="but not everywhere") as caught:
+        fleet.unregister("m")
+    assert list(caught.value.failures) == [nodes[1].path]
+    assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]
+
+
+def test_sync_brings_the_payload_to_who_lacks_it(nodes: list[Node], fleet: FleetClient) -> None:
+    nodes[1].models["m"] = "digest"
+    steps = fleet.sync(progress=False)
+    assert steps == [
+        f"{one.path}: m was registered, as on {nodes[1].path}" for one in (nodes[0], nodes[2])
+    ]
+    for one in (nodes[0], nodes[2]):
+        index = one.heard.index(messages.Register(SPEC))
+        assert one.payloads[index] == [b"payload"]
+    assert fleet.sync() == []
+
+
+def test_sync_does_nothing_when_nodes_disagree(nodes: list[Node], fleet: FleetClient) -> None:
+    nodes[0].models["m"], nodes[1].models["m"] = "one", "two"
+    with pytest.raises(FleetError, match=r"m: .*source="):
+        fleet.sync()
+    assert [one.changes() for one in nodes] == [[], [], []]
+    steps = fleet.sync(nodes[1].path, progress=False)
+    assert nodes[0].changes() == [messages.Register(SPEC, replace=True)]
+    assert len(steps) == 2
+
+
+def test_views_leave_out_a_node_that_is_down(nodes: list[Node], fleet: FleetClient) -> None:
+    nodes[0].models["m"] = nodes[1].models["m"] = "same"
+    nodes[1].die()
+    by_node = {one.node: one for one in fleet.status()}
+    assert "No daemon runs" in by_node[nodes[1].path].error
+    assert by_node[nodes[0].path].status is not None
+    (model,) = fleet.models()
+    assert (model.name, list(model.by_node)) == ("m", [nodes[0].path])
+    assert model.missing == [nodes[2].path]
+    for one in (nodes[0], nodes[2]):
+        one.die()
+    with pytest.raises(DaemonNotRunningError, match="No node answers"):
+        fleet.models()
+
+
+def test_logs_are_merged_by_time(nodes: list[Node], fleet: FleetClient) -> None:
+    for second, one in enumerate(nodes):
+        one.lines = [
+            json.dumps({"timestamp": f"2026-01-01T00:0{minute}:0{second}", "event": f"{minute}"})
+            for minute in range(2)
+        ]
+    nodes[0].lines.insert(0, "no record")
+    found = [json.loads(line) for line in fleet.logs(lines=4)]
+    assert [one["event"] for one in found] == ["0", "1", "1", "1"]
+    assert [one["node"] for one in found] == [nodes[2].path, *(one.path for one in nodes)]
+    assert cast(str, json.loads(fleet.logs()[0])["event"]) == "no record"
+
+
+def test_nodes_and_a_runtime_directory_exclude_each_other() -> None:
+    with pytest.raises(PyTritonBadParameterError, match="either runtime_dir"):
+        connect("/run/x", nodes=["/run/y"])  # type: ignore[call-overload]
