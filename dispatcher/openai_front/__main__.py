@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ import sys
 import msgspec
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.connections import all_descriptors
 from pytriton.dispatcher.openai_front.keys import KeysError
 from pytriton.dispatcher.openai_front.server import Front
 from pytriton.dispatcher.openai_front.state import State
@@ -46,11 +48,14 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
         loop.add_signal_handler(number, stop.set)
     reader, writer = await asyncio.open_connection(sock=states, limit=_MOST_BYTES)
     decode = msgspec.json.Decoder(State).decode
-    front = Front(decode(await reader.readline()), _say)
+    front = Front(decode(await reader.readline()), _say, most=all_descriptors())
+    logging.basicConfig(handlers=[front.complaints])
     runner = web.AppRunner(
         front.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_GRACE_S
     )
     await runner.setup()
+    assert runner.server is not None
+    watching = asyncio.ensure_future(front.connections.watch(runner.server))
     await web.SockSite(runner, listener, backlog=4096).start()
     writer.write(b"ready\n")
 
@@ -61,9 +66,10 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
 
     following = asyncio.ensure_future(follow())
     await stop.wait()
-    following.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await following
+    for task in (following, watching):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
     await runner.cleanup()
     writer.close()
 

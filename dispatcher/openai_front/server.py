@@ -16,8 +16,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.complaints import Complaints, place_of
+from pytriton.dispatcher.openai_front.connections import Connections
 from pytriton.dispatcher.openai_front.keys import Caller, KeyFile
 from pytriton.dispatcher.openai_front.meters import Meters
+from pytriton.dispatcher.openai_front.reading import Bodies
 from pytriton.dispatcher.openai_front.state import Served, State
 from pytriton.dispatcher.openai_front.upstream import Triton
 from pytriton.openai.errors import APIError
@@ -30,13 +33,9 @@ Say = Callable[[str], None]
 #: Of the request that a task answers.
 _request_id: ContextVar[str] = ContextVar("request_id")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}")
-#: Seconds that a client may take to send the body of its request.
-_BODY_S = 60.0
 _ALLOWED = (
     "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
 )
-#: Seconds from one line of the log about wrong keys to the next.
-_COMPLAIN_S = 10.0
 
 
 class Asking:
@@ -63,9 +62,15 @@ class Asking:
 
 
 class Front:
-    """What all requests share. `say` writes a line of the log."""
+    """What all requests share. `say` writes a line of the log; `most` is how many connections there may be."""
 
-    def __init__(self, state: State, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        state: State,
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = 1 << 16,
+    ) -> None:
         self.state = state
         self.meters = Meters()
         self.clock = clock
@@ -73,18 +78,17 @@ class Front:
         path = state.answering.keys_file
         self.keys = KeyFile(None if path is None else Path(path), say, clock)
         self.triton = Triton(state.upstream)
+        self.complaints = Complaints(say, clock)
+        self.connections = Connections(lambda: self.state.answering, most, clock)
+        self._bodies = Bodies()
         self._models = {one.name: one for one in state.models}
-        self._wrong_keys = 0
-        self._complained_at = -_COMPLAIN_S
 
     def application(self) -> web.Application:
         """Return the routes."""
         from pytriton.dispatcher.openai_front.texts import TextRoute
         from pytriton.dispatcher.openai_front.vectors import answer_embeddings
 
-        app = web.Application(
-            middlewares=[self._around], client_max_size=self.state.answering.max_body_size
-        )
+        app = web.Application(middlewares=[self._around])
         routes: list[tuple[str, str, Handler]] = [
             ("GET", "/health", self._health),
             ("GET", "/metrics", self._metrics),
@@ -123,11 +127,7 @@ class Front:
         try:
             return self.keys.caller(request.headers.get("Authorization", ""))
         except APIError:
-            self._wrong_keys += 1
-            now = self.clock()
-            if now - self._complained_at >= _COMPLAIN_S:
-                self.say(f"requests without a key that is known: {self._wrong_keys}")
-                self._complained_at, self._wrong_keys = now, 0
+            self.complaints.count("requests without a key that is known")
             raise
 
     async def asking(self, request: web.Request) -> Asking:
@@ -138,10 +138,7 @@ class Front:
         """
         began = self.clock()
         caller = self.caller(request)  # before anything is read
-        try:
-            data = await asyncio.wait_for(request.read(), _BODY_S)
-        except asyncio.TimeoutError:
-            raise APIError("The body did not come in time.", 408) from None
+        data = await self._bodies.read(request, self.state.answering)
         return Asking(request, data, caller, began)
 
     def model(self, asking: Asking, name: str, kind: str) -> Served:
@@ -193,6 +190,7 @@ class Front:
         given = request.headers.get("x-request-id", "")
         _request_id.set(given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}")
         answer: web.StreamResponse
+        self.connections.begins(request)
         try:
             # Browsers ask so before they send a request; the headers below are the answer.
             asks_first = request.method == "OPTIONS"
@@ -206,9 +204,11 @@ class Front:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            # Not the exception's text, which may hold what a client sent.
-            self.say(f"a fault of the front: {type(error).__name__} {_place(error)}")
+            self.complaints.count(f"faults: {type(error).__name__} {place_of(error)}")
             answer = self._error(APIError("The front failed to answer this request.", 500))
+        finally:
+            self.connections.ends(request)
+            self._bodies.release(request)
         if not answer.prepared:
             answer.headers.update(self.headers(request))
         return answer
@@ -298,8 +298,6 @@ def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
         )
     if error.status == 405:
         return APIError(f"Not allowed to {request.method} here.", 405, code="method_not_supported")
-    if error.status == 413:
-        return APIError("The body is larger than this server takes.", 413, code="request_too_large")
     return APIError(error.reason, error.status)
 
 
@@ -307,10 +305,3 @@ def _retry_after(error: APIError) -> dict[str, str] | None:
     if error.retry_after_s is None:
         return None
     return {"Retry-After": str(max(1, round(error.retry_after_s + 0.5)))}
-
-
-def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else f"({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"

@@ -30,7 +30,11 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Answering(msgspec.Struct, frozen=True):
-    """How the front answers: the daemon's settings `openai_*`, see settings/openai_settings.py."""
+    """How the front answers: the daemon's settings `openai_*`, see settings/openai_settings.py.
+
+    The last three are the same for every daemon: seconds that a new connection has for its first headers, one that
+    was answered for the next, and a body to come.
+    """
 
     keys_file: Optional[str] = None
     cors_origins: tuple[str, ...] = ()
@@ -39,6 +43,9 @@ class Answering(msgspec.Struct, frozen=True):
     max_requests: int = 1024
     keepalive_s: float = 15.0
     timeout_s: float = 600.0
+    headers_s: float = 15.0
+    idle_s: float = 75.0
+    body_s: float = 60.0
 
 
 class State(msgspec.Struct, frozen=True):

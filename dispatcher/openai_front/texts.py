@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.reading import within
 from pytriton.dispatcher.openai_front.state import Served
 from pytriton.openai.answers import json_text
 from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, read_body
@@ -100,16 +101,14 @@ class Sending:
         error = "cancelled"
         pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
         try:
-            timeout_s = self._front.state.answering.timeout_s
-            await asyncio.wait_for(self._exchange(envelope), timeout_s or None)
+            await self._in_time(envelope)
             error = ""
-        except asyncio.TimeoutError:
-            error = "timeout"
-            await self._failed(
-                APIError(f"The answer took longer than {timeout_s:g} s.", 504, code="timeout")
-            )
         except APIError as failure:
             error = failure.code or str(failure.status)
+            if failure.status >= 500:
+                self._front.say(f"model {self._model}: {failure.message}")
+            if self._response is None:
+                raise
             await self._failed(failure)
         finally:
             if pulse is not None:
@@ -120,6 +119,15 @@ class Sending:
             return web.Response(body=self._body, content_type="application/json", headers=headers)
         await self._response.write_eof()
         return self._response
+
+    async def _in_time(self, envelope: bytes) -> None:
+        timeout_s = self._front.state.answering.timeout_s
+        try:
+            await within(self._exchange(envelope), timeout_s)
+        except asyncio.TimeoutError:
+            raise APIError(
+                f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
+            ) from None
 
     async def _exchange(self, envelope: bytes) -> None:
         async with self._front.triton.texts(self._model, envelope) as coming:
@@ -199,11 +207,7 @@ class Sending:
                 return  # the client has gone, which the exchange is told
 
     async def _failed(self, error: APIError) -> None:
-        """Say what went wrong in the stream, if there is one; else raise it."""
-        if error.status >= 500:
-            self._front.say(f"model {self._model}: {error.message}")
-        if self._response is None:
-            raise error
+        """Say in the stream what went wrong."""
         if self._kind == "responses":
             said: dict[str, Any] = {"type": "error", **error.body()["error"], "sequence_number": 0}
             said["type"] = "error"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from aiohttp import web
 
+from pytriton.dispatcher.openai_front.reading import within
 from pytriton.openai.bodies import EmbeddingsBody, read_body
 from pytriton.openai.embeddings import packed
 from pytriton.openai.errors import APIError
@@ -64,7 +65,7 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
 
 async def _within(asking: Any, timeout_s: float) -> Any:
     try:
-        return await asyncio.wait_for(asking, timeout_s or None)
+        return await within(asking, timeout_s)
     except asyncio.TimeoutError:
         raise APIError(
             f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from pytriton.openai.answers import Answer, Choice, Counted, body_text, created_now, json_text
 from pytriton.openai.deltas import Delta, ToolCall, Usage
+from pytriton.openai.errors import APIError
 from pytriton.openai.requests import ChatRequest
 
 __all__ = ["response_answer"]
@@ -22,6 +26,21 @@ _REPEATED: dict[str, Any] = {
 def response_answer(request: ChatRequest) -> Answer:
     """Return the answer to a request of `/v1/responses`, to be filled."""
     return _Stream(request) if request.stream else _Body(request)
+
+
+def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    """Return the fields of a request that its answer repeats, as JSON.
+
+    Raises:
+        APIError: they are nested so deeply that they could be read, but not be written
+    """
+    fields = {
+        name: usual if body.get(name) is None else body[name] for name, usual in _REPEATED.items()
+    }
+    try:
+        return {name: msgspec.Raw(json_text(value)) for name, value in fields.items()}
+    except RecursionError:
+        raise APIError("The body is nested too deeply.", code="invalid_json") from None
 
 
 class _Item:
@@ -57,6 +76,7 @@ class _Body:
         self._choice = Choice(request.id, 0)
         self._items: list[_Item] = []
         self._calls: dict[int, _Item] = {}
+        self._repeated = _repeated(request.body)
 
     def begin(self) -> str:
         """Return nothing."""
@@ -135,11 +155,6 @@ class _Body:
 
     def _response(self, usage: Usage | None) -> dict[str, Any]:
         """Return the response as it stands; `usage` only once it has ended."""
-        body = self._request.body
-        repeated: dict[str, Any] = {
-            name: usual if body.get(name) is None else body[name]
-            for name, usual in _REPEATED.items()
-        }
         reason = _INCOMPLETE.get(self._choice.ended or "") if usage is not None else None
         status = "in_progress" if usage is None else "incomplete" if reason else "completed"
         return {
@@ -151,7 +166,7 @@ class _Body:
             "incomplete_details": {"reason": reason} if reason else None,
             "model": self._request.model,
             "output": [] if usage is None else [item.shown(done=True) for item in self._items],
-            **repeated,
+            **self._repeated,
             "store": False,
             "usage": None if usage is None else _usage_body(usage),
         }

@@ -275,3 +275,48 @@ def test_generators_are_closed_when_the_answer_is_given_up() -> None:
 
     asyncio.run(give_up())
     assert closed == ["sync", "async"]
+
+
+@pytest.mark.parametrize("api", TEXTS)
+@pytest.mark.parametrize("depth", [*range(1, 1100, 37), *range(940, 1010), 100_000])
+def test_json_of_any_depth_is_answered_or_refused(api: str, depth: int) -> None:
+    nested = f'{{"a":{"[" * depth}{"]" * depth}}}'
+    content = '"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"'
+    envelope = f'{{"api":"{api}","id":"c_1","model":"m","body":{{{content},"metadata":{nested},"tools":[{nested}]}}}}'
+    (text,) = texts_of(generator, Request({"request": np.array([envelope.encode()], object)}))
+    assert text[0] in "ue"
+    if text[0] == "e":
+        assert json.loads(text[1:])["status"] == 400
+
+
+URLS = [
+    "data:",
+    "data:image/png;base64",
+    "data:image/png;base64,é",
+    "data:image/png;base64,A",
+    "data:,;base64" + ",=" * 1_000_000,
+    "data:" + "a" * 1_000_000,
+    "data:a/b" + ";c=d" * 1_000_000,
+    "data:text/plain," + "%" * 1_000_000,
+    "data:text/plain,%zz%",
+    "data:image/png;base64," + "=" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("url", URLS, ids=lambda url: url[:32])
+def test_data_urls_that_are_wrong_are_refused_soon(url: str) -> None:
+    given: list[Any] = []
+
+    def look(request: ChatRequest) -> str:
+        given.append(request.messages[0].parts[0].data)
+        return "seen"
+
+    part = {"type": "image_url", "image_url": {"url": url}}
+    texts = texts_of(look, asked("chat", {"messages": [{"role": "user", "content": [part]}]}))
+    if texts[-1][0] == "e":
+        refused = json.loads(texts[-1][1:])
+        assert refused["code"] in ("invalid_data_url", "invalid_base64")
+        assert len(texts[-1]) < 500
+        assert not given
+    else:
+        assert isinstance(given[0], bytes)

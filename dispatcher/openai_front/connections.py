@@ -1,0 +1,96 @@
+"""Connections of clients that send nothing, or too slowly, end; so do the oldest of them where there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from pytriton.dispatcher.openai_front.state import Answering
+
+__all__ = ["Connections", "all_descriptors"]
+
+#: Seconds from one look at all connections to the next; a quarter of a shorter limit.
+_LOOK_S = 1.0
+#: Descriptors of the process that are no connections.
+_OTHERS = 64
+_TOO_SLOW_BODY = (
+    b'{"error":{"message":"The headers of a request did not come in time.",'
+    b'"type":"invalid_request_error","param":null,"code":"timeout"}}'
+)
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_TOO_SLOW_BODY), _TOO_SLOW_BODY)
+)
+
+
+class Connections:
+    """Those of one server. A connection is idle from its beginning, or from an answer, until it has sent headers.
+
+    Args:
+        answering: the limits; they are asked for anew each time
+        most: how many there may be; beyond, those that are idle the longest are closed
+    """
+
+    def __init__(
+        self,
+        answering: Callable[[], Answering],
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._answering = answering
+        self._most = most
+        self._clock = clock
+        self._busy: set[Any] = set()
+        self._since: dict[Any, float] = {}
+        self._asked: set[Any] = set()
+
+    def begins(self, request: web.Request) -> None:
+        """Note that the headers of a request have come."""
+        self._busy.add(request.protocol)
+        self._asked.add(request.protocol)
+
+    def ends(self, request: web.Request) -> None:
+        """Note that a request has been answered."""
+        self._busy.discard(request.protocol)
+        self._since[request.protocol] = self._clock()
+
+    async def watch(self, server: web.Server) -> None:
+        """Look again and again."""
+        while True:
+            limits = self._answering()
+            await asyncio.sleep(min(_LOOK_S, limits.headers_s / 4, limits.idle_s / 4))
+            self.look(server.connections)
+
+    def look(self, connections: list[Any]) -> None:
+        """Close what has to be closed of the connections that there are."""
+        now = self._clock()
+        limits = self._answering()
+        self._asked.intersection_update(connections)
+        self._since = {
+            one: self._since.get(one, now) for one in connections if one not in self._busy
+        }
+        closed = 0
+        for one, since in sorted(self._since.items(), key=lambda item: item[1]):
+            asked = one in self._asked
+            late = now - since >= (limits.idle_s if asked else limits.headers_s)
+            if not late and len(connections) - closed <= self._most:
+                continue
+            if late and not asked and one.transport is not None:
+                one.transport.write(_TOO_SLOW)
+            one.force_close()
+            closed += 1
+
+
+def all_descriptors() -> int:
+    """Let the process have as many descriptors as it may; return the connections that leaves room for.
+
+    A request that is under way takes two of them: its client's, and the one to tritonserver.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return max(_OTHERS, most // 2 - _OTHERS)

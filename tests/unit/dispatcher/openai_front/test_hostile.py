@@ -1,0 +1,265 @@
+"""The front's process against clients that mean it harm: clear errors, no growth, no key in its log."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from aiohttp import web
+
+from pytriton.dispatcher.openai_front.state import Answering, Served, State, Upstream
+from pytriton.ipc.messages import OpenAICard
+
+KEY = "sk-the-key-of-these-tests"
+WRONG = "sk-wrong-and-secret"
+#: What allocators may keep; the same load makes more of it in each round where something stays.
+SLACK = 24 << 20
+ANSWER = 'u{"prompt_tokens":1,"completion_tokens":1}\n{"choices":[]}'
+
+
+class FakeTriton:
+    """Answers every request of the front's, in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._started.wait()
+
+    def _run(self) -> None:
+        async def generate(request: web.Request) -> web.Response:
+            await request.read()
+            return web.Response(body=f"data: {json.dumps({'text_output': ANSWER})}\n\n".encode())
+
+        async def main() -> None:
+            self._stop = asyncio.Event()
+            app = web.Application(client_max_size=1 << 30)
+            app.router.add_post("/v2/models/m/generate_stream", generate)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            listener = socket.create_server(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            await web.SockSite(runner, listener).start()
+            self._started.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+        self._loop.run_until_complete(main())
+        self._loop.close()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+class FrontProcess:
+    """The front as the daemon starts it."""
+
+    def __init__(self, state: State, log: Path) -> None:
+        self.log = log
+        listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self.address = listener.getsockname()
+        self._states, theirs = socket.socketpair()
+        argv = [sys.executable, "-m", "pytriton.dispatcher.openai_front"]
+        fds = (listener.fileno(), theirs.fileno())
+        with listener, theirs, open(log, "wb") as output:
+            self.process = subprocess.Popen(
+                [*argv, f"--listen={fds[0]}", f"--state={fds[1]}"],
+                pass_fds=fds, stdout=output, stderr=output,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+        self._states.sendall(msgspec.json.encode(state) + b"\n")
+        assert self._states.recv(16) == b"ready\n"
+        self._seen = psutil.Process(self.process.pid)
+
+    @property
+    def resident(self) -> int:
+        return self._seen.memory_info().rss
+
+    def sockets(self) -> int:
+        return len(self._seen.net_connections("tcp"))
+
+    def close(self) -> None:
+        self._states.close()
+        self.process.wait(30)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=30)
+
+    def ask(self, body: bytes, *, key: str = KEY, head: str = "") -> tuple[int, str]:
+        """Return the status and the body of the answer to a request on a connection of its own."""
+        with self.connect() as client:
+            client.sendall(
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+                f"Connection: close\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode()
+                + body
+            )
+            return answered(client)
+
+
+def answered(client: socket.socket) -> tuple[int, str]:
+    """Return the status and the body of what comes until the connection ends."""
+    data = bytearray()
+    while chunk := client.recv(1 << 16):
+        data += chunk
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), body.decode()
+
+
+def code(body: str) -> str:
+    found: str = json.loads(body)["error"]["code"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def front() -> Iterator[FrontProcess]:
+    triton = FakeTriton()
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder, "keys.toml")
+        keys.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
+        answering = Answering(
+            str(keys), max_body_size=16 << 20, headers_s=0.4, idle_s=0.4, body_s=2
+        )
+        models = [Served("m", OpenAICard(["chat"]))]
+        process = FrontProcess(
+            State(answering, Upstream(triton.url), models), Path(folder, "front.log")
+        )
+        yield process
+        process.close()
+        triton.close()
+
+
+def chat(text: str, **more: Any) -> bytes:
+    message = {"role": "user", "content": text}
+    return json.dumps({"model": "m", "messages": [message], **more}).encode()
+
+
+def test_what_is_large_leaves_nothing(front: FrontProcess) -> None:
+    large = chat("x" * (10 << 20))
+    deep = b'{"model":"m","messages":[{"role":"user","content":"x"}],"a":' + b"[" * (10 << 20)
+    broken = chat("x" * (10 << 20)).replace(b"x", b"\xff")
+    bomb = gzip.compress(bytes(200 << 20), 1)
+    bombed = "Content-Encoding: gzip\r\n"
+
+    def all_of_them() -> None:
+        assert front.ask(large)[0] == 200
+        for body in (deep, broken):
+            status, text = front.ask(body)
+            assert (status, code(text)) == (400, "invalid_json")
+            assert len(text) < 500
+        status, text = front.ask(bomb, head=bombed)
+        assert (status, code(text)) == (413, "request_too_large")
+        status, text = front.ask(b"no gzip", head=bombed)
+        assert (status, code(text)) == (400, "invalid_body")
+        with front.connect() as client:  # it is not even read
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+                b"Authorization: Bearer " + KEY.encode() + b"\r\n\r\n"
+            )
+            assert b" 413 " in client.recv(1000).partition(b"\r\n")[0]
+
+    for _ in range(2):
+        all_of_them()
+    settled = front.resident
+    for _ in range(4):
+        all_of_them()
+    assert front.resident < settled + SLACK
+
+
+def test_floods_with_wrong_keys(front: FrontProcess) -> None:
+    request = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {WRONG}%d\r\n"
+        "Content-Length: 2\r\n\r\n{}"
+    )
+
+    def flood(count: int) -> None:
+        with front.connect() as client, client.makefile("rb") as answers:
+            for start in range(0, count, 50):
+                client.sendall("".join(request % n for n in range(start, start + 50)).encode())
+                for _ in range(50):
+                    assert b" 401 " in answers.readline()
+                    length = 0
+                    while (line := answers.readline()) != b"\r\n":
+                        if line.lower().startswith(b"content-length"):
+                            length = int(line.split(b":")[1])
+                    assert WRONG not in answers.read(length).decode()
+
+    flood(500)
+    settled = front.resident
+    flood(2_000)
+    assert front.resident < settled + SLACK
+
+
+def test_keys_in_requests_that_cannot_be_read_are_not_logged(front: FrontProcess) -> None:
+    for line in (f"Authorization: Bearer {WRONG}\x00", f"Authorization: {WRONG * 900}", WRONG):
+        with front.connect() as client:
+            client.sendall(f"POST /v1/models?key={WRONG} HTTP/1.1\r\n{line}\r\n\r\n".encode())
+            assert answered(client)[0] == 400
+    assert front.ask(b"{}", key=WRONG)[0] == 401
+    logged = front.log.read_text()
+    assert "aiohttp.server: Error handling request" in logged  # it is told that there are such
+    assert WRONG not in logged
+    assert KEY not in logged
+    assert len(logged.splitlines()) < 20
+
+
+def test_headers_and_bodies_that_do_not_come(front: FrontProcess) -> None:
+    with front.connect() as silent, front.connect() as slow, front.connect() as stuck:
+        stuck.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+            b"Connection: close\r\nAuthorization: Bearer " + KEY.encode() + b'\r\n\r\n{"'
+        )
+        slow.sendall(b"GET /health HTTP/1.1\r\n")
+        ended = threading.Event()
+
+        def trickle() -> None:
+            while not ended.is_set():
+                try:
+                    slow.sendall(b"X: y\r\n")
+                except ConnectionError:
+                    return
+                time.sleep(0.01)
+
+        trickling = threading.Thread(target=trickle)
+        trickling.start()
+        try:
+            assert answered(silent)[0] == 408
+            assert b" 408 " in slow.recv(1000)
+            status, text = answered(stuck)
+            assert (status, code(text)) == (408, "timeout")
+        finally:
+            ended.set()
+            trickling.join()
+
+
+def test_connections_that_idle_are_closed(front: FrontProcess) -> None:
+    before, settled = front.sockets(), front.resident
+    idle = [front.connect() for _ in range(300)]
+    for client in idle[:150]:  # one that has been answered idles, too
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(1000)
+    for client in idle:
+        while client.recv(1000):  # to its end
+            pass
+        client.close()
+    deadline = time.monotonic() + 30
+    while front.sockets() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert front.sockets() <= before
+    assert front.resident < settled + SLACK
+    assert front.ask(chat("x"))[0] == 200
