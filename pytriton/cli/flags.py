@@ -11,11 +11,26 @@ from typer.core import TyperGroup
 __all__ = [
     "ConfigFlag",
     "JsonFlag",
+    "ModelArgument",
     "PlainFlags",
     "RuntimeDirFlag",
     "print_json",
     "print_version_and_exit",
+    "served_models",
 ]
+
+
+def served_models(incomplete: str) -> list[str]:
+    """Return the models that a shell may complete to: those of the daemon that is found without a flag."""
+    from pytriton.cli import link
+    from pytriton.cli.errors import CliError
+
+    try:
+        models = link.ask_models(link.runtime_dir(None))
+    except CliError:  # no daemon runs: nothing to complete
+        return []
+    return [one.name for one in models if one.name.startswith(incomplete)]
+
 
 RuntimeDirFlag = Annotated[
     Optional[Path],
@@ -25,6 +40,7 @@ ConfigFlag = Annotated[
     Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=served_models)]
 
 
 class PlainFlags(TyperGroup):

@@ -1,0 +1,109 @@
+"""The life of the daemon: start, stop, restart, reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pytriton.cli.errors import command
+from pytriton.cli.flags import ConfigFlag, RuntimeDirFlag
+from pytriton.cli.settings import Given, kept, with_setting_flags
+
+ServerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--server",
+        help="Replace tritonserver alone, without a request lost: with front=native.",
+    ),
+]
+TimeoutFlag = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for the daemon's end.")
+]
+
+
+@command
+@with_setting_flags
+def start(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start in the background and wait until ready.")
+    ] = False,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print every setting and its source, start nothing."),
+    ] = False,
+) -> None:
+    """Start a daemon: in the foreground, or with --detach in the background."""
+    given = Given(flags, config)
+    loaded = given.load()
+    if print_config:
+        from pytriton.dispatcher.settings.rendering import config_as_toml
+
+        typer.echo(config_as_toml(loaded), nl=False)
+        return
+    from pytriton.cli import launch
+
+    if detach:
+        _print_started(launch.run_detached(loaded.config, given))
+    else:
+        raise typer.Exit(launch.run_here(loaded.config, given))
+
+
+@command
+def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> None:
+    """Stop the daemon: batches at hand are answered, then everything it started ends."""
+    from pytriton.cli import link
+
+    pid = link.stop(link.runtime_dir(runtime_dir), timeout)
+    typer.echo(f"stopped the daemon (pid {pid})")
+
+
+@command
+def reload(runtime_dir: RuntimeDirFlag = None) -> None:
+    """Read the settings anew in the running daemon; tell what holds now and what needs a restart."""
+    from pytriton.cli import link
+
+    answer = link.reload(link.runtime_dir(runtime_dir))
+    typer.echo(f"changed: {', '.join(answer.applied) or 'nothing'}")
+    if answer.needs_restart:
+        waiting = ", ".join(answer.needs_restart)
+        typer.echo(f"these need `pytriton-daemon restart`: {waiting}")
+
+
+@command
+@with_setting_flags
+def restart(
+    flags: dict[str, Any],
+    config: ConfigFlag = None,
+    timeout: TimeoutFlag = 120.0,
+    server: ServerFlag = False,
+) -> None:
+    """Stop the daemon if one runs, and start it in the background.
+
+    Settings file and environment are read anew; the flags of the last start hold, and those given
+    now come on top.
+    """
+    from pytriton.cli import launch, link
+
+    rundir = link.runtime_dir(Path(flags["runtime_dir"]) if "runtime_dir" in flags else None)
+    if server:
+        link.replace_server(rundir)
+        typer.echo(f"tritonserver was replaced (pid {link.ask_status(rundir).server.pid})")
+        return
+    pinned = {**flags, "runtime_dir": str(rundir.path)}
+    given = Given(pinned, config).over(kept(rundir))
+    settings = given.load()  # before the stop: wrong settings leave the old daemon running
+    if rundir.running_pid() is not None:
+        typer.echo(f"stopped the daemon (pid {link.stop(rundir, timeout)})")
+    _print_started(launch.run_detached(settings.config, given))
+
+
+def _print_started(status: Any) -> None:
+    from pytriton.cli.tables import endpoints
+
+    typer.echo(f"the daemon is ready (pid {status.pid}), runtime directory {status.runtime_dir}")
+    for line in endpoints(status.server):
+        typer.echo(f"  {line}")

@@ -1,0 +1,55 @@
+"""Before there is a daemon: doctor, install-server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from pytriton.cli.errors import command
+from pytriton.cli.flags import ConfigFlag, JsonFlag, print_json
+from pytriton.cli.settings import Given, with_setting_flags
+from pytriton.ipc.exit_codes import ExitCode
+
+
+@command
+@with_setting_flags
+def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Check whether a daemon with these settings can work here, and say what mends it."""
+    from pytriton.cli.installing import check
+
+    checks = check(Given(flags, config).load().config)
+    if as_json:
+        print_json([one.as_dict() for one in checks])
+    else:
+        from pytriton.cli.tables import print_checks
+
+        print_checks(checks)
+    if any(one.status == "problem" for one in checks):
+        raise typer.Exit(ExitCode.FAULT)
+
+
+@command
+def install_server(
+    wheel: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="The wheel on this machine: no network.")
+    ] = None,
+    config: ConfigFlag = None,
+    cache_dir: Annotated[
+        Optional[str], typer.Option(metavar="PATH", help="Folder to keep it in.")
+    ] = None,
+    python_backend: Annotated[
+        bool,
+        typer.Option(
+            "--python-backend",
+            help="Also what tritonserver's own python backend needs for models that it runs (python_backend_model).",
+        ),
+    ] = False,
+) -> None:
+    """Fetch tritonserver and what its proxy needs now instead of at the first start."""
+    from pytriton.cli.installing import install
+
+    flags = {} if cache_dir is None else {"cache_dir": cache_dir}
+    for line in install(Given(flags, config).load().config, wheel, python_backend):
+        typer.echo(line)
