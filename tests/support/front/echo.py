@@ -6,8 +6,9 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -102,6 +103,10 @@ class EchoServer:
         self._stack.close()
 
 
+#: Starts a server: its settings, as words and names.
+Start = Callable[..., EchoServer]
+
+
 def _listener(family: str) -> socket.socket:
     if family == "unix":
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -151,3 +156,9 @@ def all_echo(connections: Sequence[socket.socket]) -> bool:
         take(connection, len(str(number)) + 1) == f"{number}\n".encode()
         for number, connection in enumerate(connections)
     )
+
+
+def reset(connection: socket.socket) -> None:
+    """Close a connection so that its peer sees a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.front.building import built_of
 from support.front.driver import Driver
+from support.front.echo import EchoServer, Start
+from support.front.echo import build as build_echo
 from support.front.process import Built, build
 
 _HERE = Path(__file__).parent
@@ -51,3 +54,22 @@ def driver(driver_program: Path) -> Iterator[Driver]:
     driver = Driver(driver_program)
     yield driver
     driver.end()
+
+
+@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
+def echo_program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server that echoes."""
+    return build_echo(tmp_path_factory.mktemp("front") / "net_echo", request.param)
+
+
+@pytest.fixture
+def start(echo_program: Path) -> Iterator[Start]:
+    """Start servers; those that a test has not ended are killed."""
+    with ExitStack() as stack:
+
+        def make(*arguments: str, **options: object) -> EchoServer:
+            server = EchoServer(echo_program, *arguments, **options)  # type: ignore[arg-type]
+            stack.callback(server.kill)
+            return server
+
+        yield make

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import closing
@@ -26,14 +24,10 @@ from pytriton.ipc.lanes.lane import Lane, LaneClosed
 from pytriton.ipc.lanes.lane_messages import (
     Announce,
     Batch,
-    BatchBegun,
     BatchDone,
     BatchFailed,
-    BatchPart,
-    Credit,
     ResponseDetails,
     ResponseRef,
-    Room,
     Spilled,
     TensorRef,
 )
@@ -245,100 +239,6 @@ def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: P
     assert len(sent) == 2
     for one in sent:
         one.close()
-
-
-def streaming(lane: Lane) -> None:
-    """Answer each batch of a decoupled model with two parts, until the proxy goes."""
-    lane.send(Room(1))
-    try:
-        while True:
-            batch = lane.receive()
-            if isinstance(batch, Credit):
-                continue
-            assert isinstance(batch, Batch)
-            lane.send(BatchBegun(batch.id))
-            for final in (False, True):
-                ref = output(lane, "y", np.ones((1, 2), np.float32))
-                details = ResponseDetails(final=final)
-                lane.send(BatchPart(batch.id, [ResponseRef([ref], None, details)]))
-            lane.send(BatchDone(batch.id, []))
-    except LaneClosed:
-        return
-
-
-_STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
-
-
-def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
-    """While one that had is answered with an error, which takes its time."""
-
-    def leave(lane: Lane) -> None:
-        lane.send(Room(2))
-        begun = lane.receive()
-        assert isinstance(begun, Batch)
-        lane.send(BatchBegun(begun.id))
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
-            connection.recv(1, socket.MSG_PEEK)
-
-    lines, heard = run(program, tmp_path, [leave, streaming], batches=2, decoupled=True)
-    assert [type(message).__name__ for message in heard] == [
-        *["Attach", "LaneLost", "Attach", "Detach"]
-    ]
-    assert heard[1].final
-    answers = [line for line in lines if line.startswith("response")]
-    assert answers == ["response to 0, flags 1: error 4 the worker was lost: é", *_STREAMED]
-
-
-def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
-    program: Path, tmp_path: Path
-) -> None:
-    def deaf(lane: Lane) -> None:
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
-            connection.shutdown(socket.SHUT_RD)
-            lane.send(Room(1))
-            ended = select.poll()
-            ended.register(connection, 0)  # POLLHUP comes unasked
-            assert ended.poll(50_000)
-
-    lines, _ = run(program, tmp_path, [deaf, streaming], decoupled=True)
-    assert [line for line in lines if line.startswith("response")] == _STREAMED
-
-
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_stream_whose_client_has_gone_gets_no_answers_and_ends_once(
-    program: Path, tmp_path: Path, after: int
-) -> None:
-    gone = {"FAKE_GONE_AFTER": str(after)}
-    lines, _ = run(
-        program, tmp_path, [streaming], batches=3, requests=1, decoupled=True, environment=gone
-    )
-    assert [line for line in lines if line.startswith("response")] == _STREAMED[:after] * 3
-    assert lines.count("flags 1 to 0") == (3 if after < 2 else 0)
-    assert lines[-1] == "released 3, statistics of 3"
-
-
-def test_of_a_lost_worker_a_client_that_has_gone_hears_nothing(
-    program: Path, tmp_path: Path
-) -> None:
-    def leave(lane: Lane) -> None:
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
-
-    gone = {"FAKE_GONE_AFTER": "0"}
-    lines, _ = run(program, tmp_path, [leave], decoupled=True, environment=gone)
-    assert [line for line in lines if line.startswith(("response", "flags"))] == ["flags 1 to 0"]
-
-
-def test_a_tritonserver_that_does_not_take_an_answer_is_ended(
-    program: Path, tmp_path: Path
-) -> None:
-    hangs = {"FAKE_HANGS": "1"}
-    lines, _ = run(
-        program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL
-    )
-    assert any("has not taken an answer of a stream" in line for line in lines)
 
 
 def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:

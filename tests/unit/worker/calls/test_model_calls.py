@@ -24,8 +24,9 @@ from pytriton.ipc.lanes import tensors
 from pytriton.ipc.lanes.lane import LaneClosed
 from pytriton.ipc.lanes.lane_messages import RequestRef
 from pytriton.ipc.parameters import CHAIN_PARAMETER
-from pytriton.worker.calls import call_wire, model_calls
+from pytriton.worker.calls import call_wire
 from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.request_ids import serving
 
 
 class Worker:
@@ -197,11 +198,11 @@ def test_the_chain_says_who_waits(worker: Worker) -> None:
     worker.model.now = [SimpleNamespace(batch=batch)]
     worker.begin()
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "w1")]
-    token = model_calls.serving.set(worker.model.now)  # a task: its worker goes on meanwhile
+    token = serving.set(worker.model.now)  # a task: its worker goes on meanwhile
     try:
         worker.begin()
     finally:
-        model_calls.serving.reset(token)
+        serving.reset(token)
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "")]
 
 
