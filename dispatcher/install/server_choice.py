@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytriton.dispatcher.settings import front_choice
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 
@@ -19,7 +20,7 @@ class ServerChoice:
     proxy: str = (
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
-    front: str = "triton"  #: the program around Triton's core: "triton" or "native"
+    front: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
     python_backend: bool = False  #: whether Triton's own python backend has to work from the start
 
 
@@ -33,7 +34,7 @@ def choice_of(
         wheel=wheel,
         cache_dir=_path(config.cache_dir),
         proxy=config.proxy,
-        front=config.front,
+        front=front_choice.chosen(config),
         python_backend=python_backend,
     )
 

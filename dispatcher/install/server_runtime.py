@@ -123,7 +123,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
             raise
         why_not = str(error)
         progress(f"the Python proxy serves all models, which is slower: {why_not}")
-    front = _native_front(choice, tree, progress) if choice.front == "native" else None
+    front = None if choice.front == "triton" else _native_front(choice, tree, progress)
     runtime = ServerRuntime(tree, source, choice, native, python=None, front=front)
     if native is not None and not choice.python_backend:
         return runtime
@@ -166,10 +166,16 @@ def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress:
 def _native_front(
     choice: ServerChoice, tree: ServerTree, progress: Progress
 ) -> NativeProgram | None:
-    """Return the native front; None if it cannot be had, which is told."""
+    """Return the native front; None if it cannot be had and need not be, which is told.
+
+    Raises:
+        ServerRuntimeError: it cannot be had, and the settings need it.
+    """
     try:
         return make_front(tree, cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
+        if choice.front == "native":
+            raise
         _log.warning("NVIDIA's tritonserver answers clients instead", reason=str(error))
         progress(f"NVIDIA's tritonserver answers clients: {error}")
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.dispatcher.settings import grpc_tls
+from pytriton.dispatcher.settings import front_choice, grpc_tls
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -29,7 +29,7 @@ def contradictions(config: DaemonConfig) -> list[str]:
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
     problems += _of_operations(config)
     problems += grpc_tls.problems(config)
-    problems += _of_front(config)
+    problems += front_choice.problems(config)
     if config.load_model and config.model_control_mode != "explicit":
         problems.append("load_model needs model_control_mode explicit: else all models are loaded")
     if config.model_control_mode != "none" and not config.model_repository:
@@ -52,24 +52,4 @@ def _of_operations(config: DaemonConfig) -> list[str]:
         problems.append("operations_certificate and operations_key go together: set both or none")
     if config.operations_certificate is not None and config.operations_unix is not None:
         problems.append("operations_unix has no TLS: leave out operations_certificate, or it")
-    return problems
-
-
-def _of_front(config: DaemonConfig) -> list[str]:
-    problems = []
-    if (config.http_certificate is None) != (config.http_key is None):
-        problems.append("http_certificate and http_key go together: set both or none")
-    if config.http_client_authorities is not None and config.http_certificate is None:
-        problems.append("http_client_authorities needs http_certificate: else HTTP has no TLS")
-    native = ("front_loops", "front_limit", "http_unix", "grpc_unix", "http_certificate")
-    unused = [name for name in native if getattr(config, name)]
-    if unused and config.front != "native":
-        problems.append(
-            f"{', '.join(unused)}: NVIDIA's executable has no such; set front to native"
-        )
-    problems += [
-        f"{name}_unix is set, but allow_{name} is false"
-        for name in ("http", "grpc")
-        if getattr(config, f"{name}_unix") and not getattr(config, f"allow_{name}")
-    ]
     return problems

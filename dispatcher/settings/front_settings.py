@@ -19,12 +19,13 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     front: Annotated[
         str,
         Option(
-            "The program around Triton's core that answers clients: `triton` is NVIDIA's executable; `native` is "
-            "pytriton-daemon's own, which is compiled once with a C compiler. Where that cannot be, NVIDIA's takes "
-            "its place, and the log says why.",
-            values.choice("triton", "native"),
+            "The program around Triton's core that answers clients: `native` is pytriton-daemon's own, which a wheel "
+            "brings along and a C compiler makes once from a checkout; `triton` is NVIDIA's executable; `auto` is the "
+            "native one, and NVIDIA's where that cannot be had (the log says why) or where tritonserver_options has "
+            "options that only NVIDIA's frontends know.",
+            values.choice("auto", "native", "triton"),
         ),
-    ] = "triton"
+    ] = "auto"
     front_loops: Annotated[
         Optional[int],
         Option(

@@ -10,6 +10,7 @@ import structlog
 
 from pytriton.dispatcher.settings import start_flags
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig, options
+from pytriton.dispatcher.settings.front_choice import only_triton
 from pytriton.dispatcher.settings.sources import load
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir
@@ -66,7 +67,14 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
     }
     if changed:
         _log.info("another tritonserver gets other settings", settings=list(changed))
-    return msgspec.structs.replace(config, **changed)
+    merged = msgspec.structs.replace(config, **changed)
+    missing = only_triton(merged)
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} of tritonserver_options: the native front, which serves now, has no such; "
+            "pytriton-daemon restart starts NVIDIA's"
+        )
+    return merged
 
 
 def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, messages.Reloaded]:

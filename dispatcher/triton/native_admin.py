@@ -106,8 +106,9 @@ class NativeAdmin:
     def _connected(self, aiohttp: Any) -> Any:
         if self._session is None:
             self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            # A connection for each question: none is kept that the front could end just when it is used again.
             connector = aiohttp.UnixConnector(
-                path=reachable_path(self._folder, self._path.name), limit=0
+                path=reachable_path(self._folder, self._path.name), limit=0, force_close=True
             )
             # A load takes as long as it takes.
             timeout = aiohttp.ClientTimeout(total=None)

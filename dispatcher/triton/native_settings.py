@@ -13,6 +13,7 @@ import structlog
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.settings import grpc_tls
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.settings.front_choice import FRONTENDS, INWARD
 from pytriton.dispatcher.settings.front_limits import limits_of
 from pytriton.dispatcher.settings.triton_options import Options
 from pytriton.dispatcher.triton import clouds, command_line
@@ -21,33 +22,6 @@ from pytriton.ipc.access import ACCESS_HEADER
 
 _log = structlog.get_logger(__name__)
 
-#: Options of NVIDIA's frontends: what begins so is none of the core's.
-_FRONTENDS = (
-    "http-",
-    "grpc-",
-    "reuse-",
-    "sagemaker-",
-    "vertex-ai-",
-    "allow-sagemaker",
-    "allow-vertex-ai",
-)
-#: Those that the native front knows; others are named in the log.
-_TAKEN = frozenset(
-    {
-        "http-header-forward-pattern",
-        "grpc-header-forward-pattern",
-        "grpc-use-ssl",
-        "grpc-use-ssl-mutual",
-        "grpc-server-cert",
-        "grpc-server-key",
-        "grpc-root-cert",
-        "allow-sagemaker",
-        "sagemaker-port",
-        "allow-vertex-ai",
-        "vertex-ai-port",
-        "vertex-ai-default-model",
-    }
-)
 #: From that many processors on, a second thread gains something.
 _SEVERAL_PROCESSORS = 4
 
@@ -152,15 +126,11 @@ def _core_options(
     users = {
         name: value
         for name, value in config.tritonserver_options.items()
-        if not name.startswith(_FRONTENDS) and name != "exit-on-error"
+        if not name.startswith(FRONTENDS) and name != "exit-on-error"
     }
-    ignored = [
-        name
-        for name in config.tritonserver_options
-        if name.startswith(_FRONTENDS) and name not in _TAKEN
-    ]
+    ignored = INWARD.intersection(config.tritonserver_options)
     if ignored:
-        _log.warning("the native front has no such options", ignored=ignored)
+        _log.info("the native front has no such pools and threads", ignored=sorted(ignored))
     command_line.merge(options, users)
     return [
         [name, value]

@@ -55,8 +55,8 @@ _PATIENT = {
     "server_probe_timeout_s": 30.0,
     "server_start_timeout_s": 110.0,
 }
-#: The program around Triton's core that daemons of tests have, unless they ask for one: "triton" or "native".
-FRONT = os.environ.get("PYTRITON_TESTS_FRONT", "triton")
+#: The program around Triton's core that daemons of tests have, unless they ask for one: "native" or "triton".
+FRONT = os.environ.get("PYTRITON_TESTS_FRONT", "native")
 #: The same as users have it, for what measures or shows that.
 AS_SHIPPED: dict[str, float] = {name: getattr(DaemonConfig(), name) for name in _PATIENT}
 

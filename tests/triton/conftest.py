@@ -13,7 +13,7 @@ from support.running import FRONT, RunningDaemon
 from pytriton.dispatcher.settings.declarations import ENV_PREFIX
 
 # Scripts and commands start daemons of their own.
-if FRONT != "triton":
+if FRONT != "native":  # which is the default
     os.environ[f"{ENV_PREFIX}FRONT"] = FRONT
 
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "background/memory.h"
 
+#include "base/blocks.h"
 #include "base/clock.h"
 
 #ifdef __GLIBC__
@@ -66,7 +67,7 @@ void memory_freed(void)
 
 bool memory_give_back(void)
 {
-    bool more = false;
+    bool more = blocks_drop();
     pthread_mutex_lock(&reserves_lock);
     for (Reserve *reserve = reserves; reserve; reserve = reserve->next)
         more |= reserve->drop(reserve);

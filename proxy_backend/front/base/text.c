@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include "base/blocks.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +12,7 @@ enum {
 
 void text_free(Text *text)
 {
-    free(text->data);
+    block_give(text->data);
     *text = (Text){0};
 }
 
@@ -27,6 +29,20 @@ void text_reset(Text *text, size_t kept)
     text_clear(text);
 }
 
+/* What is in a text, with room for more; NULL: there is no memory, and all is as it was. */
+static char *larger(Text *text, size_t room)
+{
+    if (room < BLOCK_LEAST || text->room >= BLOCK_LEAST)
+        return realloc(text->data, room);
+    char *data = block_take(room);
+    if (data == NULL)
+        return NULL;
+    if (text->size)
+        memcpy(data, text->data, text->size);
+    free(text->data);
+    return data;
+}
+
 bool text_reserve(Text *text, size_t more)
 {
     if (more <= text->room - text->size)
@@ -41,7 +57,7 @@ bool text_reserve(Text *text, size_t more)
         room = needed;
     if (room < SMALLEST)
         room = SMALLEST;
-    char *data = realloc(text->data, room);
+    char *data = larger(text, room);
     if (data == NULL) {
         text->failed = true;
         return false;

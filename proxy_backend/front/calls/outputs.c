@@ -1,5 +1,6 @@
 #include "calls/outputs.h"
 
+#include "base/blocks.h"
 #include "calls/parts.h"
 #include "net/limits.h"
 
@@ -45,9 +46,8 @@ static Piece *take_piece(CallParts *parts, const char *name, size_t size, Proble
         memory->wanted = memory->used + whole;
     Piece *piece = take_from_block(memory, whole);
     bool in_block = piece != NULL;
-    void *single;
-    if (!in_block && posix_memalign(&single, ALIGNED, whole) == 0)
-        piece = single;
+    if (!in_block)
+        piece = block_take(whole);
     if (piece == NULL) {
         problem_set(problem, PROBLEM_UNAVAILABLE, "there is no memory for output '%s' of %zu bytes", name, size);
         return NULL;
@@ -142,7 +142,7 @@ static TRITONSERVER_Error *release(TRITONSERVER_ResponseAllocator *allocator, vo
         memory->used = 0;
     pthread_mutex_unlock(&parts->lock);
     if (single)
-        free(piece);
+        block_give(piece);
     return NULL;
 }
 

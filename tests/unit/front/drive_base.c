@@ -1,5 +1,6 @@
 #include "driver.h"
 
+#include "base/blocks.h"
 #include "base/compression.h"
 #include "base/names.h"
 #include "base/utf8.h"
@@ -65,4 +66,38 @@ void run_shrink(Slice question, Text *answer)
     Problem problem = {0};
     if (!compression_shrink(compression, pieces, count, answer, &problem))
         answer_problem(answer, &problem);
+}
+
+/* A history, of steps of 9 bytes: 't' takes SIZE bytes, 'g' gives back the one taken as SIZE-th, 'd' drops. Answers for each 't' which one it was
+ * before, if any, and for each 'd' how it ended. */
+void run_blocks(Slice question, Text *answer)
+{
+    enum { MOST = 100 };
+    char *taken[MOST];
+    bool given[MOST] = {false};
+    size_t count = 0;
+    while (question.size && count < MOST) {
+        char step = (char)cut_number(&question, 1);
+        size_t number = cut_number(&question, 8);
+        if (step == 't') {
+            char *block = taken[count] = block_take(number);
+            if (block == NULL)
+                abort();
+            memset(block, (int)count, number);
+            size_t same = count;
+            for (size_t i = count; i-- > 0;)
+                if (taken[i] == block)
+                    same = i;
+            text_format(answer, "%zu ", same);
+            count++;
+        } else if (step == 'g') {
+            block_give(taken[number]);
+            given[number] = true;
+        } else {
+            text_format(answer, blocks_drop() ? "left " : "empty ");
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!given[i])
+            block_give(taken[i]);
 }

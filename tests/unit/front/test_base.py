@@ -117,3 +117,34 @@ def test_the_limit_is_exact(driver: Driver, size: int) -> None:
 def test_what_is_damaged_is_refused(driver: Driver, kind: int, data: bytes, said: str) -> None:
     with pytest.raises(Refused, match=f"400 .*{said}"):
         _expand(driver, kind, data)
+
+
+_MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ([("t", _MB), ("t", _MB)], "0 1"),  # two at a time are two
+        ([("t", _MB), ("g", 0), ("t", _MB)], "0 0"),
+        ([("t", _MB), ("g", 0), ("t", _MB - 1000)], "0 0"),
+        ([("t", _MB), ("g", 0), ("d", 0), ("t", _MB)], "0 left 0"),
+        ([("t", _MB), ("g", 0), ("d", 0), ("d", 0)], "0 left empty"),
+        ([("t", _MB), ("g", 0), ("d", 0), ("t", _MB), ("g", 1), ("d", 0)], "0 left 0 left"),
+        # of those with room, the smallest
+        ([("t", 3 * _MB), ("t", 2 * _MB), ("g", 0), ("g", 1), ("t", 2 * _MB)], "0 1 1"),
+        # what is too small, or far too large, stays where it is
+        ([("t", 2 * _MB), ("g", 0), ("t", 3 * _MB), ("d", 0)], "0 1 left"),
+        ([("t", 9 * _MB), ("g", 0), ("t", _MB), ("d", 0)], "0 1 left"),
+        # small ones are not kept, and no more than 128 MB
+        ([("t", 1000), ("g", 0), ("d", 0)], "0 empty"),
+        ([("t", 129 * _MB), ("g", 0), ("d", 0)], "0 empty"),
+        ([("t", 70 * _MB), ("t", 70 * _MB), ("g", 0), ("g", 1), ("t", 70 * _MB), ("d", 0)], "0 1 0 empty"),
+    ],
+)  # fmt: skip
+def test_large_blocks_are_taken_again(
+    driver: Driver, history: list[tuple[str, int]], said: str
+) -> None:
+    driver.ask("b", struct.pack("<cQcQ", b"d", 0, b"d", 0))
+    question = b"".join(struct.pack("<cQ", step.encode(), number) for step, number in history)
+    assert driver.ask("b", question).decode().split() == said.split()

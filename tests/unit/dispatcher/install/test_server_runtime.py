@@ -255,9 +255,27 @@ def test_where_neither_proxy_can_be_had_both_mends_are_told(
     said: list[str] = []
     with pytest.raises(ServerRuntimeError, match=r"(?s)no Python for .* apt .*no C compiler"):
         find_or_install_server(choice, said.append)
-    assert said == ["the Python proxy serves all models, which is slower: no C compiler"]
+    assert said[0] == "the Python proxy serves all models, which is slower: no C compiler"
     with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):
         find_or_install_server(replace(choice, proxy="native"), print)
+
+
+def test_nvidias_front_takes_the_place_of_one_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
+    monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
+    choice = ServerChoice(tritonserver=make_server(tmp_path / "server"), cache_dir=tmp_path / "c")
+    said: list[str] = []
+    assert find_or_install_server(choice, said.append).front is None
+    assert [
+        one for one in said if "NVIDIA's tritonserver answers clients: no libtritonserver" in one
+    ]
+    said.clear()
+    assert find_or_install_server(replace(choice, front="triton"), said.append).front is None
+    assert said == []
+    with pytest.raises(ServerRuntimeError, match=r"no libtritonserver\.so"):
+        find_or_install_server(replace(choice, front="native"), print)
 
 
 def test_the_copied_modules_need_nothing_else_of_this_package(

@@ -31,8 +31,6 @@ def test_the_defaults_contradict_nothing() -> None:
             "http_certificate and http_key go together",
         ),
         ({"front": "native", "http_client_authorities": "/c"}, "needs http_certificate"),
-        ({"http_unix": "/s"}, "http_unix: NVIDIA's executable has no such; set front to native"),
-        ({"front_limit": ("streams=2",)}, "front_limit: NVIDIA's executable has no such"),
         ({"front": "native", "grpc_unix": "/s", "allow_grpc": False}, "allow_grpc is false"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from support.front import fake_program
+from support.running import eventually
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.ports import free_ports
@@ -193,7 +194,12 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
         assert successor not in (None, former)
         assert rest == [set()]
         assert not psutil.pid_exists(former)
-        assert (tmp_path / "let_in").read_text() == str(successor)
+        let_in = tmp_path / "let_in"
+        await asyncio.to_thread(
+            eventually,
+            lambda: let_in.is_file() and let_in.read_text() == str(successor),
+            "clients are let in",
+        )
         assert not ending.done()
         with pytest.raises(RemoteFailure, match="did not start it"):
             one.server.check_proxy(former)
