@@ -46,7 +46,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 class Taken(NamedTuple):
-    """What the worker processes of a model take: seconds of CPU until now, bytes of memory of each on average."""
+    """The consumption of a model's worker processes: seconds of CPU until now, bytes of memory of each on average."""
 
     cpu_s: float
     memory: int

@@ -1,4 +1,4 @@
-"""What clients are told of the event log: why a model is as it is, and what was decided."""
+"""The event log, as clients are told of it: why a model is as it is, and what was decided."""
 
 from __future__ import annotations
 

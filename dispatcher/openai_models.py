@@ -1,4 +1,4 @@
-"""What the daemon tells its OpenAI front: where tritonserver answers, and the models that ask to be behind it."""
+"""The daemon's news for its OpenAI front: where tritonserver answers, and the models that ask to be behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served after a start: of the daemon, the models that are kept and the repositories'; of tritonserver, all."""
+"""The models that come back after a start: of the daemon, kept ones and the repositories'; of tritonserver, all."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MOST_SHOWN = 8
 
 
 class Server(Protocol):
-    """What serves requests: the model of a worker."""
+    """The model of a worker, which serves requests."""
 
     def ids_now(self) -> Sequence[str]:
         """Return the ids of the requests that this thread, or this task, serves now."""

@@ -1,4 +1,4 @@
-"""Who has asked for what is being done: known to the task that acts on a message, and to what it calls.
+"""The actor: who has asked for what is done. It is known to the task that acts on a message, and to what it calls.
 
 Tasks that begin meanwhile inherit it, as a context variable is. So only kinds of events that somebody asks for
 (`Kind.asked`) take it from here: a worker that crashes an hour later is nobody's wish.

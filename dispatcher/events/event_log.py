@@ -66,7 +66,7 @@ class EventLog:
 
     @property
     def problem(self) -> str | None:
-        """What an administrator should look at; None while all is well."""
+        """A problem that an administrator should look at; None while all is well."""
         problem = self._problem
         if problem is None:
             return None

@@ -1,4 +1,4 @@
-"""What decides something tells it here: one call makes an event, a record of the log, and hands it on."""
+"""The place where decisions are told: one call makes an event, a record of the log, and hands it on."""
 
 from __future__ import annotations
 

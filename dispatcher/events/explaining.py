@@ -25,7 +25,7 @@ _CHANGES = (*_REPLACEMENTS, kinds.SCALED, kinds.RESTORED)
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of a model.
+    """The facts that are known of a model.
 
     Attributes:
         name: of the model

@@ -1,4 +1,4 @@
-"""What to do about a failure, by the words of its reason: a small table."""
+"""Advice on a failure, by the words of its reason: a small table."""
 
 from __future__ import annotations
 

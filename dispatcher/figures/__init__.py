@@ -1,4 +1,4 @@
-"""What the daemon counts and measures, in one snapshot for all who show it: `status`, `top`, the page, /metrics.
+"""Figures: all that the daemon counts and measures, in one snapshot for all users: `status`, `top`, the page, /metrics.
 
 Read from the pages that workers write (gauges), from the registry and from /proc: nobody is asked, so nobody is
 waited for.

@@ -1,4 +1,4 @@
-"""What may block is read in a thread, and nobody waits long for it: tritonserver's text, the state of a disk."""
+"""Readings that may block, made in threads; nobody waits long for one: tritonserver's text, the state of a disk."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def fetch(url: str) -> str:
 
 @dataclass(frozen=True)
 class TritonMetrics:
-    """What tritonserver has told.
+    """The metrics that tritonserver has told.
 
     Attributes:
         text: as it came; "" when it told nothing.

@@ -9,7 +9,7 @@ from pytriton.dispatcher.models.name_reservations import Reservations
 
 
 class Adaptations:
-    """Those under way, by model.
+    """The autoscaler's changes that are under way, by model.
 
     Args:
         reservations: of models that something is done with

@@ -29,7 +29,7 @@ _TOO_SLOW = (
 
 
 class Connections:
-    """Those of one server. A connection is idle from its beginning, or from an answer, until it has sent headers.
+    """The connections of one server. One is idle from its beginning, or from an answer, until it has sent headers.
 
     Args:
         answering: the limits; they are asked for anew each time

@@ -52,7 +52,7 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bucket:
-    """What may still be used: it fills up again within a minute."""
+    """An amount that may still be used: it fills up again within a minute."""
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
@@ -62,7 +62,7 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """What there is now; below 0 where an answer took more than there was."""
+        """The amount that is left now; below 0 where an answer took more than there was."""
         now = self._clock()
         self._level = min(self.size, self._level + (now - self._at) * self.size / _MINUTE_S)
         self._at = now

@@ -1,4 +1,4 @@
-"""What the front measures, by the names that OpenTelemetry has for generative AI, in the text form of Prometheus."""
+"""The front's measurements, by the names that OpenTelemetry has for generative AI, in the text form of Prometheus."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _AT_ONCE = 4
 
 
 class Bodies:
-    """Those that are held at the moment: a body counts until its request has been answered."""
+    """The bodies that are held at the moment: a body counts until its request has been answered."""
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}

@@ -62,7 +62,7 @@ class Asking:
 
 
 class Front:
-    """What all requests share. `say` writes a line of the log; `most` is how many connections there may be."""
+    """The state that all requests share. `say` writes a line of the log; at most `most` connections may be open."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the daemon tells its OpenAI front: lines of JSON over a socket, each of which replaces the former one."""
+"""The state of the OpenAI front, told by the daemon: lines of JSON over a socket, each replaces the former one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Answering", "Served", "State", "Upstream"]
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """Where tritonserver answers HTTP: `url`, or a unix socket. `token` is what its restricted endpoints ask for."""
+    """The address of tritonserver's HTTP: `url`, or a unix socket. Its restricted endpoints ask for `token`."""
 
     url: str
     socket: Optional[str] = None

@@ -64,7 +64,7 @@ class OpenAIFront:
 
     @property
     def url(self) -> str:
-        """Where clients reach it; "" while no model has asked for it."""
+        """The address at which clients reach it; "" while no model has asked for it."""
         if self._listener is None:
             return ""
         port = self._listener.getsockname()[1]

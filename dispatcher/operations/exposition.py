@@ -24,7 +24,7 @@ _TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
 
 
 class _Source:
-    """What `generate_latest` takes: something to collect from."""
+    """The registry that `generate_latest` takes: something to collect from."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

@@ -42,7 +42,7 @@ class History:
 
     @property
     def rows(self) -> list[Row]:
-        """What was done between the last two."""
+        """The work that was done between the last two snapshots."""
         return self._rows
 
     def points(self, model: str) -> list[tuple[float, float | None, float | None]]:

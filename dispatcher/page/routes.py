@@ -1,4 +1,4 @@
-"""What the page's addresses answer. The page is for reading; only `infer` changes anything, and wants the token.
+"""The page's addresses and their answers. The page is for reading; only `infer` changes anything, and wants the token.
 
 /page/                   the page, and its files
 /page/view.json          all models; `history.py`
@@ -59,7 +59,7 @@ _INFER_S = 60.0
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the page's words come from.
+    """The sources of all that the page shows.
 
     Attributes:
         snapshot: takes a snapshot of figures.

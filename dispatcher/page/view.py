@@ -1,4 +1,4 @@
-"""What the page shows, as JSON: all models; one of them."""
+"""The page's content as JSON: all models; one of them."""
 
 from __future__ import annotations
 

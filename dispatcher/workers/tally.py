@@ -1,4 +1,4 @@
-"""What is counted of a model over the lives of its workers: what they did, how they ended, what was tried again.
+"""Counters of a model over the lives of its workers: what they did, how they ended, what was tried again.
 
 A worker counts in its gauge's page, which goes with it; at its end the page is added to what its instance has. So
 counters survive a worker, and a replacement of the model: a tally belongs to a name, and goes with it.
@@ -40,7 +40,7 @@ class InstanceTally:
 
 
 class Done(NamedTuple):
-    """What a model's workers have done until now: by version and number of the instance, and in all."""
+    """The work of a model's workers until now: by version and number of the instance, and in all."""
 
     instances: Mapping[tuple[int, int], Counts]
     total: Counts

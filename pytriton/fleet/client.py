@@ -204,7 +204,7 @@ class FleetClient(FleetView):
             return carry_out(plan, clients, report)
 
     def close(self) -> None:
-        """Nothing is open between calls; for symmetry with `DaemonClient`."""
+        """Do nothing, for symmetry with `DaemonClient`: each call closes what it opens."""
 
     def __enter__(self) -> FleetClient:
         return self

@@ -1,4 +1,4 @@
-"""What a fleet says of its nodes and models."""
+"""The nodes and models of a fleet, as it tells of them."""
 
 from __future__ import annotations
 

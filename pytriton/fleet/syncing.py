@@ -1,4 +1,4 @@
-"""Which registrations have to travel between nodes so that all serve the same, and their travel.
+"""Synchronisation: the registrations that have to travel so that all nodes serve the same, and their travel.
 
 `plan_sync` is pure: a table of nodes and digests comes in, steps come out.
 """

@@ -1,4 +1,4 @@
-"""What happened between two snapshots of figures: a row for each model and each of its instances.
+"""Rates between two snapshots of figures: a row for each model and each of its instances.
 
 `pytriton-daemon top` and the daemon's page show the same rows. Nothing here asks anybody: two `messages.Figures` go in,
 rows come out.
@@ -25,7 +25,7 @@ _NOTHING = Work()
 
 @dataclass(frozen=True)
 class Rates:
-    """What was done in an interval. Times are seconds; None: there was nothing to tell it of.
+    """The work of an interval. Times are seconds; None: there was nothing to tell it of.
 
     Attributes:
         requests_s: requests answered or failed per second.

@@ -1,4 +1,4 @@
-"""What an answer is made of: the parts that all routes share.
+"""The pieces of an answer: the parts that all routes share.
 
 A worker sends an answer as texts, each of which begins with a letter for the daemon's front process:
 

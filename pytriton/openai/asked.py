@@ -35,7 +35,7 @@ REQUEST, TEXT, STREAM = "request", "text_input", "stream"
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What the front process sends. `model` is the name that the answer bears."""
+    """The message of the front process. `model` is the name that the answer bears."""
 
     api: str
     id: str

@@ -50,7 +50,7 @@ class MessageBody(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True):
-    """What all of them have."""
+    """The fields that the bodies of all routes have."""
 
     model: str = ""
     user: Optional[str] = None

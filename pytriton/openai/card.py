@@ -1,4 +1,4 @@
-"""Which routes of the OpenAI API a model serves, and what `/v1/models` says of it."""
+"""The card of a model: the routes of the OpenAI API that it serves, and what `/v1/models` says of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("chat", "completions", "responses", "embeddings")
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """What a model serves of the OpenAI API, with what its users are told.
+    """The part of the OpenAI API that a model serves, with what its users are told.
 
     Args:
         serves: "chat", "completions", "responses", or several of these; or "embeddings"
@@ -51,7 +51,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     @property
     def kinds(self) -> list[str]:
-        """What it serves, as a list."""
+        """The routes that it serves, as a list."""
         return [self.serves] if isinstance(self.serves, str) else list(self.serves)
 
     def to_message(self) -> OpenAICard:

@@ -1,4 +1,4 @@
-"""What a callable may yield: a piece of text, or a `Delta` that says more."""
+"""The values that a callable may yield: a piece of text, or a `Delta` that says more."""
 
 from __future__ import annotations
 

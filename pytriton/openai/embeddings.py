@@ -1,4 +1,4 @@
-"""From a callable that embeds texts to a batching model: one call for the texts of all requests that wait."""
+"""A batching model of a callable that embeds texts: one call for the texts of all requests that wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Text = Union[str, "list[int]"]
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What a callable may return instead of an array, to say how many tokens the texts had.
+    """A value that a callable may return instead of an array, to say how many tokens the texts had.
 
     Args:
         vectors: an array with a row for each text

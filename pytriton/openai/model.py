@@ -38,7 +38,7 @@ _EMBEDDING_OUTPUTS = [
 
 
 class OpenAIModel(NamedTuple):
-    """What is registered in place of what the user gave.
+    """The callables and tensors that are registered in place of what the user gave.
 
     Attributes:
         targets: one callable for each of the user's

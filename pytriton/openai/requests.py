@@ -1,4 +1,4 @@
-"""What a callable is given: one request, whatever route it came by."""
+"""The argument of a callable: one request, whatever route it came by."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Message:
 
 @dataclass(frozen=True)
 class _Request:
-    """What all requests have.
+    """The attributes that all requests have.
 
     Attributes:
         api: the route: "chat", "completions" or "responses"

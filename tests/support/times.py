@@ -1,4 +1,4 @@
-"""What the files of tests cost: `--times=30` prints the dearest ones, by CPU time of their process and its children."""
+"""The cost of test files: `--times=30` prints the dearest ones, by CPU time of their process and its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: status, top, logs, its token, the version."""
+"""Commands that show what the daemon tells of itself: status, top, logs, its token, the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command `top` does with its flags."""
+"""The command `top`: its flags choose the live screen, the table or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the table's figures come from, and what its keys have the daemon do."""
+"""The table's connection with the daemon: figures come from there, and its keys ask for changes."""
 
 from __future__ import annotations
 

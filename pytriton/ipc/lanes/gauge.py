@@ -1,4 +1,4 @@
-"""What a worker is doing and has done, in a page of memory that the dispatcher reads without asking.
+"""The gauge: what a worker is doing and has done, in a page of memory that the dispatcher reads without asking.
 
 The dispatcher makes the page (a memfd) and hands it to the worker when it starts it. The worker
 writes it around every batch; so the dispatcher can tell a busy worker from a hung or a stopped one, also when
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What one worker, or several that served the same instance, has done until now.
+    """Counters of one worker, or of several that served the same instance, until now.
 
     Times are nanoseconds. A histogram is its buckets: how many observations were in each (histograms.py).
     """
@@ -252,7 +252,7 @@ class Gauge:
 
     @property
     def arena_bytes(self) -> int:
-        """What the arenas of its lanes have."""
+        """The bytes that the arenas of its lanes have."""
         return int(self._words[_ARENA])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the daemon counts and measures of itself, its models and their instances: one snapshot for all who show it.
+"""Figures of the daemon, its models and their instances: one snapshot for all who show it.
 
 Counters grow for as long as a model is served, over ends of its workers and replacements; durations are seconds, sizes
 bytes. A histogram is a sum and its buckets, whose bounds are in `pytriton.ipc.lanes.histograms` (`BOUNDS_S` for
@@ -32,7 +32,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What an instance, or a model, has done.
+    """The work that an instance, or a model, has done.
 
     Attributes:
         calls: of the callable, begun.
@@ -107,7 +107,7 @@ class InstanceFigures(msgspec.Struct, frozen=True):
 
 
 class QueueFigures(msgspec.Struct, frozen=True):
-    """What tritonserver says of a version of a model: requests that wait in its queue, counters of those it has had."""
+    """The queue of a version of a model, as tritonserver tells: requests that wait, counters of those it has had."""
 
     version: int
     pending: int = 0

@@ -102,7 +102,7 @@ class Autoscale(msgspec.Struct, frozen=True):
 
 
 class OpenAICard(msgspec.Struct, frozen=True):
-    """What a model serves of the OpenAI API, and what `/v1/models` says of it.
+    """The part of the OpenAI API that a model serves, and what `/v1/models` says of it.
 
     `serves` has "chat", "completions", "responses" or "embeddings".
     """
