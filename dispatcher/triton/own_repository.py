@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
+from pytriton.formats import pbtxt
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.parameters import (
@@ -50,16 +51,13 @@ def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
 
     One that has unloaded a model, or restarts all of them, loads it by its name alone.
     """
-    from google.protobuf import json_format, text_format
-    from tritonclient.grpc import model_config_pb2
-
-    path = models / name / "config.pbtxt"
+    path = models / name / pbtxt.FILE
     try:
-        message = json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
+        text = pbtxt.write(config)
         written = path.with_suffix(".new")
-        written.write_text(text_format.MessageToString(message))
+        written.write_text(text)
         written.replace(path)
-    except (json_format.ParseError, OSError) as error:  # then a client's load is refused
+    except (pbtxt.ConfigFileError, OSError) as error:  # then a client's load is refused
         _log.warning("a model's configuration was not written", model=name, reason=str(error))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from pytriton.formats import pbtxt
 from pytriton.ipc.parameters import STAND_IN_PARAMETER
 
 _log = structlog.get_logger(__name__)
@@ -83,12 +84,8 @@ def harmless(name: str, backend: str) -> dict[str, Any]:
 
 def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
     """Return a configuration as a config.pbtxt; None for one that cannot be written: it is loaded by request."""
-    from google.protobuf import json_format, text_format
-    from tritonclient.grpc import model_config_pb2
-
     try:
-        message = json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
-    except json_format.ParseError as error:
+        return pbtxt.write(config)
+    except pbtxt.ConfigFileError as error:
         _log.warning("a model is not loaded before the ports are open", model=name, why=str(error))
         return None
-    return str(text_format.MessageToString(message))

@@ -1,7 +1,11 @@
-"""config.pbtxt: read with the message that tritonclient brings, as tritonserver itself reads it."""
+"""config.pbtxt: read and written with the message that tritonclient brings, as tritonserver itself reads it."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +35,12 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
     Raises:
         ConfigFileError: it is no model configuration.
     """
-    # The first use of gRPC's packages; protobuf is a dependency of tritonclient's.
+    # The first use of protobuf, a dependency of tritonclient's.
     from google.protobuf import text_format
     from google.protobuf.json_format import MessageToDict
-    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
     try:
-        message = text_format.Parse(text, ModelConfig())
+        message = text_format.Parse(text, _message_class()())
     except text_format.ParseError as error:
         raise ConfigFileError(f"{where} is not a model configuration: {error}") from error
     document: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
@@ -46,3 +49,36 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
         if "reshape" in entry:
             entry["reshape"] = {"shape": [int(size) for size in entry["reshape"].get("shape", ())]}
     return document
+
+
+def write(config: Mapping[str, Any]) -> str:
+    """Return the text of a configuration in its JSON form.
+
+    Raises:
+        ConfigFileError: it is no model configuration.
+    """
+    from google.protobuf import json_format, text_format
+
+    try:
+        message = json_format.ParseDict(dict(config), _message_class()())
+    except json_format.ParseError as error:
+        raise ConfigFileError(f"it is not a model configuration: {error}") from error
+    return str(text_format.MessageToString(message))
+
+
+@functools.cache
+def _message_class() -> Any:
+    """Return protobuf's class of a model configuration.
+
+    It is read from its file alone. The package that it lies in imports numpy and a whole client of tritonserver, which
+    a daemon, and `pytriton-daemon`, do without. Where it is imported, too, protobuf knows both as the same class.
+    """
+    package = importlib.util.find_spec("tritonclient")
+    for folder in (package and package.submodule_search_locations) or ():
+        file = Path(folder, "grpc", "model_config_pb2.py")
+        spec = importlib.util.spec_from_file_location("pytriton_model_config_pb2", file)
+        if file.exists() and spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module.ModelConfig
+    return importlib.import_module("tritonclient.grpc.model_config_pb2").ModelConfig

@@ -88,6 +88,23 @@ def test_the_daemon_imports_no_numpy(tmp_path: Path) -> None:
     assert "numpy" not in names
 
 
+def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None:
+    """It would import numpy, and take a quarter of a daemon's start: to ask over gRPC, to write config.pbtxt."""
+    code = (
+        "import asyncio\n"
+        "from pytriton.dispatcher.settings.declarations import DaemonConfig\n"
+        "from pytriton.dispatcher.triton.admin_client import AdminClient\n"
+        "from pytriton.formats import pbtxt\n"
+        "async def connect(): await AdminClient(DaemonConfig(), 1, 1)._connected()\n"
+        "asyncio.run(connect())\n"
+        "assert pbtxt.write({'name': 'm'}) == 'name: \"m\"\\n'\n"
+        "assert pbtxt.parse('name: \"m\"')['name'] == 'm'"
+    )
+    names = modules_after(code, tmp_path)
+    assert "grpc.aio" in names
+    assert sorted(names & {"tritonclient.grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
+
+
 def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
     """structlog would import it, which takes as long as all of its other imports."""
     done = run_python("-X", "importtime", "-m", "pytriton.dispatcher", "--help", cwd=tmp_path)

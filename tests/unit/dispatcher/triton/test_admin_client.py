@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from support.ports import lasting_port
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.triton import admin_client
 from pytriton.dispatcher.triton.admin_client import AdminClient
 from pytriton.dispatcher.triton.front import Refused, Unreached
 
@@ -79,3 +84,111 @@ def test_a_server_that_is_not_there_is_not_reached(grpc: bool) -> None:
         await client.close()
 
     asyncio.run(scene())
+
+
+class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """What the daemon asks over gRPC, read by tritonclient's own messages."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.index: list[tuple[str, str, str]] = []
+
+    def _took(self, request: Any, context: Any) -> None:
+        assert ("token", "secret") in context.invocation_metadata()
+        self.asked.append(request)
+
+    def ServerLive(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.ServerLiveResponse(live=len(self.asked) == 1)
+
+    def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        if request.model_name == "broken":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "failed to load 'broken': no é")
+        return service_pb2.RepositoryModelLoadResponse()
+
+    def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+    def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        self._took(request, context)
+        answer = service_pb2.RepositoryIndexResponse()
+        for name, version, state in self.index:
+            answer.models.add(name=name, version=version, state=state, reason="r" * 300)
+        return answer
+
+
+def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
+    """Play a scene with a server that speaks gRPC."""
+    servicer = _Server()
+    any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(2), options=any_size)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    async def play() -> None:
+        client = AdminClient(DaemonConfig(access_token="secret"), 1, port)
+        client._headers = {"token": "secret"}
+        try:
+            await scene(client, servicer)
+        finally:
+            await client.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        server.stop(None).wait()
+    return servicer
+
+
+def test_what_is_asked_over_grpc_is_what_tritonclient_would_ask() -> None:
+    config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC takes by itself
+
+    async def scene(client: AdminClient, _: _Server) -> None:
+        assert await client.is_live()
+        assert not await client.is_live()
+        await client.load("é" * 100, None)
+        await client.load("m", config)
+        await client.unload("m")
+
+    live, _, bare, load, unload = _grpc(scene).asked
+    assert live == service_pb2.ServerLiveRequest()
+    assert bare == service_pb2.RepositoryModelLoadRequest(model_name="é" * 100)
+    expected = service_pb2.RepositoryModelLoadRequest(model_name="m")
+    expected.parameters["config"].string_param = config
+    assert load == expected
+    assert unload == service_pb2.RepositoryModelUnloadRequest(model_name="m")
+
+
+def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None:
+    many = [(f"model-{number}", "1", "READY") for number in range(15_000)]  # 5 MB
+
+    async def scene(client: AdminClient, server: _Server) -> None:
+        assert await client.repository_states() == {}
+        server.index = [("a", "1", "UNAVAILABLE"), ("a", "2", "READY"), ("a", "3", "UNAVAILABLE")]
+        server.index.append(("never", "", ""))
+        assert await client.repository_states() == {"a": "READY", "never": ""}
+        server.index = many
+        assert len(await client.repository_states()) == len(many)
+
+    _grpc(scene)
+
+
+def test_a_refusal_over_grpc_says_why() -> None:
+    async def scene(client: AdminClient, _: _Server) -> None:
+        with pytest.raises(Refused, match=r"^failed to load 'broken': no é$"):
+            await client.load("broken", "{}")
+
+    _grpc(scene)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x80", b"\x0a", b"\x0a\x05ab", b"\x0b\x01", b"\x0d\x00\x00\x00\x00", b"\x08\xff"],
+    ids=["no tag", "no length", "too short", "a group", "of fixed size", "no end"],
+)
+def test_what_is_no_message_of_the_protocol_is_told(message: bytes) -> None:
+    with pytest.raises(ValueError, match=r"tritonserver's"):
+        list(admin_client._fields(message))
