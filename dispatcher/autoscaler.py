@@ -65,6 +65,7 @@ class _Followed:
         self.changing: asyncio.Task[None] | None = None
         self.pause_s = 0.0
         self.paused_until = float("-inf")
+        self._slept = False
         self.idle = True  #: whether nothing was asked of it when it was last looked at
         self._before: tuple[float, Counts, Taken] | None = None
 
@@ -74,6 +75,9 @@ class _Followed:
         if before is None or at <= before[0]:
             return
         then, former, took = before
+        if self.registration.pool.sleep.now or self._slept:
+            self.window.changed_at = at
+        self._slept = self.registration.pool.sleep.now
         elapsed = at - then
         ready = len(self.registration.pool.ready_workers())
         worked_s = max(0, counts.busy_ns - former.busy_ns) / 1e9
@@ -105,19 +109,35 @@ class _Followed:
     def want(self, at: float) -> Want:
         """Return what it should have."""
         spec = self.registration.spec
-        now, wanted, load = spec.instances, spec.instances, 0.0
+        now = wanted = self.registration.instances
+        load = 0.0
         if self.window.since(float("-inf")):
             self.decision = decide(self.rules, self.window, now)
             load = self.decision.load
             if self.changing is None and at >= self.paused_until:
                 wanted = self.decision.instances
-        least = min(self.rules.least, wanted)
+        if not wanted and not self.may_sleep:
+            wanted = now
+        least = min(max(1, self.rules.least), wanted)
         return Want(spec.name, now, wanted, least, load, self.rules.weight, self.cost)
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether nothing of it is under way that the gauges do not count yet, such as the first batch of many."""
+        pool = self.registration.pool
+        return not pool.sleep.waking and not pool.busy
+
+    def idle_s(self, at: float) -> float:
+        """For how long nothing has been asked of it."""
+        since = self.window.idle_since
+        return 0.0 if since is None else at - since
 
     def text(self) -> str:
         """Say how it stands, for people."""
-        rules, spec = self.rules, self.registration.spec
-        text = f"{rules.least} to {rules.most} instances, now {spec.instances}"
+        rules, registration = self.rules, self.registration
+        text = f"{rules.least} to {rules.most} instances, now {registration.instances}"
+        if registration.pool.sleep.asleep:
+            return f"{text}, {registration.pool.sleep.text()}; a request wakes it"
         if self.decision is not None:
             text += f", load {self.decision.load:.1f}"
         if self.grant.limit:
@@ -170,9 +190,17 @@ class Autoscaler:
 
     async def _queued(self) -> Mapping[str, int]:
         """Return what waits in tritonserver; where no worker has work, nothing does, and nobody is asked."""
-        if self.queued is None or all(one.idle for one in self._followed.values()):
+        waking = any(one.pool.sleep.waking for one in self._registry)
+        if self.queued is None or not (
+            waking or any(not one.idle for one in self._followed.values())
+        ):
             return {}
-        return await self.queued()
+        queued = await self.queued()
+        for one in self._registry:
+            if one.pool.sleep.waking:
+                one.pool.sleep.queued = queued.get(one.spec.name, 0)
+                await one.pool.wake()
+        return queued
 
     def tick(self, queued: Mapping[str, int]) -> None:
         """Do it once; `queued` requests wait in tritonserver, by model."""
@@ -181,6 +209,8 @@ class Autoscaler:
             return
         now = asyncio.get_running_loop().time()
         for one in self._followed.values():
+            if not one.idle and one.registration.pool.can_serve:  # by a spare, though it sleeps
+                one.registration.pool.wake_up()
             waiting = queued.get(one.registration.spec.name, 0)
             one.look(now, self.counts(one.registration), self.taken(one.registration), waiting)
         grants = share_out([one.want(now) for one in self._followed.values()], self.room())
@@ -193,7 +223,8 @@ class Autoscaler:
         for registration in self._registry:
             rules = registration.spec.autoscale
             if rules is None:
-                registration.scaling = ""
+                sleep = registration.pool.sleep
+                registration.scaling = sleep.text() if sleep.asleep else ""
                 continue
             known = self._followed.get(registration.key)
             if known is None or known.rules != rules:
@@ -203,23 +234,26 @@ class Autoscaler:
         self._followed = followed
 
     def _use(self, one: _Followed, grant: Grant) -> None:
-        spec = one.registration.spec
+        spec, now = one.registration.spec, one.registration.instances
         if grant.limit and not one.grant.limit:
             _log.warning("a model should have more instances", model=spec.name, why=grant.limit)
         one.grant = grant
         one.registration.scaling = one.text()
-        if grant.instances == spec.instances or one.changing is not None:
+        if grant.instances == now or one.changing is not None:
             return
         task = asyncio.get_running_loop().create_task(self._change(one, grant.instances))
         one.changing = task
 
     async def _change(self, one: _Followed, instances: int) -> None:
-        registration, before = one.registration, one.registration.spec.instances
+        registration, before = one.registration, one.registration.instances
         clock = asyncio.get_running_loop().time
         why = one.decision._replace(instances=instances).text(before) if one.decision else ""
         try:
-            if await self._registry.adapt(registration, instances):
+            idle_s = one.idle_s(clock())
+            changed = await self._registry.adapt(registration, instances, idle_s=idle_s)
+            if changed:
                 one.pause_s = 0.0
+            if changed and instances:  # that it sleeps has been told
                 registration.events.tell(
                     kinds.SCALED,
                     who=_WHO,

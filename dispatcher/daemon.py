@@ -301,7 +301,7 @@ class Daemon:
         Raises:
             RemoteFailure: it would have to; its model is loaded later then.
         """
-        if not self._server.ready and not registration.pool.can_serve:
+        if not self._server.ready and not registration.pool.answers:
             name = registration.spec.name
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} has no worker at the moment")
 

@@ -103,7 +103,7 @@ class DaemonStatus:
         if self.phase == "stopping":
             return State(f"stopping: {self.why_stopped}", healthy=True, busy=True)
         models = self.model_infos()
-        ready = sum(model.state == "ready" for model in models)
+        ready = sum(model.state in messages.SERVED_STATES for model in models)
         text = f"{self.phase}: {ready} of {len(models)} models ready"
         if self.phase == "ready" and not self._server.ready:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"

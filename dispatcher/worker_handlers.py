@@ -107,7 +107,7 @@ async def attach(
     registration.proxies.seen(message.instance, None if native else message.pid)
     daemon.refuse_to_hold_up_a_start(registration)
     attached = await registration.pool.route(
-        message.instance, message.lost, message.avoid, message.version
+        message.instance, message.lost, message.avoid, message.version, batch=message.batch
     )
     return msgspec.structs.replace(attached, tracing=daemon.tracing)
 

@@ -36,16 +36,32 @@ class Attachment:
         self.worker = ""
 
     def attach(self) -> Lane:
-        """Return the lane; without one, ask for workers until a connection to one succeeds.
+        """Return the lane for a batch; without one, ask for workers until a connection to one succeeds.
 
         A worker may end between the dispatcher's answer and the connection.
 
         Raises:
             RemoteFailure: no worker will come any more; the text is for the client.
         """
+        lane = self._attach(batch=True)
+        if lane is None:
+            raise LaneError("the dispatcher named no worker for a batch")
+        return lane
+
+    def attach_early(self) -> Lane | None:
+        """Do that before there is a batch: None if the model sleeps, and has no worker until there is one.
+
+        Raises:
+            RemoteFailure: no worker will come any more.
+        """
+        return self._attach(batch=False)
+
+    def _attach(self, *, batch: bool) -> Lane | None:
         lost = None
         while self.lane is None:
-            attached = self._ask_for_worker(lost)
+            attached = self._ask_for_worker(lost, batch)
+            if not attached.lane_path:
+                return None
             try:
                 self.lane = Lane.connect(attached.lane_path, peer_trusted=False)
             except LaneClosed:
@@ -95,10 +111,10 @@ class Attachment:
             raise LaneError(f"the dispatcher answered {type(verdict).__name__}, not a Verdict")
         return verdict
 
-    def _ask_for_worker(self, lost: str | None) -> messages.Attached:
+    def _ask_for_worker(self, lost: str | None, batch: bool) -> messages.Attached:
         avoid, self.avoid = self.avoid, []
         ask = messages.Attach(
-            self._registration, self._instance, os.getpid(), lost, avoid, self._version
+            self._registration, self._instance, os.getpid(), lost, avoid, self._version, batch
         )
         # No time-out: the dispatcher answers as soon as a worker is there or it has given up on
         # one, and when the dispatcher ends, this process does.

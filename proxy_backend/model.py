@@ -88,9 +88,9 @@ class TritonPythonModel:
         self._batch_id = 0
         try:
             if self._streams is not None:
-                self._streams.attach()
+                self._streams.attach_early()
             else:
-                self._attach()
+                self._use(attachment.attach_early())
         except RemoteFailure as failure:
             raise pb_utils.TritonModelException(failure.text) from failure
 
@@ -249,9 +249,14 @@ class TritonPythonModel:
         raise Overdue(verdict, taken=taken)
 
     def _attach(self) -> Lane:
-        self._lane = self._attachment.attach()
-        self._lane.set_patience(self._attachment.execution_timeout_s)
-        return self._lane
+        lane = self._attachment.attach()
+        self._use(lane)
+        return lane
+
+    def _use(self, lane: Lane | None) -> None:
+        self._lane = lane
+        if lane is not None:
+            lane.set_patience(self._attachment.execution_timeout_s)
 
     def _drop_lane(self) -> None:
         self._attachment.drop()

@@ -95,10 +95,24 @@ class Streams:
         with self._changed:
             if self._lane is not None:
                 return
-            self._lane = self._attachment.attach()
-            self._room = self._uncredited = 0
-            self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
-            self._reader.start()
+            self._use(self._attachment.attach())
+
+    def attach_early(self) -> None:
+        """Do that before there is a batch; there is none for a model that sleeps.
+
+        Raises:
+            RemoteFailure: no worker will come any more.
+        """
+        with self._changed:
+            lane = self._attachment.attach_early()
+            if lane is not None:
+                self._use(lane)
+
+    def _use(self, lane: Lane) -> None:
+        self._lane = lane
+        self._room = self._uncredited = 0
+        self._reader = threading.Thread(target=self._read, args=[self._lane], daemon=True)
+        self._reader.start()
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Hand a batch to a worker; return when it has begun, or has been answered with an error."""

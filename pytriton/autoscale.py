@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.ipc import messages
@@ -26,6 +26,8 @@ Seconds = Union[int, float, str]
 
 #: Of a model configuration: the fewest and the most instances.
 INSTANCES_PARAMETER = "pytriton_instances"
+#: Without a request, before a model with min=0 sleeps.
+_IDLE_AFTER_S = messages.Autoscale().idle_after_s
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)")
@@ -37,10 +39,11 @@ class Autoscale:
 
     Args:
         max: instances at most
-        min: instances at least
+        min: instances at least; with 0, the model sleeps when nothing is asked of it, and a request wakes it
         target: of the time, what an instance shall have work; more, and another one comes
         up_after: for so long there have been too few, before more come
         down_after: for so long fewer would have done, before some go
+        idle_after: for so long nothing was asked of it, before it sleeps; with min=0
         concurrency: batches, or streams, that an instance has at once when it has work: more than one where the
             callable is asynchronous
         weight: beside other models, where the machine has not enough for all
@@ -58,6 +61,7 @@ class Autoscale:
     target: float = 0.7
     up_after: Seconds = 2.0
     down_after: Seconds = 60.0
+    idle_after: Optional[Seconds] = None
     concurrency: int = 1
     weight: float = 1.0
 
@@ -66,15 +70,23 @@ class Autoscale:
 
     def to_message(self) -> messages.Autoscale:
         """Return the form that is sent to the daemon."""
-        least, most = _whole("min", self.min), _whole("max", self.max)
+        least, most = _whole("min", self.min, 0), _whole("max", self.max)
         if least > most:
             raise PyTritonValidationError(f"Autoscale: min={least} is more than max={most}.")
+        if self.idle_after is not None and least > 0:
+            raise PyTritonValidationError(
+                f"Autoscale: idle_after={self.idle_after!r} goes with min=0: with min={least} it never sleeps."
+            )
+        idle_after_s = (
+            _IDLE_AFTER_S if self.idle_after is None else _seconds("idle_after", self.idle_after)
+        )
         return messages.Autoscale(
             least,
             most,
             target=_number("target", self.target, 1.0),
             up_after_s=_seconds("up_after", self.up_after),
             down_after_s=_seconds("down_after", self.down_after),
+            idle_after_s=idle_after_s,
             concurrency=_whole("concurrency", self.concurrency),
             weight=_number("weight", self.weight, 1000.0),
         )
@@ -142,10 +154,10 @@ def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
     return autoscale
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _whole(name: str, value: Any, from_: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < from_:
         raise PyTritonValidationError(
-            f"Autoscale: {name} has to be a whole number from 1, got {value!r}."
+            f"Autoscale: {name} has to be a whole number from {from_}, got {value!r}."
         )
     return value
 

@@ -207,6 +207,14 @@ class WorkerOptions(TypedDict, total=False):
             of_process=True,
         ),
     ]
+    lazy: Annotated[
+        Optional[bool],
+        Option(
+            "the model is served at once, and its workers load it when the first request comes",
+            False,
+            of_process=True,
+        ),
+    ]
     execution_timeout_s: Annotated[
         Optional[float],
         Option(

@@ -63,7 +63,8 @@ class Model:
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Return when tritonserver is up and every instance that has not failed for good is ready.
 
-        `register` returns a ready model; this is for after a crash of a worker or of tritonserver.
+        `register` returns a ready model; this is for after a crash of a worker or of tritonserver. One that sleeps is
+        ready: its first request wakes it.
 
         Raises:
             ModelNotFoundError: the model is not served.
@@ -78,6 +79,8 @@ class Model:
                 states = [self._info.state]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
             changing += [self._info.state] if self._info.state == "restoring" else []
+            if status.server.state == "ready" and self._info.state == "asleep":
+                return
             up = status.server.state == self._info.state == "ready"
             if up and not changing and "ready" in states:
                 return

@@ -132,6 +132,10 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
         yield Finding(
             "down", "unloaded", text, "Have that client load it again, or register it anew."
         )
+    elif info.state == "asleep":
+        slept = situation.last(kinds.SLEPT)
+        text = slept.reason if slept is not None else "it has not been loaded yet"
+        yield Finding("notice", "asleep", text, "Nothing need be done: a request wakes it.")
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
     if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
         text = f"tritonserver refused it: {refused.reason}"

@@ -206,6 +206,21 @@ GRACE_OVER = Kind(
     {"grace_s": "the grace period, seconds", "proxies": "proxies that still had a batch"},
 )
 
+SLEPT = Kind(
+    "slept",
+    "info",
+    "model sleeps",
+    "Nothing was asked of the model for a while, so its workers end until a request comes.",
+    {"idle_s": "without a request, seconds", "workers": "that end"},
+)
+WOKEN = Kind(
+    "woken",
+    "info",
+    "model is awake",
+    "A model that slept has a worker again.",
+    {"asleep_s": "how long it slept, seconds", "took_s": "the first worker's start, seconds"},
+)
+
 # ── instances ────────────────────────────────────────────────────────────────────────────────────
 
 LOADING = Kind(

@@ -28,7 +28,7 @@ Sample = tuple[tuple[str, ...], Value]
 
 _INSTANCE = ("model", "version", "model_instance")
 _MODEL = ("model", "version")
-_MODEL_STATES = (*(state.value for state in ModelState), "restoring", "failed")
+_MODEL_STATES = (*(state.value for state in ModelState), "asleep", "waking", "restoring", "failed")
 _INSTANCE_STATES = (*(state.value for state in InstanceState), "unready")
 
 

@@ -147,7 +147,7 @@ class Snapshots:
             state=info.state,
             served_by=info.served_by,
             isolation=info.isolation,
-            desired=spec.instances if spec is not None else 0,
+            desired=registration.instances if registration is not None else 0,
             spares=spec.spares if spec is not None else 0,
             retries=tally.retries,
             poison=tally.poison,

@@ -61,8 +61,8 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
     what = f"model {spec.name} with a number of instances that follows its load"
     why = ""
     times = (rules.up_after_s, rules.down_after_s, rules.idle_after_s)
-    if not 1 <= rules.least <= rules.most <= MOST_WORKERS:
-        why = f"from {rules.least} to {rules.most}: it takes 1 to {MOST_WORKERS}, the fewest first"
+    if not 0 <= rules.least <= rules.most <= MOST_WORKERS or not rules.most:
+        why = f"from {rules.least} to {rules.most}: it takes 0 to {MOST_WORKERS}, the fewest first"
     elif not all(0 < seconds < math.inf for seconds in times):
         why = "its times have to be seconds above 0"
     elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
@@ -126,6 +126,12 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
         check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)
     if spec.instances < 1:
         raise RemoteFailure(ErrorKind.INVALID, f"instances={spec.instances}: it takes at least 1")
+    if spec.lazy and spec.isolation == "thread":
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"model {spec.name} is lazy, but its workers are threads of the process that registers it, where it is "
+            "loaded already; use isolation='process'",
+        )
     callables = len(payloads) - spec.check
     if callables not in (1, spec.instances):
         raise RemoteFailure(

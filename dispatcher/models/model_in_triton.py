@@ -175,16 +175,16 @@ class ModelInTriton:
         """Keep the model in Triton while workers can serve it, and out of it while none can."""
         pool = self._pool
         while True:
-            await pool.until(lambda: self._unserved or not pool.can_serve)
+            await pool.until(lambda: self._unserved or not pool.answers)
             if not self._unserved:
                 await pool.until(
-                    lambda: pool.can_serve or pool.is_hopeless, timeout_s=unready_after_s
+                    lambda: pool.answers or pool.is_hopeless, timeout_s=unready_after_s
                 )
-                if pool.can_serve:
+                if pool.answers:
                     continue
             if self.unloaded:  # its clients know; until one loads it
                 self._unserved = False
-                await pool.until(lambda: pool.can_serve or not self.unloaded)
+                await pool.until(lambda: pool.answers or not self.unloaded)
                 continue
             self.machine.change(ModelState.UNREADY)
             if self._unserved:
@@ -196,7 +196,7 @@ class ModelInTriton:
                 await self._in_triton(lambda: server.unload(self._name))
             self._unserved = True
             while self._unserved:
-                await pool.until(lambda: server.ready and pool.can_serve)
+                await pool.until(lambda: server.ready and pool.answers)
                 self._unserved = not await self._try_to_load(server)
                 if self._unserved:
                     await pool.changed(_LOAD_AGAIN_S)

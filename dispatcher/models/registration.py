@@ -58,6 +58,7 @@ class Registration:
         former: Registration | None = None,
         tally: Tally | None = None,
         events: Events = LOG_ONLY,
+        asleep: bool = False,
     ) -> None:
         self.key = key
         self.spec = entry.spec
@@ -67,7 +68,9 @@ class Registration:
         self.registrant = registrant
         #: Takes what is decided about the model.
         self.events = events.about(entry.spec.name, entry.spec.version)
-        self.pool = Pool(entry.spec, start_worker, policy, registrant, tally, self.events)
+        self.pool = Pool(
+            entry.spec, start_worker, policy, registrant, tally, self.events, asleep=asleep
+        )
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
         self._in_triton = ModelInTriton(
@@ -212,6 +215,15 @@ class Registration:
                 self._in_doubt = False
         await self.pool.shrink(new, grace_s)
 
+    async def fall_asleep(self, idle_s: float, grace_s: float) -> None:
+        """End the workers until a request comes; tritonserver keeps the model, and its proxies."""
+        await uninterrupted(self.pool.fall_asleep(idle_s, grace_s))
+
+    @property
+    def instances(self) -> int:
+        """How many instances it has by its declaration; none while it sleeps."""
+        return 0 if self.pool.sleep.asleep else self.spec.instances
+
     async def heal(self, report: ReportProgress) -> None:
         """Give each instance that has no worker one now; return when the model is served.
 
@@ -228,8 +240,8 @@ class Registration:
 
     @property
     def preloadable(self) -> bool:
-        """Whether a tritonserver that is being started can load the model as it is: a worker is there."""
-        return self.ready and self.pool.can_serve and not self._in_doubt
+        """Whether a tritonserver that is being started can load the model as it is: a worker is there, or it sleeps."""
+        return self.ready and self.pool.answers and not self._in_doubt
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
         """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
@@ -348,7 +360,12 @@ class Registration:
     @property
     def state(self) -> str:
         """The registration's state, in the word that status shows."""
-        return "unready" if self.loads_again else self._machine.state.value
+        if self.loads_again:
+            return "unready"
+        sleep = self.pool.sleep
+        if self.ready and sleep.now:
+            return "asleep" if sleep.asleep else "waking"
+        return self._machine.state.value
 
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return what status shows."""

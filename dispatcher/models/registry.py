@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -282,11 +282,13 @@ class Registry(ServedModels):
                 text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
 
-    async def adapt(self, registration: Registration, instances: int) -> bool:
+    async def adapt(
+        self, registration: Registration, instances: int, *, idle_s: float = 0.0
+    ) -> bool:
         """Give a model as many instances as its load takes; whether it has them.
 
-        It gives way to whatever a client wants with the model: then it is as it was. It is not kept: after a start,
-        the model begins with what was last asked for.
+        With none, it falls asleep if nothing is under way. It gives way to whatever a client wants with the model: then
+        it is as it was. It is not kept: after a start, the model begins with what was last asked for.
 
         Raises:
             RemoteFailure: a new worker failed; it is as it was.
@@ -298,8 +300,12 @@ class Registry(ServedModels):
             return False
         grace_s = self._config.grace_period_s
 
-        def change() -> Awaitable[object]:
-            return registration.scale(instances, self._server, _report_to_nobody, grace_s, rules)
+        async def change() -> None:
+            count = max(1, instances)
+            if instances > registration.instances or count != registration.spec.instances:
+                await registration.scale(count, self._server, _report_to_nobody, grace_s, rules)
+            if not instances and registration.ready and not registration.pool.busy:
+                await registration.fall_asleep(idle_s, grace_s)
 
         return await self._adaptations.make(name, change)
 

@@ -33,7 +33,9 @@ from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.sleep import WakeBounds
 from pytriton.dispatcher.workers.worker_factory import StartWorker
+from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir
 
@@ -244,6 +246,7 @@ class Serving:
             former=former,
             tally=self._served.ledger.of(entry.spec.name),
             events=self._events,
+            asleep=_begins_asleep(entry.spec, restored=keeping is Keeping.THERE),
         )
         self._served.keys[key] = registration
         return registration
@@ -280,10 +283,16 @@ class Serving:
             self._served.ledger.forget(name)
 
 
+def _begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
+    """Whether a model is not loaded before a request comes; one that may sleep was loaded when it was registered."""
+    return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
+
+
 def _policy(config: DaemonConfig) -> RestartPolicy:
     return RestartPolicy(
         start_timeout_s=config.worker_start_timeout_s,
         limit=config.worker_restart_limit,
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
+        wake_bounds=WakeBounds(config.wake_timeout_s, config.wake_queue_size),
     )

@@ -139,7 +139,7 @@ async def _of_file(
         version=max(files),
         config=_for_triton(config, sorted(files)),
         world=workshop.world(place.python, model.folder, place.packages),
-        instances=autoscale.least if autoscale else instances,
+        instances=max(1, autoscale.least) if autoscale else instances,
         devices=devices,
         autoscale=autoscale,
         factory=True,

@@ -21,7 +21,6 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
-_READY = "ready"
 #: "no particular version", as `InferenceRequest` writes it.
 _ANY_VERSIONS = ("", "-1")
 
@@ -94,7 +93,9 @@ class ModelControl:
             spec = registration.spec
             if spec.name == name:
                 versions = spec.versions or [spec.version]
-                return registration.state == _READY and (wanted is None or wanted in versions)
+                return registration.state in messages.SERVED_STATES and (
+                    wanted is None or wanted in versions
+                )
         return False
 
     def _registered(self, name: str) -> Registration | None:
@@ -111,7 +112,7 @@ class ModelControl:
                 f"model {name!r} is registered, so no other model can give it a configuration or files: "
                 "unregister it first, or register it anew with replace=True",
             )
-        if registered.state != _READY:
+        if registered.state not in messages.SERVED_STATES:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
                 f"model {name!r} is registered and not ready ({registered.state}): `pytriton-daemon status` and "

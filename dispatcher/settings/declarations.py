@@ -126,6 +126,23 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 5.0
 
+    wake_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds that requests wait for the worker of a model that was asleep, from the first of them on; "
+            "later ones are refused until the worker is ready.",
+            SECONDS,
+        ),
+    ] = 60.0
+    wake_queue_size: Annotated[
+        int,
+        Option(
+            "Requests that may wait in tritonserver's queue for a model that was asleep; those that have waited "
+            "longest are refused when there are more.",
+            values.integer(0),
+        ),
+    ] = 1000
+
     # ── logs ─────────────────────────────────────────────────────────────────────────────────────
     log_format: Annotated[
         str,

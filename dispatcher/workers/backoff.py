@@ -7,7 +7,9 @@ take a model away from everybody. All other ends count: a worker that cannot be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from pytriton.dispatcher.workers.sleep import WakeBounds
 
 #: So many failures in a row are a crash loop: the worker, its replacement, and the one after that.
 CRASH_LOOP = 3
@@ -19,13 +21,15 @@ _MOST_DOUBLINGS = 60
 class RestartPolicy:
     """How long a worker may take to say hello; how often in a row, and how soon, one that ended is replaced.
 
-    The first replacement comes at once. `limit` None: a worker is replaced for ever.
+    The first replacement comes at once. `limit` None: a worker is replaced for ever. `wake_bounds` is what batches wait
+    with for the first worker of a model that was asleep.
     """
 
     start_timeout_s: float
     limit: int | None
     first_delay_s: float
     longest_delay_s: float
+    wake_bounds: WakeBounds = field(default_factory=WakeBounds)
 
     def delay_s(self, failures: int) -> float | None:
         """Return how long to wait after so many failures in a row; None to give up."""

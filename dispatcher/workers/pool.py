@@ -13,6 +13,7 @@ from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.routing import Routes
+from pytriton.dispatcher.workers.sleep import Sleep
 from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
@@ -44,6 +45,8 @@ class Pool:
         registrant: Registrant | None = None,
         tally: Tally | None = None,
         events: Events = LOG_ONLY,
+        *,
+        asleep: bool = False,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         self._spec = spec
@@ -57,6 +60,8 @@ class Pool:
         self._changed = asyncio.Condition()
         self._stopping = False
         self._given_up_for: str | None = None
+        #: Whether it sleeps, and how long batches wait for the worker that wakes it.
+        self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, asleep=asleep)
         #: What becomes of batches that were lost, or are overdue.
         self.verdicts = Verdicts(spec, self._workers, self._tally, self._events)
         #: Workers that have been asked to give a proxy away, and have not yet.
@@ -66,12 +71,13 @@ class Pool:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, report: ReportProgress) -> None:
-        """Start all workers; return when every one is ready.
+        """Start all workers; return when every one is ready. Asleep, it has none until a batch comes.
 
         Raises:
             RemoteFailure: the first that could not be loaded; the caller stops the pool then.
         """
-        await self._grow(self._spec, report)
+        if not self.sleep.asleep:
+            await self._grow(self._spec, report)
 
     async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         """Start the workers that `spec` has more than there are; return when they are ready.
@@ -79,12 +85,16 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
-        count = len(self._supervisors)
+        count, slept = len(self._supervisors), self.sleep.asleep
+        if slept:
+            self.sleep.wake("more instances were asked for")
         try:
             await self._grow(spec, report)
         except BaseException:
             await self._stop_supervisors(self._supervisors[count:], 0)
             del self._supervisors[count:]
+            if slept:
+                self.sleep.back()
             await self._tell(None)  # who waited for one of these may wait for nobody now
             raise
         self._spec = spec
@@ -98,6 +108,25 @@ class Pool:
             supervisor for supervisor in self._supervisors if supervisor not in leaving
         ]
         await self._tell(None)
+
+    async def fall_asleep(self, idle_s: float, grace_s: float) -> None:
+        """End the workers until a batch comes, but as many as there are spares: nothing was asked for `idle_s`."""
+        staying = self._spec.spares * max(1, len(numbering.versions(self._spec)))
+        leaving = self._supervisors[staying:]
+        del self._supervisors[staying:]
+        self.sleep.begin(idle_s, len(leaving))
+        self._routes.rest_all_of([one.worker.name for one in leaving if one.worker])
+        await self._stop_supervisors(leaving, grace_s, "idle")
+
+    def wake_up(self, why: str = "a request") -> None:
+        """Start the workers that it lacks, if it sleeps; they are tried again as any others are."""
+        if not self.sleep.asleep or self._stopping:
+            return
+        self.sleep.wake(why)
+        for slot in range(len(self._supervisors), numbering.count(self._spec)):
+            self._supervisors.append(self._supervisor(slot, self._spec, woken=True))
+        if self.can_serve:  # a spare
+            self.sleep.end()
 
     async def heal(self, report: ReportProgress) -> None:
         """Load a worker now for each instance that has none, instead of later or never.
@@ -133,10 +162,8 @@ class Pool:
         return sum(reading.answered for reading in readings)
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
-        new = [
-            Supervisor(slot, spec, self._start, self._policy, self._tell, self._events)
-            for slot in range(len(self._supervisors), numbering.count(spec))
-        ]
+        slots = range(len(self._supervisors), numbering.count(spec))
+        new = [self._supervisor(slot, spec) for slot in slots]
         self._supervisors.extend(new)
         total = len(new)
         await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
@@ -152,6 +179,13 @@ class Pool:
                 messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
             )
 
+    def _supervisor(
+        self, slot: int, spec: messages.ModelSpec, *, woken: bool = False
+    ) -> Supervisor:
+        return Supervisor(
+            slot, spec, self._start, self._policy, self._tell, self._events, woken=woken
+        )
+
     async def _stop_supervisors(
         self, supervisors: Sequence[Supervisor], grace_s: float, reason: str = "stop"
     ) -> None:
@@ -160,15 +194,24 @@ class Pool:
     # ── proxies ──────────────────────────────────────────────────────────────────────────────────
 
     async def route(
-        self, proxy: str, lost: str | None, avoid: Sequence[str] = (), version: int = 0
+        self,
+        proxy: str,
+        lost: str | None,
+        avoid: Sequence[str] = (),
+        version: int = 0,
+        *,
+        batch: bool = False,
     ) -> messages.Attached:
         """Return the worker that serves `proxy` from now on; waits for one to be ready.
+
+        A model that sleeps has none: it wakes if a batch waits, else the proxy asks again when it has one.
 
         Args:
             proxy: its instance's name
             lost: the worker that it could not reach
             avoid: those that wait for the batch that it has
             version: that it serves; matters where each has workers of its own
+            batch: a batch waits for the worker
 
         Raises:
             RemoteFailure: no worker will come, or not soon.
@@ -185,6 +228,10 @@ class Pool:
             while True:
                 present = self.ready_workers(version)
                 ready = [name for name in present if name != lost and name not in avoid]
+                if self.sleep.now and not batch:
+                    self._routes.rest(proxy)
+                    return messages.Attached("", "", self._spec.execution_timeout_s)
+                self.wake_up()
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     self._do_aside(self._balance())  # a worker may lack more than this one
@@ -196,7 +243,9 @@ class Pool:
                 if avoid and present:
                     text = f"model {self._spec.name}: all its workers wait for this very request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-                await self._changed.wait()
+                left_s = self.sleep.left_s()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left_s)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
         """Decide about a call that came back to this model; `waiting` workers wait for it."""
@@ -246,14 +295,19 @@ class Pool:
         return bool(self.ready_workers())
 
     @property
+    def answers(self) -> bool:
+        """Whether batches get somewhere: a worker is ready, or comes because of them."""
+        return self.can_serve or (self.sleep.now and not self.is_hopeless)
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
         return self._is_hopeless(None)
 
     def _is_hopeless(self, version: int | None) -> bool:
-        return self._given_up_for is not None or all(
-            supervisor.is_hopeless for supervisor in self._of(version)
-        )
+        if self._given_up_for is not None or self.sleep.asleep:
+            return self._given_up_for is not None
+        return all(supervisor.is_hopeless for supervisor in self._of(version))
 
     def problems(self) -> list[str]:
         """Return a sentence about each instance whose workers end one after the other."""
@@ -306,7 +360,7 @@ class Pool:
                 self._routes.lanes_of(supervisor.worker.name)
                 if supervisor.worker is not None
                 else 0,
-                spare=supervisor.index >= self._spec.instances,
+                spare=self.sleep.asleep or supervisor.index >= self._spec.instances,
             )
             for supervisor in self._supervisors
         ]
@@ -335,6 +389,8 @@ class Pool:
 
     async def _tell(self, ready: str | None) -> None:
         """Wake the tasks that wait for a worker."""
+        if ready is not None and self.sleep.waking:
+            self.sleep.end()
         async with self._changed:
             self._changed.notify_all()
         if ready is not None:

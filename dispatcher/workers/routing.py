@@ -8,7 +8,7 @@ that others have too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 
 class Routes:
@@ -41,6 +41,16 @@ class Routes:
         count = self.lanes_of(worker)
         return (0, -count) if 0 < count < self._lanes else (1, count)
 
+    def rest(self, proxy: str) -> None:
+        """Note a proxy that has no worker, as its model sleeps."""
+        self._worker_of[proxy] = ""
+
+    def rest_all_of(self, workers: Collection[str]) -> None:
+        """The proxies of these workers have none from now on."""
+        for proxy, worker in self._worker_of.items():
+            if worker in workers:
+                self.rest(proxy)
+
     def forget(self, proxy: str) -> None:
         """Remove the route of a proxy that has gone, or is about to get another worker."""
         self._worker_of.pop(proxy, None)
@@ -54,7 +64,7 @@ class Routes:
 
         `alike`: whether a worker serves what `idle` does.
         """
-        givers = {name for name in self._worker_of.values() if alike(name)}
+        givers = {name for name in self._worker_of.values() if name and alike(name)}
         if not givers or self.lanes_of(idle) >= self._lanes:
             return None
         busiest = max(givers, key=self.lanes_of)

@@ -56,7 +56,10 @@ class Supervisor:
         policy: RestartPolicy,
         tell: Tell,
         events: Events = LOG_ONLY,
+        *,
+        woken: bool = False,
     ) -> None:
+        """`woken`: a first worker that cannot be loaded is tried again like any other; nobody waits for `first`."""
         self._slot = slot
         self.index = numbering.instance_of(spec, slot)
         self.version = (
@@ -67,6 +70,8 @@ class Supervisor:
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A pool that is being stopped does not ask any more why a worker failed.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
+        if woken:
+            self.first.set_result(None)
         self._machine = StateMachine(InstanceState.STARTING)
         self._spec = spec
         self._start_worker = start_worker

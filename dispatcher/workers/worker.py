@@ -18,8 +18,9 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Counts, Gauge, Reading
 
 #: Why workers end: by themselves, serving ("crash") or before ("load"); hung in a batch; past a hard limit; replaced
-#: because they were spent; no longer needed because of a scaling or a replacement; for any other wish ("stop").
-END_REASONS = ("crash", "load", "hang", "limit", "spent", "scale", "replace", "stop")
+#: because they were spent; no longer needed because of a scaling or a replacement, or because nothing was asked of the
+#: model ("idle"); for any other wish ("stop").
+END_REASONS = ("crash", "load", "hang", "limit", "spent", "scale", "replace", "idle", "stop")
 
 
 class Worker:

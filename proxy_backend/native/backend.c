@@ -116,7 +116,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
         if (proxy->model->streams)
             proxy->streams = streams_new(proxy);
         char *failure = proxy->control && proxy->name
-            ? proxy->model->streams ? streams_attach(proxy->streams) : attach(proxy)
+            ? proxy->model->streams ? streams_attach(proxy->streams) : attach(proxy, false)
             : texted("model %s: no dispatcher listens at %s", proxy->model->name, proxy->model->endpoint);
         if (failure)
             error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, failure);

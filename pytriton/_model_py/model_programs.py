@@ -156,7 +156,7 @@ def _spec(
     if asked is None and not devices:
         asked = len(model.kinds)
     streams = model.streams or document.get("model_transaction_policy", {}).get("decoupled")
-    instances = autoscale.least if autoscale else count_instances(asked, devices, None)
+    instances = max(1, autoscale.least) if autoscale else count_instances(asked, devices, None)
     fields = spec_fields(options)
     fields.update(
         name=name,

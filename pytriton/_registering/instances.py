@@ -60,7 +60,7 @@ def count_instances(
 ) -> int:
     """Return the number of instances; up to three options may say it, and they have to agree.
 
-    Of a number that follows the load, it is the least: devices are used in turn then.
+    Of a number that follows the load, it is the least, or 1 for a model that may sleep: devices are used in turn then.
 
     Raises:
         PyTritonValidationError: they contradict each other
@@ -72,7 +72,7 @@ def count_instances(
                 "A list of callables, one for each instance, and a number of instances that follows the load do not go "
                 "together. Pass one callable."
             )
-        return autoscale.least
+        return max(1, autoscale.least)
     said = {
         "instances": cast(Optional[int], instances),
         "the number of devices": len(devices) or None,

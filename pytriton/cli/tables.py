@@ -16,7 +16,7 @@ from pytriton.ipc.rates import duration
 if TYPE_CHECKING:
     from pytriton.dispatcher.doctor.diagnosis import Check
 
-_GOOD = {"ready", "spare", "ok", "serving", "running"}
+_GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
 _BAD = {"failed", "problem", "given up", "lost"}
 #: Without a terminal nothing tells how wide lines may be: wide enough not to break paths.
 _PIPE_WIDTH = 200

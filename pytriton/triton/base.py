@@ -237,6 +237,8 @@ class TritonBase(ABC):
 
 def _may_serve(info: messages.ModelInfo) -> bool:
     states = [instance.state for instance in info.instances]
+    if info.state in ("asleep", "waking"):  # a request finds out
+        return True
     return info.state != "failed" and any(state not in _FAILED for state in states)
 
 

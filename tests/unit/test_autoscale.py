@@ -30,6 +30,8 @@ X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
         ((1, 8), messages.Autoscale(1, 8)),
         ([2, 2], messages.Autoscale(2, 2)),
         (Autoscale(4), messages.Autoscale(1, 4)),
+        ((0, 2), messages.Autoscale(0, 2, idle_after_s=600.0)),
+        (Autoscale(2, 0, idle_after="30s"), messages.Autoscale(0, 2, idle_after_s=30.0)),
         (
             Autoscale(4, 2, 0.5, "500ms", "10m", concurrency=8, weight=2),
             messages.Autoscale(2, 4, 0.5, 0.5, 600.0, concurrency=8, weight=2.0),
@@ -41,7 +43,7 @@ def test_what_is_said(said: Any, becomes: messages.Autoscale | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [0, True, "4", (1,), (1, 2, 3), (3, 1), (0, 3), (1, 2.0), None, 1.5]
+    "said", [0, True, "4", (1,), (1, 2, 3), (3, 1), (0, 0), (-1, 3), (1, 2.0), None, 1.5]
 )
 def test_what_is_no_number_of_instances(said: Any) -> None:
     with pytest.raises(PyTritonValidationError, match=r"instances has to be|Autoscale: "):
@@ -53,6 +55,7 @@ def test_what_is_no_number_of_instances(said: Any) -> None:
     [
         {"target": 0}, {"target": 1.1}, {"up_after": "soon"}, {"down_after": -1}, {"down_after": True},
         {"concurrency": 0}, {"weight": float("nan")}, {"max": 0}, {"min": 9},
+        {"idle_after": 5.0}, {"min": 0, "idle_after": 0},
     ],
 )  # fmt: skip
 def test_values_that_are_wrong(wrong: dict[str, Any]) -> None:

@@ -66,6 +66,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "load_timeout_s": (7, 7),
     "on_crash": ("fail", "fail"),
     "spares": (2, 2),
+    "lazy": (True, True),
     "execution_timeout_s": (1.5, 1.5),
     "max_batches": (9, 9),
     "limits": (Limits(nice=3), messages.Limits(nice=3)),

@@ -51,6 +51,10 @@ def wait(*history: tuple[str, messages.ModelInfo], timeout_s: float = 60.0) -> C
 READY = ("ready", info("ready", "ready"))
 
 
+def test_a_model_that_sleeps_is_not_waited_for() -> None:
+    wait(("ready", info("asleep")))
+
+
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_model.time, "sleep", lambda seconds: None)  # type: ignore[attr-defined]

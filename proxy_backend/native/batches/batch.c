@@ -219,7 +219,7 @@ static void serve(Execution *batch)
     uint32_t count = batch->end - batch->answered;
     Reader answer;
     bool again = false, whole = false;
-    char *text = attach(proxy);
+    char *text = attach(proxy, true);
     if (text) {
         give_up(batch, true, text);
         return;

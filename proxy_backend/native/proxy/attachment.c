@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
+static void put_attach(Buffer *question, Proxy *proxy, const char *lost, bool batch)
 {
     put_message(question, ATTACH_NAME, ATTACH_FIELDS);
     put_text_field(question, ATTACH_registration, proxy->model->registration);
@@ -20,6 +20,7 @@ static void put_attach(Buffer *question, Proxy *proxy, const char *lost)
     put_array(question, proxy->avoided);
     buffer_put(question, proxy->avoid.data, proxy->avoid.size);
     put_int_field(question, ATTACH_version, (int64_t)proxy->model->number);
+    put_bool_field(question, ATTACH_batch, batch);
     put_int_field(question, ATTACH_protocol, PROTOCOL);
     proxy->avoid.size = 0;
     proxy->avoided = 0;
@@ -50,18 +51,20 @@ static void serve_calls(Proxy *proxy, const char *lane_path)
     calls_serve(&proxy->calls, &(Caller){model->model, model->name, model->endpoint, proxy->name}, lane_path);
 }
 
-char *attach(Proxy *proxy)
+char *attach(Proxy *proxy, bool batch)
 {
     char *lost = NULL, *failure = NULL;
-    while (proxy->lane == NULL && failure == NULL) {
+    bool sleeps = false;
+    while (proxy->lane == NULL && failure == NULL && !sleeps) {
         Buffer question = {0}, reply = {0};
         char *path = NULL;
-        put_attach(&question, proxy, lost);
+        put_attach(&question, proxy, lost, batch);
         /* No time-out: it answers as soon as a worker is there, or it has given up on one. */
         failure = control_ask(proxy->control, &question, &reply, -1);
         if (failure == NULL)
             failure = attached(proxy, &reply, &path);
-        if (failure == NULL)
+        sleeps = failure == NULL && !batch && path[0] == 0; /* the first batch asks again */
+        if (failure == NULL && !sleeps)
             proxy->lane = lane_connect(path, &failure); /* a worker may have ended since the dispatcher answered */
         if (proxy->lane)
             serve_calls(proxy, path);

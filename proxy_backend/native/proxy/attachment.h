@@ -6,8 +6,9 @@
 
 /* Texts are for the client, and for free(). */
 
-/* Get a lane, unless there is one. Returns NULL, or the reason why no worker will come any more. */
-char *attach(Proxy *proxy);
+/* Get a lane, unless there is one. Returns NULL, or the reason why no worker will come any more. A model that sleeps wakes if a
+ * batch waits; else there may be no lane, and no reason. */
+char *attach(Proxy *proxy, bool batch);
 /* Close the lane. */
 void drop_lane(Proxy *proxy);
 /* Send Detach: this proxy ends. */

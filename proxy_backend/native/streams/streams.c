@@ -72,16 +72,16 @@ static char *start_reader(Streams *streams)
     return texted("model %s: no thread can be started", streams->proxy->model->name);
 }
 
-/* With the lock held. */
-static char *get_lane(Streams *streams)
+/* With the lock held. Without a batch that waits for it, there is none while the model sleeps. */
+static char *get_lane(Streams *streams, bool batch)
 {
     if (streams->proxy->lane)
         return NULL;
     if (streams->reading) /* it does not take the lock again: it has let the lane go */
         pthread_join(streams->reader, NULL);
     streams->reading = false;
-    char *failure = attach(streams->proxy);
-    return failure ? failure : start_reader(streams);
+    char *failure = attach(streams->proxy, batch);
+    return failure || streams->proxy->lane == NULL ? failure : start_reader(streams);
 }
 
 char *streams_attach(Streams *streams)
@@ -89,7 +89,7 @@ char *streams_attach(Streams *streams)
     if (streams == NULL)
         return texted("out of memory");
     pthread_mutex_lock(&streams->lock);
-    char *failure = get_lane(streams);
+    char *failure = get_lane(streams, false);
     pthread_mutex_unlock(&streams->lock);
     return failure;
 }
@@ -177,7 +177,7 @@ static bool begun(Streams *streams, Flight *flight, TRITONBACKEND_Request **requ
     Proxy *proxy = streams->proxy;
     __atomic_add_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&streams->lock);
-    *text = get_lane(streams);
+    *text = get_lane(streams, true);
     await_room(streams, flight, text);
     if (*text == NULL && proxy->lane) {
         LaneState state = send_batch(streams, flight, requests, text);

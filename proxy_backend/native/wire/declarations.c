@@ -232,9 +232,10 @@ static const Field Attach_fields[] = {
     {"lost", false, {.kind = SHAPE_TEXT, .optional = true}},
     {"avoid", false, {.kind = SHAPE_LIST, .item = &Attach_avoid_item}},
     {"version", false, {.kind = SHAPE_INT}},
+    {"batch", false, {.kind = SHAPE_BOOL}},
     {"protocol", false, {.kind = SHAPE_INT}},
 };
-static const Declared Attach = {"Attach", true, 7, Attach_fields};
+static const Declared Attach = {"Attach", true, 8, Attach_fields};
 
 static const Field Attached_fields[] = {
     {"worker", true, {.kind = SHAPE_TEXT}},

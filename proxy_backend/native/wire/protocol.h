@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 10 };
+enum { PROTOCOL = 11 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"
@@ -168,15 +168,16 @@ enum { FORGET_SIZE = 2, FORGET_LEAST = 2, FORGET_number = 1 };
 
 /* A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one. */
 #define ATTACH_NAME "Attach"
-enum { ATTACH_FIELDS = 7 };
+enum { ATTACH_FIELDS = 8 };
 #define ATTACH_registration "registration"
 #define ATTACH_instance "instance"
 #define ATTACH_pid "pid"
 #define ATTACH_lost "lost"
 #define ATTACH_avoid "avoid"
 #define ATTACH_version "version"
+#define ATTACH_batch "batch"
 #define ATTACH_protocol "protocol"
-/* Connect to the worker that listens at `lane_path`. */
+/* Connect to the worker that listens at `lane_path`; "": the model sleeps, ask again when there is a batch. */
 #define ATTACHED_NAME "Attached"
 enum { ATTACHED_FIELDS = 4 };
 #define ATTACHED_worker "worker"

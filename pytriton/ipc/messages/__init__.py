@@ -29,6 +29,7 @@ from typing import Union
 import msgspec
 
 from pytriton.ipc.messages.answers import (
+    SERVED_STATES,
     Done,
     Failure,
     InstanceInfo,
@@ -136,6 +137,7 @@ from pytriton.ipc.messages.worker import (
 
 __all__ = [
     "PROTOCOL",
+    "SERVED_STATES",
     "Action",
     "AnyMessage",
     "AskReadiness",

@@ -40,6 +40,10 @@ class WorkerEnd(msgspec.Struct, frozen=True):
     lines: list[str] = []
 
 
+#: The states in which tritonserver takes requests for a model.
+SERVED_STATES = ("ready", "asleep", "waking")
+
+
 class InstanceInfo(msgspec.Struct, frozen=True):
     """One instance of a model, or one of its spare workers.
 

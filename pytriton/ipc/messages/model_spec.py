@@ -164,3 +164,5 @@ class ModelSpec(msgspec.Struct, frozen=True):
     openai: Optional[OpenAICard] = None
     #: Its number of instances follows its load, within these bounds; None: it is as somebody said.
     autoscale: Optional[Autoscale] = None
+    #: It is not loaded before the first request for it.
+    lazy: bool = False

@@ -12,6 +12,8 @@ from pytriton.ipc.messages.base import PROTOCOL, Message
 class Attach(Message, frozen=True):
     """A proxy instance asks for a lane. `lost` names the worker that it could not reach, if there was one.
 
+    `batch`: it has one that waits for the worker. A model that sleeps wakes then; else its proxy gets no lane.
+
     `registration` is what the dispatcher wrote into the model's configuration: a model that
     replaces another one of the same name has a registration of its own.
     """
@@ -24,11 +26,12 @@ class Attach(Message, frozen=True):
     avoid: list[str] = msgspec.field(default_factory=list)
     #: Of the model; matters where each version has workers of its own.
     version: int = 0
+    batch: bool = False
     protocol: int = PROTOCOL
 
 
 class Attached(Message, frozen=True):
-    """Connect to the worker that listens at `lane_path`.
+    """Connect to the worker that listens at `lane_path`; "": the model sleeps, ask again when there is a batch.
 
     `execution_timeout_s`: report a batch as overdue that is not answered for so long.
     `tracing`: tritonserver traces with OpenTelemetry, so tell the worker of each request's trace.

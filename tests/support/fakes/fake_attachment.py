@@ -40,6 +40,9 @@ class FakeAttachment:
             self.worker = f"w{len(self.workers)}"
         return self.lane
 
+    def attach_early(self) -> Lane | None:
+        return self.attach()
+
     def drop(self) -> None:
         if self.lane is not None:
             self.lane.close()

@@ -197,7 +197,7 @@ def test_devices_are_used_in_turn_however_often_it_is_scaled(
 @pytest.mark.parametrize(
     ("rules", "payloads", "words"),
     [
-        (messages.Autoscale(0, 3), 1, "from 0 to 3: it takes 1 to 1024"),
+        (messages.Autoscale(0, 0), 1, "from 0 to 0: it takes 0 to 1024"),
         (messages.Autoscale(3, 2), 1, "from 3 to 2"),
         (messages.Autoscale(1, 5000), 1, "from 1 to 5000"),
         (messages.Autoscale(1, 2, target=0.0), 1, "target has to be above 0"),

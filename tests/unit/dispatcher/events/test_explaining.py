@@ -51,6 +51,18 @@ _LEAK = "memory of its own: 600 MiB, limits.memory is 500 MiB"
 #: name: situation, in the verdict, about what, in the advice
 TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "well": (situation(info(instance())), "m is ready: nothing is wrong", "", ""),
+    "asleep": (
+        situation(info(state="asleep"), event(kinds.SLEPT, "nothing was asked of it for 600 s")),
+        "m is asleep: nothing was asked of it for 600 s",
+        "asleep",
+        "a request wakes it",
+    ),
+    "not loaded yet": (
+        situation(info(state="asleep")),
+        "m is asleep: it has not been loaded yet",
+        "asleep",
+        "a request wakes it",
+    ),
     "crash loop": (
         situation(info(_LOOPS, state="unready")),
         "m is unready: instance 0 is in a crash loop: 4 in a row ended, the last: RuntimeError: no "

@@ -1,0 +1,120 @@
+"""The sleep of a model's workers: none is there, and the first batch has them started.
+
+asleep ──▶ a batch asks for a worker: waking ──▶ a worker is ready: awake
+   ▲                                                                 │
+   └────────────── nothing was asked of the model for a while ◀──────┘
+
+Batches wait while it wakes, as they do when a worker is replaced: those that tritonserver has handed out, at the
+dispatcher; all others in tritonserver's queue. There is a bound on how long they wait, and on how many do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import Events
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+
+@dataclass(frozen=True)
+class WakeBounds:
+    """The bounds of waiting while a model wakes: seconds since it began to, and requests in tritonserver's queue."""
+
+    seconds: float = 60.0
+    requests: int = 1000
+
+
+class Sleep:
+    """Where the workers of one registration stand between sleeping and serving.
+
+    Args:
+        model: its name
+        bounds: of waiting
+        events: takes what is decided
+        asleep: whether it begins so: registered, and not loaded
+
+    Attributes:
+        asleep: no worker is there, and none comes before a batch asks for one.
+        waking: a batch has asked for one, and none is ready yet.
+        queued: requests that wait in tritonserver, as far as somebody has asked; whoever asks puts it here.
+    """
+
+    def __init__(
+        self, model: str, bounds: WakeBounds, events: Events, *, asleep: bool = False
+    ) -> None:
+        self.asleep = asleep
+        self.waking = False
+        self.queued = 0
+        self._model = model
+        self._bounds = bounds
+        self._events = events
+        self._since = asyncio.get_running_loop().time()
+        self._woken_at = 0.0
+        self._why = ""
+        #: Seconds since the epoch, for status.
+        self._at = time.time()
+
+    @property
+    def now(self) -> bool:
+        """Whether no worker is ready because it sleeps, or did a moment ago."""
+        return self.asleep or self.waking
+
+    def text(self) -> str:
+        """Say since when it sleeps, for people."""
+        return "asleep since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
+
+    def begin(self, idle_s: float, workers: int) -> None:
+        """The workers end: nothing was asked of them for so long."""
+        self.asleep, self.waking = True, False
+        self._since, self._at = asyncio.get_running_loop().time(), time.time()
+        self._events.tell(
+            kinds.SLEPT,
+            reason=f"nothing was asked of it for {idle_s:.0f} s",
+            numbers={"idle_s": round(idle_s, 3), "workers": workers},
+        )
+
+    def wake(self, why: str) -> None:
+        """Workers are being started."""
+        self.asleep, self.waking, self._why = False, True, why
+        self._woken_at = asyncio.get_running_loop().time()
+
+    def back(self) -> None:
+        """The workers that were being started have been given up again: it sleeps on."""
+        self.asleep, self.waking = True, False
+
+    def end(self) -> None:
+        """A worker is ready."""
+        if not self.now:
+            return
+        now = asyncio.get_running_loop().time()
+        slept_s, took_s = self._woken_at - self._since, now - self._woken_at
+        self.asleep = self.waking = False
+        self.queued = 0
+        self._events.tell(
+            kinds.WOKEN,
+            reason=f"{self._why}, after {slept_s:.0f} s asleep",
+            numbers={"asleep_s": round(slept_s, 3), "took_s": round(took_s, 3)},
+        )
+
+    def left_s(self) -> float | None:
+        """Return how long a batch may wait from now on; None: there is no bound, for it does not wake.
+
+        Raises:
+            RemoteFailure: it has waited long enough, or too many wait.
+        """
+        if not self.waking:
+            return None
+        waited_s = asyncio.get_running_loop().time() - self._woken_at
+        why = ""
+        if waited_s >= self._bounds.seconds:
+            why = f"its worker has been loading for {waited_s:.0f} s (wake_timeout_s)"
+        elif self.queued > self._bounds.requests:
+            why = f"{self.queued} requests wait for its worker (wake_queue_size)"
+            self.queued -= 1  # this one's, until tritonserver is asked again
+        if why:
+            text = f"model {self._model} was asleep, and {why}: try again later"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        return self._bounds.seconds - waited_s

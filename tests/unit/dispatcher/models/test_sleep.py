@@ -1,0 +1,329 @@
+"""Histories of models that sleep and wake, on a virtual clock: the daemon's own code but for processes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.fakes.brain import Brain
+from support.fakes.fake_clients import model_spec
+from support.fakes.fake_server import SERVER_PID
+
+from pytriton.dispatcher.elastic.sharing import Room
+from pytriton.dispatcher.models.admission import check
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+SLEEPY = messages.Autoscale(0, 4, idle_after_s=60.0)
+_SERIAL = itertools.count()
+
+
+class Sleeper:
+    """A daemon, and the batches that proxies have for its models.
+
+    Attributes:
+        queue: what waits in tritonserver.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.brain = Brain(folder, **settings)
+        self.queue: dict[str, int] = {}
+        autoscaler = self.brain.daemon.autoscaler
+        autoscaler.room = lambda: Room(1000.0)
+        autoscaler.queued = self._queued
+
+    async def _queued(self) -> dict[str, int]:
+        return self.queue
+
+    def register(self, name: str = "m", **more: Any) -> None:
+        spec = model_spec(name, **{"autoscale": SLEEPY, **more})
+        self.brain.served(self.brain.client.ask(messages.Register(spec), [b"callable"]))
+
+    def batch(self, name: str = "m") -> asyncio.Task[Any]:
+        """A proxy has a batch, and asks for a worker; return what it is told when it is."""
+        key = self.brain.server.models[name].registration
+        proxy = f"{name} asks {next(_SERIAL)}"
+        message = messages.Attach(key, proxy, SERVER_PID, batch=True)
+        task: asyncio.Task[Any] = self.brain.loop.create_task(self.brain.handle(message))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.brain.settle()
+        return task
+
+    def info(self, name: str = "m") -> messages.ModelInfo:
+        models = self.brain.loop.ask(self.brain.daemon.model_infos)
+        return next(one for one in models if one.name == name)
+
+    def state(self, name: str = "m") -> str:
+        return self.brain.state_of(name)
+
+    def events(self, name: str = "m") -> list[messages.Event]:
+        message = messages.GetEvents(model=name)
+        answer = self.brain.answered(self.brain.client.ask(message))
+        assert isinstance(answer, messages.EventList)
+        return answer.events
+
+    def event(self, kind: str) -> messages.Event:
+        return next(one for one in reversed(self.events()) if one.kind == kind)
+
+    def fall_asleep(self) -> None:
+        self.brain.advance(70.0)
+        assert self.state() == "asleep"
+
+
+def worker_of(task: asyncio.Task[Any]) -> str:
+    assert task.done(), "it waits"
+    return str(task.result().worker)
+
+
+def failure_of(task: asyncio.Task[Any]) -> str:
+    assert task.done(), "it waits"
+    with pytest.raises(RemoteFailure) as failure:
+        task.result()
+    return failure.value.text
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
+    sleeper = Sleeper(tmp_path)
+    yield sleeper
+    sleeper.brain.close()
+
+
+def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register()
+    brain.advance(59.0)
+    assert len(brain.alive("m")) == 1
+    sleeper.fall_asleep()
+    assert brain.alive("m") == []
+    assert brain.is_served("m")  # tritonserver has it, with its proxies
+    assert brain.server.history == ["load m"]
+    assert sleeper.event("slept").numbers["workers"] == 1
+    assert sleeper.event("slept").numbers["idle_s"] >= 60.0
+    assert "0 to 4 instances, now 0, asleep since" in sleeper.info().scaling
+    brain.advance(1000.0)
+    assert sleeper.state() == "asleep"
+    batches = [sleeper.batch() for _ in range(3)]
+    brain.advance(1.0)
+    assert [worker_of(one) for one in batches] == [brain.alive("m")[0].name] * 3
+    assert len(brain.alive("m")) == 1
+    assert sleeper.state() == "ready"
+    assert sleeper.event("woken").numbers["asleep_s"] > 1000.0
+    brain.advance(50.0)
+    assert sleeper.state() == "ready"  # what was before it slept does not count
+    sleeper.fall_asleep()
+
+
+def test_a_model_is_not_ended_while_it_wakes_nor_with_a_batch(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register()
+    sleeper.fall_asleep()
+    brain.plans = ["hangs"]
+    batch = sleeper.batch()
+    brain.advance(40.0)
+    assert not batch.done()
+    assert sleeper.state() == "waking"
+    brain.alive("m")[0].loaded()
+    brain.advance(1.0)
+    worker = brain.alive("m")[0]
+    assert worker_of(batch) == worker.name
+    worker.begin()
+    brain.advance(500.0)
+    assert worker.alive
+    worker.answer()
+    brain.advance(30.0)
+    assert worker.alive
+
+
+def test_instances_of_a_model_that_sleeps_become_one_first(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register(instances=3, autoscale=None)
+    rules = msgspec.structs.replace(SLEEPY, down_after_s=1000.0)
+    brain.served(brain.client.ask(messages.Scale("m", 0, rules)))
+    sleeper.fall_asleep()
+    assert len(brain.server.models["m"].proxies) == 1
+    sleeper.batch()
+    brain.advance(1.0)
+    assert len(brain.alive("m")) == 1
+
+
+@pytest.mark.parametrize("settings", [{"wake_timeout_s": 20.0}])
+def test_waiting_has_a_bound_in_time(tmp_path: Path, settings: dict[str, Any]) -> None:
+    sleeper = Sleeper(tmp_path, **settings)
+    brain = sleeper.brain
+    try:
+        sleeper.register()
+        sleeper.fall_asleep()
+        brain.usual_plan = "hangs"
+        first = sleeper.batch()
+        brain.advance(15.0)
+        second = sleeper.batch()
+        assert not first.done()
+        brain.advance(6.0)
+        words = "was asleep, and its worker has been loading for 20 s"
+        assert words in failure_of(first)
+        assert words in failure_of(second)
+        assert "loading for 21 s" in failure_of(sleeper.batch())  # at once
+        assert brain.is_served("m")  # it goes on to wake
+        assert sleeper.state() == "waking"
+        brain.alive("m")[0].loaded()
+        brain.advance(1.0)
+        assert worker_of(sleeper.batch()) == brain.alive("m")[0].name
+    finally:
+        brain.close()
+
+
+def test_waiting_has_a_bound_in_number(tmp_path: Path) -> None:
+    """Each batch that is refused makes room in tritonserver's queue; the others wait on."""
+    sleeper = Sleeper(tmp_path, wake_queue_size=10)
+    brain = sleeper.brain
+    try:
+        sleeper.register()
+        sleeper.fall_asleep()
+        brain.usual_plan = "hangs"
+        batches = [sleeper.batch() for _ in range(4)]
+        sleeper.queue["m"] = 12
+        brain.advance(0.6)
+        sleeper.queue["m"] = 10
+        assert sorted(one.done() for one in batches) == [False, False, True, True]
+        refused = [failure_of(one) for one in batches if one.done()]
+        assert "12 requests wait for its worker" in refused[0]
+        brain.advance(5.0)
+        assert sum(one.done() for one in batches) == 2
+    finally:
+        brain.close()
+
+
+def test_a_model_that_cannot_wake_says_why_and_is_tried_again(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register()
+    sleeper.fall_asleep()
+    brain.usual_plan = "fails"
+    batch = sleeper.batch()
+    brain.advance(10.0)
+    assert "is in a crash loop" in failure_of(batch)
+    assert "no file" in failure_of(batch)
+    assert sleeper.state() == "unready"
+    brain.usual_plan = "serves"
+    brain.advance(60.0)
+    assert sleeper.state() == "ready"
+    assert worker_of(sleeper.batch()) == brain.alive("m")[0].name
+
+
+def test_a_failure_while_it_wakes_costs_nothing_but_time(sleeper: Sleeper) -> None:
+    sleeper.register()
+    sleeper.fall_asleep()
+    sleeper.brain.plans = ["crashes", "fails"]
+    batch = sleeper.batch()
+    sleeper.brain.advance(10.0)
+    assert worker_of(batch) == sleeper.brain.alive("m")[0].name
+
+
+@pytest.mark.parametrize("when", ["asleep", "waking"])
+@pytest.mark.parametrize("what", ["scale", "unregister", "replace", "restart of tritonserver"])
+def test_what_happens_to_a_model_that_sleeps(sleeper: Sleeper, when: str, what: str) -> None:
+    brain = sleeper.brain
+    sleeper.register()
+    sleeper.fall_asleep()
+    batch = None
+    if when == "waking":
+        brain.plans = ["hangs"]
+        batch = sleeper.batch()
+    if what == "scale":
+        request = brain.client.ask(messages.Scale("m", 2))
+        brain.advance(1.0)
+        if when == "waking":
+            brain.workers[1].loaded()
+        brain.served(request)
+        assert len(brain.alive("m")) == 2
+        assert sleeper.state() == "ready"
+    elif what == "unregister":
+        brain.answered(brain.client.ask(messages.Unregister("m")))
+        assert brain.is_clean("m")
+        if batch is not None:
+            assert "is being stopped" in failure_of(batch)
+    elif what == "replace":
+        message = messages.Register(model_spec("m", autoscale=SLEEPY), replace=True)
+        brain.served(brain.client.ask(message, [b"callable"]))
+        assert len(brain.alive("m")) == 1
+        assert sleeper.state() == "ready"
+        sleeper.fall_asleep()
+    else:
+        brain.server.end()
+        brain.advance(10.0)
+        assert brain.is_served("m")
+        assert sleeper.state() == when
+        if when == "asleep":
+            assert brain.alive("m") == []
+
+
+def test_after_a_start_it_sleeps_until_a_request_comes(tmp_path: Path) -> None:
+    sleeper = Sleeper(tmp_path)
+    sleeper.register()
+    sleeper.register("other", autoscale=messages.Autoscale(1, 4))
+    sleeper.brain.close()
+    sleeper = Sleeper(tmp_path)
+    brain = sleeper.brain
+    try:
+        brain.advance(5.0)
+        assert (sleeper.state(), sleeper.state("other")) == ("asleep", "ready")
+        assert brain.alive("m") == []
+        batch = sleeper.batch()
+        brain.advance(1.0)
+        assert worker_of(batch) == brain.alive("m")[0].name
+    finally:
+        brain.close()
+
+
+def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
+    """It does not sleep again; nobody asked for that."""
+    brain = sleeper.brain
+    sleeper.register(autoscale=None, lazy=True, instances=2)
+    assert brain.alive("m") == []
+    assert sleeper.state() == "asleep"
+    assert brain.is_served("m")
+    brain.advance(100.0)
+    assert "asleep since" in sleeper.info().scaling
+    batch = sleeper.batch()
+    brain.advance(1.0)
+    assert len(brain.alive("m")) == 2
+    assert worker_of(batch) in {one.name for one in brain.alive("m")}
+    brain.advance(10000.0)
+    assert len(brain.alive("m")) == 2
+
+
+def test_a_spare_stays_and_serves_at_once(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register(spares=1)
+    sleeper.fall_asleep()
+    (spare,) = brain.alive("m")
+    assert [one.spare for one in sleeper.info().instances] == [True]
+    brain.plans = ["hangs"]
+    assert worker_of(sleeper.batch()) == spare.name  # though the other one loads
+    assert sleeper.state() == "ready"
+    assert sleeper.event("woken").numbers["took_s"] == 0.0
+    brain.advance(1.0)
+    assert len(brain.alive("m")) == 2
+
+
+def test_a_spare_that_still_has_its_lane_wakes_the_model_by_its_work(sleeper: Sleeper) -> None:
+    brain = sleeper.brain
+    sleeper.register(spares=1)
+    sleeper.fall_asleep()
+    (spare,) = brain.alive("m")
+    spare.begin()  # the dispatcher was not asked
+    spare.answer()
+    brain.advance(2.0)
+    assert sleeper.state() == "ready"
+    assert len(brain.alive("m")) == 2
+
+
+def test_threads_cannot_be_lazy() -> None:
+    spec = msgspec.structs.replace(model_spec("m", lazy=True), isolation="thread")
+    with pytest.raises(RemoteFailure, match="where it is loaded already"):
+        check(spec, [b"callable"])
