@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -204,3 +205,50 @@ def _progress() -> Any:
         say(f"  {progress.text}")
 
     return None if sys.stderr.isatty() else tell  # None: a bar
+
+
+@fleet.command()
+@command
+def balance(
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to take HTTP; empty: nowhere.")
+    ] = "127.0.0.1:8000",
+    grpc: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to take gRPC; empty: nowhere.")
+    ] = "127.0.0.1:8001",
+    certificate: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate and key (PEM) for clients: TLS.")
+    ] = "",
+    node_ca: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificates that sign those of nodes with TLS.")
+    ] = "",
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for an answer, and between parts of a stream.")
+    ] = 600.0,
+    connections: Annotated[
+        int, typer.Option(min=0, help="Of clients at a time; 0: as many as the system allows.")
+    ] = 0,
+    folder: Annotated[
+        Optional[Path],
+        typer.Option(metavar="PATH", help="For HAProxy's files and sockets; a short path."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(min=0.2, help="Seconds from one look at the nodes to the next.")
+    ] = 2.0,
+    nodes: NodesFlag = None,
+    key_file: KeyFlag = None,
+) -> None:
+    """Run HAProxy before the nodes, in the foreground: one address for all, which follows what they serve."""
+    from pytriton.cli.balancing import run
+    from pytriton.fleet.balancer.configuration import Settings
+
+    settings = Settings(
+        http,
+        grpc,
+        str(Path(certificate).absolute()) if certificate else "",
+        str(Path(node_ca).absolute()) if node_ca else "",
+        timeout,
+        connections,
+    )
+    with _fleet(nodes, key_file) as client:
+        run(client.status, settings, folder, interval)

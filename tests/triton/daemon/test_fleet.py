@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.models.inference import Array, Inference
+from support.ports import lasting_port
 from support.running import RunningDaemon
 
 from pytriton.daemon import connect
@@ -18,6 +21,9 @@ from pytriton.decorators import batch
 from pytriton.dispatcher.control.client_keys import KeyStore
 from pytriton.exceptions import FleetError
 from pytriton.fleet import FleetClient
+from pytriton.fleet.balancer.balance import Balancer
+from pytriton.fleet.balancer.configuration import Settings
+from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
@@ -114,3 +120,39 @@ def test_a_node_that_joins_gets_what_the_other_has(
     assert answers(daemons[1], "late") == [[2, 2]]
     assert fleet.sync() == []
     fleet.unregister("late")
+
+
+def test_one_address_for_both_over_http_and_grpc(
+    daemons: list[RunningDaemon], fleet: FleetClient
+) -> None:
+    try:
+        program = find_haproxy()
+    except HAProxyError:
+        pytest.skip(f"needs HAProxy: {INSTALL}")
+    fleet.register(double, "both", X, Y, progress=False)
+    daemons[1].client.register(double, "second", X, Y, progress=False)
+    folder = Path(tempfile.mkdtemp(prefix="ptb-"))
+    haproxy = HAProxy(folder, program)
+    http, grpc = (f"127.0.0.1:{lasting_port()}" for _ in range(2))
+    try:
+        assert Balancer(haproxy, Settings(http, grpc), fleet.status).follow()
+        for model in ("both", "second"):
+            for protocol, address in (("http", http), ("grpc", grpc)):
+                connection = Inference(protocol, address)
+                for size in (2, 500_000):  # larger than HAProxy's buffer, too
+                    x = np.ones((1, size), np.float32)
+                    for _ in range(4):
+                        assert connection.infer(model, {"x": x})["y"].sum() == 2 * size
+                connection.close()
+        asked = {key for key, count in haproxy.requests().items() if count}
+        assert {backend for backend, _ in asked} == {
+            f"{protocol}:model-{model}"
+            for protocol in ("http", "grpc")
+            for model in ("both", "second")
+        }
+        assert len({server for _, server in asked}) == 2
+    finally:
+        haproxy.stop()
+        shutil.rmtree(folder)
+        fleet.unregister("both")
+        daemons[1].client.unregister("second")

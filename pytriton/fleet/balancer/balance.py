@@ -1,0 +1,63 @@
+"""The loop of `pytriton-daemon fleet balance`: HAProxy follows what the nodes serve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from pytriton.exceptions import PyTritonError
+from pytriton.fleet.balancer.configuration import Files, Settings, render
+from pytriton.fleet.balancer.haproxy import HAProxy
+from pytriton.fleet.balancer.layout import Node, seen
+from pytriton.fleet.served import NodeStatus
+
+_logger = logging.getLogger("pytriton.fleet.balancer")
+
+
+class Balancer:
+    """Has HAProxy follow the nodes.
+
+    Args:
+        haproxy: is started at the first look
+        settings: where it listens, and more
+        look: tells of all nodes
+    """
+
+    def __init__(
+        self, haproxy: HAProxy, settings: Settings, look: Callable[[], Iterable[NodeStatus]]
+    ) -> None:
+        self._haproxy = haproxy
+        self._settings = settings
+        self._look = look
+        self._nodes: list[Node] = []
+        self._files: Files | None = None
+
+    def follow(self) -> bool:
+        """Look once; whether something had changed.
+
+        Raises:
+            PyTritonError: HAProxy refuses its files, or no node can be looked at; what ran runs on
+        """
+        self._nodes = seen(self._nodes, self._look())
+        files = render(self._nodes, self._settings, str(self._haproxy.folder))
+        if files == self._files and self._haproxy.pid is not None:
+            return False
+        self._haproxy.use(files)
+        self._files = files
+        return True
+
+    def run(self, stop: threading.Event, interval_s: float, tell: Callable[[str], None]) -> None:
+        """Look every `interval_s` until `stop` is set; what goes wrong on the way is told, and tried again."""
+        told = ""
+        while not stop.is_set():
+            try:
+                if self.follow():
+                    models = {model for one in self._nodes for model in one.models}
+                    tell(f"{len(self._nodes)} nodes, {len(models)} models")
+                told = ""
+            except PyTritonError as error:
+                if str(error) != told:
+                    tell(str(error))
+                told = str(error)
+            stop.wait(interval_s)

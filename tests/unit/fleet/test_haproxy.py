@@ -1,0 +1,204 @@
+"""The real HAProxy before small HTTP servers: where requests go, what a dead node and a reload cost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ports import lasting_port
+from support.running import eventually
+
+from pytriton.fleet.balancer.configuration import Files, Settings, render
+from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
+from pytriton.fleet.balancer.layout import Endpoint, Node
+
+try:
+    PROGRAM = find_haproxy()
+except HAProxyError:
+    pytest.skip(f"needs HAProxy: {INSTALL}", allow_module_level=True)
+
+
+class Server(ThreadingHTTPServer):
+    """A node: it says who it is, and is ready for the models that it has."""
+
+    daemon_threads = True
+
+    def __init__(self, name: str, *models: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.name = name
+        self.models = set(models)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def node(self) -> Node:
+        endpoint = Endpoint("127.0.0.1", self.server_address[1])
+        return Node(self.name, endpoint, None, frozenset(self.models))
+
+    def handle_error(self, *_: Any) -> None:
+        pass  # HAProxy resets connections when it ends
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        parts = self.path.split("/")
+        known = parts[2] != "models" or parts[3] in server.models
+        body = server.name.encode()
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Front:
+    """An HAProxy of one test."""
+
+    def __init__(self, haproxy: HAProxy, port: int) -> None:
+        self.haproxy = haproxy
+        self.port = port
+
+    def files(self, *servers: Server) -> Files:
+        settings = Settings(f"127.0.0.1:{self.port}", "")
+        return render([one.node for one in servers], settings, str(self.haproxy.folder))
+
+    def use(self, *servers: Server) -> None:
+        self.haproxy.use(self.files(*servers))
+
+    def ask(self, path: str, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request(
+            "GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def until_up(self, count: int) -> None:
+        def up() -> bool:
+            return sum(one == "UP" for one in self.haproxy.states().values()) == count
+
+        eventually(up, lambda: str(self.haproxy.states()))
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    folder = Path(tempfile.mkdtemp(prefix="ptb-"))
+    made = Front(HAProxy(folder, PROGRAM), lasting_port())
+    yield made
+    made.haproxy.stop()
+    assert made.haproxy.pid is None
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    made: list[Server] = []
+
+    def start(name: str, *models: str) -> Server:
+        made.append(Server(name, *models))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_a_model_is_asked_where_it_is_and_sequences_stay(
+    front: Front, serve: Callable[..., Server]
+) -> None:
+    a, b = serve("a", "m", "only"), serve("b", "m")
+    front.use(a, b)
+    assert {front.ask("/v2/models/m/infer")[1] for _ in range(8)} == {"a", "b"}
+    assert {front.ask("/v2/models/only/infer") for _ in range(4)} == {(200, "a")}
+    assert front.ask("/v2/models/nobody/infer")[0] == 404
+    status, text = front.ask("/v2/repository/models/m/unload")
+    assert (status, json.loads(text)["error"][:18]) == (403, "ask the node itsel")
+    ids = [str(number) for number in range(16)]
+    where = {
+        one: {front.ask("/v2/models/m/infer", x_sequence_id=one) for _ in range(3)} for one in ids
+    }
+    assert all(len(nodes) == 1 for nodes in where.values())
+    assert {text for nodes in where.values() for _, text in nodes} == {"a", "b"}
+
+
+def test_a_node_that_is_gone_costs_no_request(front: Front, serve: Callable[..., Server]) -> None:
+    a, b = serve("a", "m"), serve("b", "m")
+    front.use(a, b)
+    a.shutdown()
+    a.server_close()
+    assert {front.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "b")}
+
+
+def test_reloads_cost_no_request(front: Front, serve: Callable[..., Server]) -> None:
+    a, b = serve("a", "m"), serve("b", "m")
+    front.use(a)
+    stop = threading.Event()
+    answers: Counter[Any] = Counter()
+
+    def outcome() -> object:
+        try:
+            return front.ask("/v2/models/m/infer")[0]
+        except OSError as error:
+            return repr(error)
+
+    def ask() -> None:
+        while not stop.is_set():
+            answers[outcome()] += 1
+
+    def has_answered(wanted: int) -> bool:
+        return answers[200] >= wanted
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for servers in ((a, b), (b,), (a, b), (a,)):
+        wanted = answers[200] + 50
+        front.use(*servers)
+        eventually(partial(has_answered, wanted), lambda: str(answers))
+    stop.set()
+    for one in threads:
+        one.join()
+    assert set(answers) == {200}
+
+
+def test_what_haproxy_refuses_changes_nothing(front: Front, serve: Callable[..., Server]) -> None:
+    a = serve("a", "m")
+    front.use(a)
+    before = (front.haproxy.folder / "haproxy.cfg").read_text()
+    with pytest.raises(HAProxyError, match=r"refuses its new configuration(?s:.*)nonsense"):
+        front.haproxy.use(Files(before + "nonsense\n", ""))
+    assert (front.haproxy.folder / "haproxy.cfg").read_text() == before
+    assert front.ask("/v2/models/m/infer") == (200, "a")
+
+
+def test_a_balancer_that_was_killed_finds_its_haproxy(
+    front: Front, serve: Callable[..., Server]
+) -> None:
+    a, b = serve("a", "m"), serve("b", "m")
+    front.use(a)
+    later = HAProxy(front.haproxy.folder, PROGRAM)
+    assert later.pid == front.haproxy.pid
+    later.use(front.files(b))
+    eventually(lambda: front.ask("/v2/models/m/infer") == (200, "b"), "the new configuration holds")
