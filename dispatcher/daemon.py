@@ -156,7 +156,9 @@ class Daemon:
             repository_models=self.repository_models,
             readiness=self._readiness,
             openai=self.openai,
-            advice=advisories.warning(config, runtime.tree.version),
+            advice=advisories.warning(
+                config, runtime.tree.version, native=runtime.front is not None
+            ),
         )
         self.ending = Ending(self._status, self.events, rundir, self._server, self.registry)
 

@@ -19,7 +19,7 @@ from pytriton._clash import clashing_distribution
 from pytriton.dispatcher.base.ports import PortError, check_port_free
 from pytriton.dispatcher.doctor import machine_checks as machine
 from pytriton.dispatcher.doctor.check_result import Check, Status
-from pytriton.dispatcher.install import compiled_proxy
+from pytriton.dispatcher.install import compiled_front, compiled_proxy
 from pytriton.dispatcher.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton.dispatcher.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton.dispatcher.install.proxy_compiler import compiler
@@ -78,8 +78,9 @@ def run_checks(
         ("distribution", _check_clash),
         ("proxy Python", partial(_check_proxy_python, choice, search)),
         ("tritonserver", partial(_check_server, search)),
-        ("known faults", partial(_check_faults, search, exposed)),
+        ("known faults", partial(_check_faults, choice, search, exposed)),
         ("proxy", partial(_check_proxy, choice)),
+        ("front", partial(_check_front, choice)),
         ("cache", partial(_check_cache, choice)),
         *((f"port {name}", partial(_check_port, host, name, port)) for name, port in _each(ports)),
         (
@@ -174,7 +175,7 @@ def _check_server(search: _Search) -> Check:
     return Check(name, "ok", "; ".join([where, *search.passed_over]))
 
 
-def _check_faults(search: _Search, exposed: Sequence[str]) -> Check:
+def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str]) -> Check:
     name = "known faults"
     version = search.found[0].version if search.found else PINNED.triton_version
     if version is None:
@@ -182,10 +183,14 @@ def _check_faults(search: _Search, exposed: Sequence[str]) -> Check:
     if not advisories.is_faulty(version):
         return Check(name, "ok", f"none that this version of pytriton-daemon knows of {version}")
     detail = f"{version} has published ones ({', '.join(advisories.CVES)} and others)"
+    if _has_front(choice):
+        return Check(name, "ok", f"{detail}, which clients cannot reach through the native front")
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
     detail += f", and listens beyond this machine: {', '.join(exposed)}"
-    mend = "use 127.0.0.1, a firewall, or a newer tritonserver; see docs/security.md"
+    mend = (
+        "use the native front, 127.0.0.1, a firewall, or a newer tritonserver; see docs/security.md"
+    )
     return Check(name, "warning", detail, mend)
 
 
@@ -201,6 +206,28 @@ def _check_proxy(choice: ServerChoice) -> Check:
     )
     status: Status = "problem" if choice.proxy == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _check_front(choice: ServerChoice) -> Check:
+    name = "front"
+    if choice.front == "triton":
+        return Check(name, "ok", "NVIDIA's executable, as the settings say")
+    if compiled_front.is_built(cache_dir(choice.cache_dir)):
+        return Check(name, "ok", "the native front is there")
+    command = compiler()
+    if command:
+        return Check(
+            name, "ok", f"the native front will be built at the first start, with {command}"
+        )
+    detail = "no native front, and no C compiler to build it: NVIDIA's executable answers, which is slower"
+    status: Status = "problem" if choice.front == "native" else "warning"
+    return Check(name, status, detail, "install gcc or clang for the first start")
+
+
+def _has_front(choice: ServerChoice) -> bool:
+    return choice.front != "triton" and (
+        compiled_front.is_built(cache_dir(choice.cache_dir)) or compiler() is not None
+    )
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:

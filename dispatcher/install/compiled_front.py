@@ -62,6 +62,13 @@ def make_front(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgr
     return front
 
 
+def is_built(cache: Path) -> bool:
+    """Whether make_front() would find the program; that it can load Triton's core is not tried."""
+    folder = sources("front")
+    built = cache / "native-front" / source_key(folder, FRONT_FLAGS) / FRONT
+    return built.is_file() or _runs(folder / FRONT)
+
+
 def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
     """Return what the front needs in its environment to load Triton's core."""
     places = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]

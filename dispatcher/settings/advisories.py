@@ -21,15 +21,16 @@ CVES = ("CVE-2025-23310", "CVE-2025-23311", "CVE-2025-23316", "CVE-2025-23317")
 _OTHER_FRONTENDS = ("sagemaker", "vertex-ai")
 
 
-def warning(config: DaemonConfig, version: str | None) -> str | None:
+def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str | None:
     """Say that others than this machine's users reach a tritonserver that they can harm; None when it is not so.
 
     Args:
         config: says which ports are served on which addresses
         version: tritonserver's, such as "2.51.0"; nothing is said about one that is not known
+        native: the native front serves, which has none of the faults that clients can use without a token
     """
     ports = exposed(config)
-    if not ports or not is_faulty(version):
+    if native or not ports or not is_faulty(version):
         return None
     return (
         f"tritonserver {version} has published faults ({', '.join(CVES)} and others): whoever reaches it can end it "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_every_check_says_something_and_leaves_nothing(
         "tritonserver",
         "known faults",
         "proxy",
+        "front",
         "cache",
         "port http_port",
         "port grpc_port",
@@ -76,6 +78,10 @@ def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_pat
 def test_known_faults_matter_where_others_reach_the_ports(
     choice: ServerChoice, tmp_path: Path
 ) -> None:
+    native = by_name(run_checks(choice, runtime_dir=tmp_path, exposed=["x"]))["known faults"]
+    assert native.status == "ok"
+    assert "native front" in native.detail
+    choice = replace(choice, front="triton")
     apart = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
     assert apart.status == "ok"
     assert "listens on this machine only" in apart.detail
@@ -85,6 +91,32 @@ def test_known_faults_matter_where_others_reach_the_ports(
     assert "CVE-2025-23310" in reached.detail
     assert "http_address 0.0.0.0" in reached.detail
     assert "docs/security.md" in reached.mend
+
+
+@pytest.mark.parametrize(
+    ("front", "compiler", "status", "words"),
+    [
+        ("auto", "/usr/bin/gcc", "ok", "with /usr/bin/gcc"),
+        ("auto", None, "warning", "NVIDIA's executable answers"),
+        ("native", None, "problem", "no C compiler"),
+        ("triton", None, "ok", "as the settings say"),
+    ],
+)
+def test_the_front_that_will_serve(
+    choice: ServerChoice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    front: str,
+    compiler: str | None,
+    status: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(diagnosis, "compiler", lambda: compiler)
+    monkeypatch.setattr(diagnosis.compiled_front, "is_built", lambda _: False)
+    checks = by_name(run_checks(replace(choice, front=front), runtime_dir=tmp_path / "run"))
+    assert checks["front"].status == status
+    assert words in checks["front"].detail
+    assert bool(checks["front"].mend) is (status != "ok")
 
 
 def test_wrong_settings_are_problems(tmp_path: Path) -> None:

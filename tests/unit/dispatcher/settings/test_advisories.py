@@ -47,9 +47,11 @@ def test_ports_that_others_reach(settings: dict[str, Any], ports: list[str]) -> 
 )
 def test_versions(version: str | None, faulty: bool) -> None:
     assert advisories.is_faulty(version) is faulty
-    said = advisories.warning(config(grpc_address="0.0.0.0"), version)
+    reached = config(grpc_address="0.0.0.0")
+    assert advisories.warning(reached, version, native=True) is None
+    said = advisories.warning(reached, version, native=False)
     assert (said is not None) is faulty
-    assert advisories.warning(config(), version) is None
+    assert advisories.warning(config(), version, native=False) is None
     if said is not None:
         assert f"tritonserver {version} " in said
         assert "CVE-2025-23310" in said
