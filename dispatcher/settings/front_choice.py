@@ -1,4 +1,4 @@
-"""Which front serves: the one that the settings name, else the native one where it has all that they ask for."""
+"""The choice of the front: the one that the settings name, else the native one where it has all that they ask for."""
 
 from __future__ import annotations
 
