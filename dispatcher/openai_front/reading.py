@@ -76,7 +76,7 @@ if sys.version_info >= (3, 11):
         Raises:
             asyncio.TimeoutError: it takes longer
         """
-        async with asyncio.timeout(timeout_s or None):
+        async with asyncio.timeout(timeout_s or None):  # novermin
             return await awaitable
 
 else:

@@ -1,0 +1,270 @@
+"""Secrets, payloads and tensor values: nothing that shows what the daemon does has any of them.
+
+One daemon has seen them all: calls that succeed, calls that fail in each way, a worker that dies with a batch, a
+registration that fails. Then everything that it shows and writes is searched.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import pytest
+from support.models.inference import Inference
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.bytes_, shape=(1,))]
+Y = [Tensor(name="y", dtype=np.bytes_, shape=(1,))]
+#: Made anew for each run, so that they are in no source, and in nothing that quotes one.
+SECRETS = {
+    name: f"{name}-{uuid4().hex}"
+    for name in (
+        "token", "key", "wrong-token", "closure", "variable", "default",
+        "input", "output", "parameter", "header", "prompt", "completion",
+    )
+}  # fmt: skip
+#: A model's own words are its own: clients, its log and its page get them, but not what counts and decides.
+RAISED, PRINTED = (f"{name}-{uuid4().hex}" for name in ("raised", "printed"))
+
+
+class Shown(NamedTuple):
+    """What a daemon shows, by the name of what shows it."""
+
+    of_daemon: dict[str, str]
+    of_model: dict[str, str]
+
+    @property
+    def all(self) -> dict[str, str]:
+        return {**self.of_daemon, **self.of_model}
+
+
+def _model(held: str, output: str, raised: str, printed: str) -> Callable[..., Any]:
+    """Return one that does as it is told, and holds a secret in its closure."""
+
+    @batch
+    def obey(x: Any) -> Any:
+        import os
+
+        what = x[0, 0].decode().partition(" ")[0]
+        assert held
+        if what == "raise":
+            raise ValueError(raised)
+        if what == "trip":
+            local_value, places = x, {}
+            return {"y": places[len(local_value)]}
+        if what == "shape":
+            return {"y": np.repeat(x, 3, axis=0)}
+        if what == "type":
+            return {"y": [[output]] * 2, "z": x}
+        if what == "die":
+            print(printed, flush=True)
+            os._exit(9)
+        return {"y": np.array([[output.encode()]], dtype=np.object_)}
+
+    return obey
+
+
+def _unwilling(held: str) -> Callable[..., Any]:
+    def make() -> Any:
+        places: dict[str, str] = {}
+        return places[str(len(held))]
+
+    return make
+
+
+def _talk(completion: str) -> Callable[..., Any]:
+    def talk(request: Any) -> Any:
+        if "fail" in request.messages[-1].text:
+            raise RuntimeError("it is broken")
+        yield completion
+
+    return talk
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    folder = tmp_path_factory.mktemp("secret")
+    keys = folder / "keys.toml"
+    keys.write_text(f'[[key]]\nname = "tests"\nkey = "{SECRETS["key"]}"\n')
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COLOUR_OF_THE_TEST", SECRETS["variable"])
+    try:
+        with RunningDaemon.start(
+            access_token=SECRETS["token"],
+            openai_keys_file=str(keys),
+            operations="127.0.0.1:0",
+            operations_token=True,
+            log_level="debug",
+        ) as running:
+            _serve(running)
+            _ask_openai(running)
+            _ask_everything(running)
+            yield running
+    finally:
+        patch.undo()
+
+
+def _serve(daemon: RunningDaemon) -> None:
+    obey = _model(SECRETS["closure"], SECRETS["output"], RAISED, PRINTED)
+    client = daemon.client
+    client.register(obey, "obey", X, Y, on_crash="fail", progress=False)
+    client.register(_talk(SECRETS["completion"]), "talk", openai="chat", progress=False)
+    with pytest.raises(PyTritonDaemonError):
+        client.register(_unwilling(SECRETS["default"]), "no", X, Y, factory=True, progress=False)
+
+
+def _ask_everything(daemon: RunningDaemon) -> None:
+    for protocol in ("http", "grpc"):
+        connection = Inference(protocol, getattr(daemon, protocol))
+
+        def ask(what: str, *, rows: int = 1, connection: Inference = connection) -> Any:
+            given = np.array([[f"{what} {SECRETS['input']}".encode()]] * rows, np.object_)
+            parameters = {"parameters": {"colour": SECRETS["parameter"]}}
+            headers = {"headers": {"x-colour": SECRETS["header"]}}
+            return connection.infer("obey", {"x": given}, **parameters, **headers)
+
+        assert ask("answer")["y"].tolist() == [[SECRETS["output"].encode()]]
+        for what in ("raise", "trip", "shape", "type"):
+            with pytest.raises(InferenceServerException) as failed:
+                ask(what)
+            assert (RAISED in str(failed.value)) == (what == "raise")
+        with pytest.raises(InferenceServerException):  # Triton's own refusal
+            ask("answer", rows=1000)
+        connection.close()
+    dying = Inference("http", daemon.http)
+    with pytest.raises(InferenceServerException):
+        dying.infer("obey", {"x": np.array([[f"die {SECRETS['input']}".encode()]], np.object_)})
+    dying.close()
+
+    def serves_again() -> bool:
+        (one,) = daemon.client.model("obey").info().instances
+        return one.restarts > 0 and one.state == "ready"
+
+    eventually(serves_again, "another worker serves")
+    for token, status in ((SECRETS["wrong-token"], 401), (SECRETS["token"], 200)):
+        given = {"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [SECRETS["input"]]}
+        body = json.dumps({"inputs": [given]}).encode()
+        assert _page(daemon, "/page/infer?name=obey", token, body)[0] == status
+        path = "http://" + daemon.http + "/v2/models/obey/stats"
+        request = urllib.request.Request(path, headers={"triton-access-token": token})
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=60).read()
+
+
+def _ask_openai(daemon: RunningDaemon) -> None:
+    url = f"{daemon.client.status().openai_url}/chat/completions"
+    for key, what, code in (
+        (SECRETS["key"], "say", 200),
+        (SECRETS["key"], "fail", 500),
+        (SECRETS["wrong-token"], "say", 401),
+    ):
+        message = {"role": "user", "content": f"{what} {SECRETS['prompt']}"}
+        body = json.dumps({"model": "talk", "messages": [message]}).encode()
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        request = urllib.request.Request(url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert SECRETS["completion"] in answer.read().decode()
+                status = answer.status
+        except urllib.error.HTTPError as error:
+            status = error.code
+        assert status == code, what
+
+
+def _page(
+    daemon: RunningDaemon, path: str, token: str, body: bytes | None = None, accept: str = ""
+) -> tuple[int, str]:
+    url = daemon.client.status().operations[0]
+    headers = {"authorization": f"Bearer {token}", "accept": accept or "*/*"}
+    request = urllib.request.Request(f"{url}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def _command(daemon: RunningDaemon, *arguments: str) -> str:
+    where = ["--runtime-dir", daemon.config.runtime_dir]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytriton.cli", *arguments, *where],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def shown(daemon: RunningDaemon) -> Shown:
+    client, ask = (
+        daemon.client,
+        lambda path, accept="": _page(daemon, path, SECRETS["token"], accept=accept)[1],
+    )
+    of_daemon = {
+        "events": repr(client.events(limit=1000)),
+        "explain": "".join(repr(client.explain(name, 1000)) for name in ("obey", "talk", "no")),
+        "figures": repr(client.figures()),
+        "page": ask("/page/view.json"),
+        "openapi": ask("/page/openapi.json"),
+        "metrics": ask("/metrics"),
+        "openmetrics": ask("/metrics", "application/openmetrics-text"),
+        "top": _command(daemon, "top", "--json"),
+        "top --once": _command(daemon, "top", "--once"),
+        "explain, the command": _command(daemon, "explain", "obey"),
+        "status, the command": _command(daemon, "status"),
+        "event files": _files(daemon.config.state_path, "**/*.jsonl"),
+        "command lines": "\n".join(" ".join(child.cmdline()) for child in daemon.children()),
+    }
+    of_model = {
+        "daemon's log": "\n".join(client.logs(lines=100_000)),
+        "output": daemon.said(),
+        "status": msgspec.json.encode(client.status()).decode(),
+        "model's log": "\n".join(client.logs("obey", 100_000)),
+        "other log": "\n".join(client.logs("talk", 100_000)),
+        "page of the model": ask("/page/model.json?name=obey"),
+        "page of the other": ask("/page/model.json?name=talk"),
+        "log files": _files(Path(daemon.config.runtime_dir), "logs/*"),
+    }
+    return Shown(of_daemon, of_model)
+
+
+def _files(folder: Path, pattern: str) -> str:
+    found = [path for path in folder.glob(pattern) if path.is_file()]
+    return "\n".join(path.read_text("utf-8", "replace") for path in found)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_secret_is_shown(shown: Shown, secret: str) -> None:
+    assert [where for where, text in shown.all.items() if SECRETS[secret] in text] == []
+
+
+def test_all_of_it_says_something(shown: Shown) -> None:
+    """What is empty would pass, too."""
+    words = {"other log": "RuntimeError", "page of the other": "talk", "command lines": "worker"}
+    for where, text in shown.all.items():
+        assert words.get(where, "obey") in text, where
+
+
+def test_a_model_s_own_words_are_in_logs_and_nothing_that_counts(shown: Shown) -> None:
+    """Exceptions and prints: the log, the page of the model, the last lines of a worker that has ended."""
+    for words in (RAISED, PRINTED):
+        assert [where for where, text in shown.of_daemon.items() if words in text] == []
+        for where in ("model's log", "page of the model", "log files"):
+            assert words in shown.of_model[where], where
+    assert RAISED in shown.of_model["daemon's log"]
+    assert RAISED not in shown.of_model["status"]
+    assert PRINTED in shown.of_model["status"]
