@@ -332,11 +332,33 @@ def doubles_or_not(client: http.client.HTTPConnection) -> bool:
     return ask(client, "GET", "/v2/models/double/ready")[0] == 200
 
 
-def test_nvidia_s_executable_cannot_be_replaced() -> None:
-    with RunningDaemon.start(front="triton") as running:
+def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:
+    with RunningDaemon.start(front="triton", access_token=_TOKEN) as running:
+        assert running.client.status().server.binary.endswith("/tritonserver")
+        running.client.register(_double, "double", inputs=X, outputs=Y)
+        with closing(connection(running)) as client:
+            assert doubles(client)
+            assert ask(client, "POST", "/v2/repository/models/double/unload")[0] >= 400
+        assert over_grpc(running.grpc) == [[2.0, 2.0]]
+
         with pytest.raises(CliError, match="it takes front=native"):
             link.replace_server(running.config.rundir)
-        assert running.client.status().server.state == "ready"
+
+        former = running.client.status().server.pid
+        os.kill(former, signal.SIGKILL)
+        eventually(lambda: running.client.status().server.pid not in (None, former), "another one")
+        eventually(lambda: _serves(running), "it serves again, with the same worker")
+        running.client.unregister("double")
+        with closing(connection(running)) as client:
+            assert ask(client, "GET", "/v2/models/double/ready")[0] == 400
+
+
+def _serves(daemon: RunningDaemon) -> bool:
+    try:
+        with closing(connection(daemon)) as client:
+            return doubles(client)
+    except OSError:  # nobody listens meanwhile: that front has its sockets itself
+        return False
 
 
 def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:
@@ -400,7 +422,9 @@ def test_without_a_compiler_nvidia_s_executable_takes_its_place(
     for one in home.iterdir():
         if one.name != "native-front":
             (cache / one.name).symlink_to(one)
-    with RunningDaemon.start(front="native", cache_dir=str(cache)) as running:
+    with pytest.raises(AssertionError, match="the native front cannot be built: no C compiler"):
+        RunningDaemon.start(front="native", cache_dir=str(cache))
+    with RunningDaemon.start(front="auto", cache_dir=str(cache)) as running:
         said = running.said()
         assert "NVIDIA's tritonserver answers clients instead" in said
         assert "no C compiler is on PATH" in said
