@@ -65,7 +65,8 @@ def _model(held: str, output: str, raised: str, printed: str) -> Callable[..., A
         if what == "raise":
             raise ValueError(raised)
         if what == "trip":
-            local_value, places = x, {}
+            local_value: Any = x
+            places: dict[int, Any] = {}
             return {"y": places[len(local_value)]}
         if what == "shape":
             return {"y": np.repeat(x, 3, axis=0)}
@@ -134,9 +135,9 @@ def _ask_everything(daemon: RunningDaemon) -> None:
 
         def ask(what: str, *, rows: int = 1, connection: Inference = connection) -> Any:
             given = np.array([[f"{what} {SECRETS['input']}".encode()]] * rows, np.object_)
-            parameters = {"parameters": {"colour": SECRETS["parameter"]}}
-            headers = {"headers": {"x-colour": SECRETS["header"]}}
-            return connection.infer("obey", {"x": given}, **parameters, **headers)
+            parameters = {"colour": SECRETS["parameter"]}
+            headers = {"x-colour": SECRETS["header"]}
+            return connection.infer("obey", {"x": given}, parameters=parameters, headers=headers)
 
         assert ask("answer")["y"].tolist() == [[SECRETS["output"].encode()]]
         for what in ("raise", "trip", "shape", "type"):
@@ -210,10 +211,11 @@ def _command(daemon: RunningDaemon, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def shown(daemon: RunningDaemon) -> Shown:
-    client, ask = (
-        daemon.client,
-        lambda path, accept="": _page(daemon, path, SECRETS["token"], accept=accept)[1],
-    )
+    client = daemon.client
+
+    def ask(path: str, accept: str = "") -> str:
+        return _page(daemon, path, SECRETS["token"], accept=accept)[1]
+
     of_daemon = {
         "events": repr(client.events(limit=1000)),
         "explain": "".join(repr(client.explain(name, 1000)) for name in ("obey", "talk", "no")),
