@@ -11,6 +11,8 @@ import numpy as np
 from pytriton.openai.asked import Asked, read, refusal
 from pytriton.openai.deltas import deltas_of
 from pytriton.openai.errors import APIError
+from pytriton.openai.held import Held
+from pytriton.proxy.sending import sending
 
 __all__ = ["OUTPUT", "AsyncTexts", "Texts"]
 
@@ -42,7 +44,7 @@ class Texts:
         pieces = iter([produced]) if _is_whole(produced) else iter(produced)
         try:
             for piece in pieces:
-                yield _next(asked, piece)
+                yield _results(asked, _text(asked, piece))
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
@@ -63,13 +65,25 @@ class AsyncTexts:
             if asked.begun:
                 yield _said(asked.begun)
             pieces = await self._pieces(asked)
+            held = Held(_sender(asked))
             try:
-                async for piece in pieces:
-                    yield _next(asked, piece)
+                iterator = pieces.__aiter__()
+                while True:
+                    try:
+                        piece = await held.next(iterator)
+                    except StopAsyncIteration:
+                        break
+                    if not held.keeps(_text(asked, piece)):
+                        yield _results(asked, held.taken())
+            except Exception:
+                text = held.taken()
+                if text:  # what came before an error goes out before it
+                    yield _results(asked, text)
+                raise
             finally:
                 if hasattr(pieces, "aclose"):
                     await pieces.aclose()
-            yield _end(asked)
+            yield _end(asked, held.taken())
         except APIError as error:
             yield _said(refusal(requests[0], error))
 
@@ -91,17 +105,32 @@ def _is_whole(produced: Any) -> bool:
     return whole or not hasattr(produced, "__iter__")
 
 
-def _next(asked: Asked, piece: Any) -> Results:
-    text = "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
+def _text(asked: Asked, piece: Any) -> str:
+    return "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
+
+
+def _results(asked: Asked, text: str) -> Results:
     if text:
         return _said(asked.mark + text)
     # tritonserver notices that a client has gone when it writes to it.
     return _said(asked.mark) if asked.beats() else _NOTHING
 
 
-def _end(asked: Asked) -> Results:
-    text = asked.answer.end()
-    return _NOTHING if text is None else _said(text)
+def _sender(asked: Asked) -> Callable[[str], None] | None:
+    """Return what sends a text without a `yield`; None where each piece is to be a response of its own."""
+    put = sending.get()
+    if put is None or not asked.mark:
+        return None
+    return lambda text: put(_said(asked.mark + text))
+
+
+def _end(asked: Asked, text: str = "") -> Results:
+    """Return the last results; `text` is what has not gone out before."""
+    end = asked.answer.end()
+    if end is None:
+        return _NOTHING
+    usage, line, rest = end.partition("\n")
+    return _said(f"{usage}{line}{text}{rest}" if text else end)
 
 
 def _said(text: str) -> Results:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import footprint, machine, runner, runner_overhead, sockets, workloads
+from benchmarks import footprint, machine, openai_api, runner, runner_overhead, sockets, workloads
 from benchmarks import systems as all_systems
 from benchmarks.reporting import figures, report
 from benchmarks.systems.base import System
@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
     add(
         "--workloads",
-        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100 and sockets)",
+        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai and sockets)",
     )
     add("--protocols", default="http,grpc", help="default: http,grpc")
     add("--rounds", type=int, help="default: 5, with --quick 2")
@@ -160,6 +160,10 @@ def measure_extras(
         footprint.measure(chosen, rounds, recorder, results["footprint"])
     if "sockets" in extras:
         sockets.measure(chosen, plan.quick, recorder, results["footprint"])
+    if "openai" in extras:
+        openai_api.measure(
+            chosen, plan.rounds, plan.seconds, plan.quick, recorder, results["footprint"]
+        )
     if "models100" in extras:
         footprint.measure_many(chosen, recorder, results["footprint"])
 

@@ -146,6 +146,7 @@ EXTRAS = {
     "runner": "pytriton.runner beside bare tritonclient",
     "footprint": "start-up times, memory, idle CPU",
     "models100": "the same of a daemon with 100 models",
+    "openai": "the OpenAI API: streams and embeddings",
     "sockets": "memory of idle connections, unix sockets beside TCP",
 }
 
@@ -153,13 +154,13 @@ EXTRAS = {
 def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
     """Return the workloads and the extras that are named.
 
-    All for None, but not 100 models and sockets in a quick run.
+    All for None, but not 100 models, the OpenAI API and sockets in a quick run.
 
     Raises:
         ValueError: a name is not known; says which there are.
     """
     if names is None:
-        return select(None), set(EXTRAS) - ({"models100", "sockets"} if quick else set())
+        return select(None), set(EXTRAS) - ({"models100", "openai", "sockets"} if quick else set())
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     extras = {name.lower() for name in wanted} & EXTRAS.keys()
     return select(",".join(name for name in wanted if name.lower() not in extras)), extras

@@ -41,6 +41,7 @@ MAY_IMPORT = {
         "pytriton.model_config",
         "pytriton.pb_utils",
         "pytriton.proxy.pieces",
+        "pytriton.proxy.sending",
         "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
         "pytriton.request_ids",

@@ -11,6 +11,7 @@ from typing import Any
 from pytriton.ipc.lanes.arena import KEPT_S
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.ipc.lanes.lane_messages import Batch
+from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
 from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
@@ -123,6 +124,7 @@ class AsyncStreamLoop(StreamLoop):
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
+            sending.set(stream.put)
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
                 await within_limit(self._produce_async(outbox, stream, requests), stream, limit_s)
