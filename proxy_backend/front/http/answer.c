@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 enum {
-    HEAD_ROOM = 320,      /* the longest head that is written here has 290 */
+    HEAD_ROOM = 320,      /* the longest head that is written here has 306 */
     PARTS = 64,           /* that are written at a time */
     LEAST_SHRUNK = 256,   /* smaller bodies are not compressed: they would not become smaller */
 };
@@ -148,6 +148,8 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
         at = put(put(put(at, "Content-Encoding: "), encoding_name(state->compression)), "\r\n");
     if (status == 405)
         at = put(put(put(at, "Allow: "), state->allow ? state->allow : "GET"), "\r\n");
+    if (status == 503 && state->later)
+        at = put(at, "Retry-After: 1\r\n");
     at = put_end(put_number(at, "Content-Length: ", total), connection_is_last(call), state->is_old);
     /* It goes before the body, so that both are one part. */
     size_t size = (size_t)(at - head);
@@ -172,9 +174,18 @@ void answer_text(Call *call, int status, const char *type, Slice body)
     answer_send(call, status, type, NULL, 0, 0);
 }
 
+/* The dispatcher ends the words so about a model that slept, and does not wake in time (dispatcher/workers/sleep.py). */
+static bool says_later(const char *text)
+{
+    static const char words[] = "try again later";
+    size_t size = strlen(text), wanted = sizeof words - 1;
+    return size >= wanted && memcmp(text + size - wanted, words, wanted) == 0;
+}
+
 void answer_problem(Call *call, Problem *problem)
 {
     int status = problem_status(problem->kind);
+    http_call(call)->later = says_later(problem_text(problem));
     Problem ignored = {0};
     http_call(call)->compression = COMPRESSION_NONE; /* clients read errors as they are */
     if (answer_begin(call, &ignored)) {

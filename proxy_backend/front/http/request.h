@@ -75,6 +75,7 @@ typedef struct {
     bool is_broken; /* nobody reads the stream any more */
     unsigned answers; /* of generate: how many have come */
     const char *allow; /* with 405: the methods that there are */
+    bool later; /* with 503: the text says that the same may be asked again later */
     HttpLate late;
     HttpJob job;
 } HttpCall;

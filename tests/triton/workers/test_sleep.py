@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib import request as urlrequest
+from urllib.error import HTTPError
 
 import pytest
 from support.models.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 from support.unruly import ONES, X, Y
 from tritonclient.utils import InferenceServerException
 
@@ -98,6 +100,23 @@ def test_a_lazy_model_is_loaded_by_its_first_request(
     assert ready(daemon, "lazy")
     assert inference.infer("lazy", {"x": ONES})["y"].tolist() == ONES.tolist()
     assert len(model.info().instances) == 1
+
+
+def test_a_request_that_waits_too_long_is_told_to_come_again() -> None:
+    def slow() -> Any:
+        time.sleep(600)
+
+    with RunningDaemon.start(wake_timeout_s=0.5, grace_period_s=0.1) as daemon:
+        daemon.client.register(slow, "slow", X, Y, factory=True, lazy=True, progress=False)
+        body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+        with pytest.raises(HTTPError) as refused:
+            urlrequest.urlopen(f"http://{daemon.http}/v2/models/slow/infer", body, timeout=60)
+        with refused.value as answer:
+            assert answer.status == 503
+            assert b"(wake_timeout_s): try again later" in answer.read()
+            if FRONT == "native":  # NVIDIA's has no words of its own to add
+                assert answer.headers["Retry-After"] == "1"
+        daemon.client.unregister("slow")
 
 
 def test_a_lazy_model_that_cannot_be_loaded_says_why(
