@@ -45,10 +45,12 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
     _flush_lines()
     report_threads()
     with ControlClient(endpoint) as control:
-        begun = time.monotonic()  # the dispatcher's clock starts when it gets this
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
         assert received is not None  # no time-out was given
+        begun = (
+            time.monotonic()
+        )  # about when the dispatcher's clock starts; what is parked waited before that
         _, load, payloads = received
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind

@@ -28,6 +28,7 @@ from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.pool import Pool, ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.tally import Tally
@@ -59,6 +60,7 @@ class Registration:
         tally: Tally | None = None,
         events: Events = LOG_ONLY,
         asleep: bool = False,
+        parking: Parking | None = None,
     ) -> None:
         self.key = key
         self.spec = entry.spec
@@ -69,7 +71,14 @@ class Registration:
         #: Takes what is decided about the model.
         self.events = events.about(entry.spec.name, entry.spec.version)
         self.pool = Pool(
-            entry.spec, start_worker, policy, registrant, tally, self.events, asleep=asleep
+            entry.spec,
+            start_worker,
+            policy,
+            registrant,
+            tally,
+            self.events,
+            asleep=asleep,
+            parking=parking,
         )
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone

@@ -31,6 +31,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.sleep import WakeBounds
@@ -90,12 +91,14 @@ class Serving:
         self._serial = itertools.count(1)
         self._registering: set[asyncio.Task[object]] = set()
         self._gives_up = False
+        self._parking = Parking(config.parked_workers)
         self.use(config)
 
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
         self._policy = _policy(config)
+        self._parking.most = config.parked_workers
 
     def patience(self, name: str, done: str, report: ReportProgress) -> Patience:
         """Return what a request waits with; `done` is what is to be done with the model then."""
@@ -247,6 +250,7 @@ class Serving:
             tally=self._served.ledger.of(entry.spec.name),
             events=self._events,
             asleep=_begins_asleep(entry.spec, restored=keeping is Keeping.THERE),
+            parking=self._parking,
         )
         self._served.keys[key] = registration
         return registration

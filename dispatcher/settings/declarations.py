@@ -143,6 +143,15 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 1000
 
+    parked_workers: Annotated[
+        int,
+        Option(
+            "Models that sleep and keep a started worker process without the model, those that fell asleep last: the "
+            "next request waits for the load of the model alone. Each takes some 30 MB; 0: none.",
+            values.integer(0),
+        ),
+    ] = 4
+
     # ── logs ─────────────────────────────────────────────────────────────────────────────────────
     log_format: Annotated[
         str,

@@ -11,6 +11,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.routing import Routes
 from pytriton.dispatcher.workers.sleep import Sleep
@@ -47,6 +48,7 @@ class Pool:
         events: Events = LOG_ONLY,
         *,
         asleep: bool = False,
+        parking: Parking | None = None,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         self._spec = spec
@@ -60,6 +62,7 @@ class Pool:
         self._changed = asyncio.Condition()
         self._stopping = False
         self._given_up_for: str | None = None
+        self._parking = parking or Parking(0)
         #: Whether it sleeps, and how long batches wait for the worker that wakes it.
         self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, asleep=asleep)
         #: What becomes of batches that were lost, or are overdue.
@@ -117,6 +120,20 @@ class Pool:
         self.sleep.begin(idle_s, len(leaving))
         self._routes.rest_all_of([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
+        if not staying and self._parking.most:
+            await self._park()
+
+    async def _park(self) -> None:
+        """Have a worker at hand that needs only load the model."""
+        try:
+            worker = await self._new_worker(0)
+        except RemoteFailure:  # the next wake tells
+            return
+        worker.parked = True
+        if self.sleep.asleep and not self._stopping:
+            await self._parking.put(self, worker)
+        else:
+            await worker.stop(0)
 
     def wake_up(self, why: str = "a request") -> None:
         """Start the workers that it lacks, if it sleeps; they are tried again as any others are."""
@@ -152,6 +169,7 @@ class Pool:
         """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
         self._stopping = self.verdicts.stopping = True
         await self._tell(None)
+        await self._parking.drop(self)
         await self._stop_supervisors(self._supervisors, grace_s, reason)
 
     def at_rest(self) -> int | None:
@@ -377,6 +395,16 @@ class Pool:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     async def _start(self, slot: int) -> Worker:
+        """Start a worker, or take the one that is parked."""
+        worker = self._parking.take(self) if slot == 0 else None
+        if worker is None:
+            worker = await self._new_worker(slot)
+        else:
+            await worker.unpark()
+        self._tally.add(worker)
+        return worker
+
+    async def _new_worker(self, slot: int) -> Worker:
         """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
         worker = await self._start_worker(self._spec, slot, self._registrant)
         ended = [name for name, one in self._workers.items() if not one.alive]
@@ -384,7 +412,6 @@ class Pool:
             del self._workers[name]
             self.verdicts.forget(name)
         self._workers[worker.name] = worker
-        self._tally.add(worker)
         return worker
 
     async def _tell(self, ready: str | None) -> None:

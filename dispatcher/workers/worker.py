@@ -31,6 +31,7 @@ class Worker:
         instance: of the model, that it runs.
         pid: the process that it is, or runs in.
         exited: is done once it ended.
+        parked: it is not to load before `unpark`: its model sleeps.
         greeted: resolves when it has said hello.
         ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
         lane_path: where it listens for lanes once ready.
@@ -58,6 +59,7 @@ class Worker:
         self.exited = exited
         self.lane_path = lane_path
         self.gauge = gauge
+        self.parked = False
         self.condemned: str | None = None
         self.leaving: str | None = None
         self.started_at = time.time()
@@ -108,6 +110,10 @@ class Worker:
             raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
         self._peer = peer
         self.greeted.set_result(None)
+
+    async def unpark(self) -> None:
+        """Have it load now."""
+        self.parked = False
 
     def loaded(self) -> None:
         """Note that the worker serves."""

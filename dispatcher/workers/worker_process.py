@@ -78,6 +78,7 @@ class WorkerProcess(Worker):
         self._child = child
         self._oom_kills = linux.oom_kills()
         self._tracing = tracing
+        self._payloads_of: Callable[[int], Sequence[bytes]] | None = None
 
     @classmethod
     async def start(
@@ -128,8 +129,21 @@ class WorkerProcess(Worker):
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Answer a worker's hello with its model; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
+        self._payloads_of = payloads_of
+        if not self.parked:
+            await self._load()
+
+    async def unpark(self) -> None:
+        """Give it its model, or when it says hello."""
+        await super().unpark()
+        if self._payloads_of is not None:
+            await self._load()
+
+    async def _load(self) -> None:
+        assert self._peer is not None  # it has said hello
+        assert self._payloads_of is not None
         load = messages.LoadModel(self._spec, self.instance, str(self.lane_path), self._tracing)
-        await peer.send(load, payloads_of(self.instance))
+        await self._peer.send(load, self._payloads_of(self.instance))
 
     def last_lines(self) -> str:
         """The worker's last lines as one text."""

@@ -31,7 +31,7 @@ class Sleeper:
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.brain = Brain(folder, **settings)
+        self.brain = Brain(folder, **{"parked_workers": 0, **settings})
         self.queue: dict[str, int] = {}
         autoscaler = self.brain.daemon.autoscaler
         autoscaler.room = lambda: Room(1000.0)
@@ -321,6 +321,47 @@ def test_a_spare_that_still_has_its_lane_wakes_the_model_by_its_work(sleeper: Sl
     brain.advance(2.0)
     assert sleeper.state() == "ready"
     assert len(brain.alive("m")) == 2
+
+
+def test_a_worker_is_parked_and_wakes_the_model(tmp_path: Path) -> None:
+    """The models that fell asleep last have one; it is no instance, and ends with the model."""
+    sleeper = Sleeper(tmp_path, parked_workers=2)
+    brain = sleeper.brain
+    try:
+        for name in "abc":
+            sleeper.register(name)
+            brain.advance(5.0)
+        brain.plans = ["silent"] * 3
+        brain.advance(70.0)
+        assert [len(brain.alive(name)) for name in "abc"] == [0, 1, 1]
+        (parked,) = brain.alive("b")
+        assert parked.parked
+        assert sleeper.info("b").instances == []
+        batch = sleeper.batch("b")
+        assert not parked.parked
+        parked.greet()
+        parked.loaded()
+        brain.advance(1.0)
+        assert worker_of(batch) == parked.name
+        assert brain.alive("b") == [parked]
+        brain.answered(brain.client.ask(messages.Unregister("c")))
+        assert brain.is_clean("c")
+    finally:
+        brain.close()
+
+
+def test_a_parked_worker_that_has_ended_is_not_missed(tmp_path: Path) -> None:
+    sleeper = Sleeper(tmp_path, parked_workers=1)
+    brain = sleeper.brain
+    try:
+        sleeper.register()
+        sleeper.fall_asleep()
+        brain.alive("m")[0].end()
+        batch = sleeper.batch()
+        brain.advance(1.0)
+        assert worker_of(batch) == brain.alive("m")[0].name
+    finally:
+        brain.close()
 
 
 def test_threads_cannot_be_lazy() -> None:
