@@ -50,6 +50,7 @@ from pytriton.dispatcher.readiness import Readiness
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.requests.collector import RequestCollector
 from pytriton.dispatcher.serving_again import ServingAgain
 from pytriton.dispatcher.settings import advisories, trace_settings
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
@@ -175,6 +176,8 @@ class Daemon:
             self._server_watch,
             self._control,
         )
+        #: Single requests: access logs, the slowest, the failed.
+        self.requests = RequestCollector(self.registry, rundir.access_log_file, logs.open_file)
         self._operations = Operations(config, rundir, self.figures, self.status)
         self._status.operations = self._operations.urls
 
@@ -194,6 +197,7 @@ class Daemon:
         self._status.vital.append(serving)
         telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
         looking = asyncio.create_task(self.figures.lag.run())
+        collecting = asyncio.create_task(self.requests.run())
         try:
             await start_server(self._server, self._config)
         except (ServerStartError, PortError) as error:
@@ -208,6 +212,8 @@ class Daemon:
         await self._control.close()
         telling.cancel()
         looking.cancel()
+        collecting.cancel()
+        self.requests.close()
         await self._operations.close()
         self._kill_on_death.close()
         self.ending.write_down()

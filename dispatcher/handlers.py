@@ -177,6 +177,22 @@ async def get_events(
     return await explanations.events(daemon, message)
 
 
+async def log_requests(
+    daemon: Daemon, peer: Peer, message: messages.LogRequests, payloads: Payloads
+) -> messages.AnyMessage:
+    """Turn a model's access log on or off."""
+    await daemon.registry.log_requests(message.name, on=message.on)
+    daemon.requests.look()
+    return messages.Done()
+
+
+async def get_requests(
+    daemon: Daemon, peer: Peer, message: messages.GetRequests, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell the slowest and the last failed requests of a model."""
+    return daemon.requests.requests(message.model)
+
+
 async def shutdown(
     daemon: Daemon, peer: Peer, message: messages.Shutdown, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -215,6 +231,8 @@ _HANDLERS: dict[type, Handler] = {
     messages.GetRegistrations: get_registrations,
     messages.Explain: explain,
     messages.GetEvents: get_events,
+    messages.LogRequests: log_requests,
+    messages.GetRequests: get_requests,
     messages.Shutdown: shutdown,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,

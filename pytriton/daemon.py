@@ -256,6 +256,16 @@ class DaemonClient(PythonRegistering):
         answer = self._ask(message, messages.Registered, (), report, model=message.name)
         return Model(self, answer.model)
 
+    def log_requests(self, name: str, on: bool = True) -> None:
+        """From now on write a line about each request of a model to its access log, or do not.
+
+        It needs no new worker, and holds for the daemon's next start, too. docs/operations.md says what a line has.
+
+        Raises:
+            ModelNotFoundError: no such model is served by workers.
+        """
+        self._ask(messages.LogRequests(name, on), messages.Done, model=name)
+
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
         """Put back what a model was before it was last replaced; twice brings back the first again.
 

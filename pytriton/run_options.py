@@ -250,6 +250,13 @@ class WorkerOptions(TypedDict, total=False):
             check=whole(1),
         ),
     ]
+    access_log: Annotated[
+        Optional[bool],
+        Option(
+            "write a line about each request to the model's access log; `client.log_requests` changes it",
+            False,
+        ),
+    ]
     zero_copy_inputs: Annotated[
         Optional[bool],
         Option(

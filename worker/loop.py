@@ -29,6 +29,7 @@ from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
 from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.request_log import Answers, RequestLog
 from pytriton.worker.worker_limits import Allowance
 
 
@@ -50,7 +51,7 @@ class Loop:
     ) -> None:
         self.unrecoverable = False
         self._model = model
-        model.on_failed = gauge.failed
+        model.on_failed = RequestLog(gauge).failed
         self._allowance = allowance
         self._gauge = gauge
         self._control = control
@@ -185,7 +186,7 @@ class Loop:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
                 self._give_up(end.text)
-                self._gauge.failed("unrecoverable", _requests(parts))
+                self._model.on_failed("unrecoverable", _requests(parts))
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._answer(part, answer)
@@ -195,7 +196,7 @@ class Loop:
         except Exception:  # not SystemExit: then the worker ends in its batch
             self._gauge.end(begun_ns)
             raise
-        self._answered(begun_ns)
+        self._answered(begun_ns, parts, answers)
 
     def _begun(self, parts: Sequence[Part]) -> int:
         """Write into the gauge that a call begins; return when."""
@@ -208,8 +209,8 @@ class Loop:
             gauge.merged(part.batch.taken_ns)
         return begun_ns
 
-    def _answered(self, begun_ns: int) -> None:
-        spent = self._allowance.spent(self._gauge.end(begun_ns))
+    def _answered(self, begun_ns: int, parts: Sequence[Part] = (), answers: Answers = ()) -> None:
+        spent = self._allowance.spent(self._gauge.end(begun_ns, parts, answers))
         if spent is not None:
             self._control.send(messages.WorkerSpent(self._worker, spent))
 

@@ -26,6 +26,11 @@ def ids_of(batch: Batch) -> list[str]:
     return [_id(batch, place, ref) for place, ref in enumerate(batch.requests)]
 
 
+def id_at(batch: Batch, place: int) -> str:
+    """Return the id of the request at one place of a batch."""
+    return _id(batch, place, batch.requests[place])
+
+
 def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
     """Return the id of a request of these batches; of one that is none of theirs, as far as it has one."""
     for batch in batches:

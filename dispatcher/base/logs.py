@@ -27,7 +27,9 @@ from pytriton.ipc.private_files import open_private
 from pytriton.ipc.records import LONGEST_LINE, decoded
 from pytriton.ipc.rundir import RuntimeDir
 
-__all__ = ["child_logger", "close", "close_model_log", "configure", "log_child_line", "tail"]
+__all__ = [
+    "LogFile", "child_logger", "close", "close_model_log", "configure", "log_child_line", "open_file", "tail",
+]  # fmt: skip
 
 #: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
 _GLOG = re.compile(
@@ -55,7 +57,7 @@ _TABLE = ("+-", "| ")
 _Event = MutableMapping[str, Any]
 
 
-class _File(logging.handlers.RotatingFileHandler):
+class LogFile(logging.handlers.RotatingFileHandler):
     """One log file. Failing is told once on standard error, until a write succeeds again."""
 
     def __init__(self, path: Path, size: int, backups: int) -> None:
@@ -82,11 +84,12 @@ class _File(logging.handlers.RotatingFileHandler):
         assert isinstance(stream, TextIOWrapper)  # as text files are
         return stream
 
-    def write(self, line: str) -> None:
-        """Append one line."""
+    def write(self, line: str) -> bool:
+        """Append one line, or several with ends of lines between them; whether that was possible."""
         self._failed = False
         self.handle(logging.makeLogRecord({"msg": line}))
         self._told = self._failed
+        return not self._failed
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._failed = True
@@ -109,12 +112,12 @@ class _Sinks:
     config: DaemonConfig
     rundir: RuntimeDir
     console: structlog.dev.ConsoleRenderer | None  #: None: JSON lines on standard error, too
-    daemon: _File
+    daemon: LogFile
     level: int  #: the least that is logged
-    models: dict[str, _File] = field(default_factory=dict)
+    models: dict[str, LogFile] = field(default_factory=dict)
 
-    def file(self, path: Path) -> _File:
-        return _File(path, self.config.log_file_size, self.config.log_file_backups)
+    def file(self, path: Path) -> LogFile:
+        return LogFile(path, self.config.log_file_size, self.config.log_file_backups)
 
     def open_model(self, model: str) -> None:
         if model not in self.models:
@@ -151,7 +154,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and terminal)
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
-    file = _File(rundir.log_file(), config.log_file_size, config.log_file_backups)
+    file = LogFile(rundir.log_file(), config.log_file_size, config.log_file_backups)
     _sinks = _Sinks(config, rundir, console, file, _number(config.log_level))
     structlog.configure(
         processors=[
@@ -168,6 +171,12 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     )
     logging.getLogger().addHandler(_bridge)
     logging.captureWarnings(True)
+
+
+def open_file(path: Path) -> LogFile:
+    """Return a further log file, which is rotated as the others; to be closed by the caller."""
+    config = DaemonConfig() if _sinks is None else _sinks.config
+    return LogFile(path, config.log_file_size, config.log_file_backups)
 
 
 def set_level(level: str) -> None:

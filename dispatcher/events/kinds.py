@@ -85,6 +85,14 @@ NOT_SCALED = Kind(
     {"instances": "how many were asked for", "before": "how many it had before"},
     asked=True,
 )
+ACCESS_LOG = Kind(
+    "access_log",
+    "info",
+    "access log turned on or off",
+    "From now on each request of the model is written to its access log, or is not.",
+    {"on": "1: it is"},
+    asked=True,
+)
 UNREGISTERED = Kind(
     "unregistered", "info", "model unregistered", "The model is not served any more.", asked=True
 )

@@ -151,6 +151,8 @@ class Snapshots:
             spares=spec.spares if spec is not None else 0,
             retries=tally.retries,
             poison=tally.poison,
+            logged=tally.records_logged,
+            not_logged=tally.records_left_out,
             error=info.error,
             instances=list(self._of_instances(info, tally, registration, done.instances)),
             work=work_of(done.total, tally.failed),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import structlog
 
 from pytriton.dispatcher.events import kinds
@@ -281,6 +282,25 @@ class Registry(ServedModels):
             except RemoteFailure as failure:
                 text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
+
+    async def log_requests(self, name: str, *, on: bool) -> None:
+        """From now on write each request of a model to its access log, or do not; the next start knows it, too.
+
+        Raises:
+            RemoteFailure: no such model, another change of it is under way, or it cannot be kept; all is as it was.
+        """
+        registration = self.by_name(name)
+        with self._serving.reservations.reserve(name):
+            former = registration.spec
+            registration.spec = msgspec.structs.replace(former, access_log=on)
+            try:
+                if registration.kept:
+                    unfinished = await self._kept.write(registration.entry())
+                    finish(unfinished, keep_previous=False)
+            except BaseException:
+                registration.spec = former
+                raise
+        registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(on)})
 
     async def adapt(
         self, registration: Registration, instances: int, *, idle_s: float = 0.0

@@ -6,13 +6,19 @@ counters survive a worker, and a replacement of the model: a tally belongs to a 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
+from pytriton.ipc.lanes.request_records import Taken
+
+#: The version, the instance, and what its worker has written.
+_Records = tuple[int, int, Taken]
+#: Workers that have ended whose records are kept until somebody takes them.
+_MOST_LEFT = 100
 
 
 class InstanceTally:
@@ -54,6 +60,7 @@ class Tally:
         retries: requests that were tried again after their worker was lost.
         poison: requests that were taken to be what ends workers.
         failed: requests that failed because their worker was "lost", or "hung".
+        records_logged, records_left_out: requests that the access log has, and that there was no room or time for.
     """
 
     def __init__(self) -> None:
@@ -61,6 +68,10 @@ class Tally:
         self.retries = 0
         self.poison = 0
         self.failed: Counter[str] = Counter()
+        self.records_logged = 0
+        self.records_left_out = 0
+        #: Records of workers that have ended.
+        self._left: deque[_Records] = deque(maxlen=_MOST_LEFT)
 
     def of(self, version: int, instance: int) -> InstanceTally:
         """Return what is counted of an instance."""
@@ -70,6 +81,20 @@ class Tally:
         """Return what all of its workers have done until now."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
         return Done(counts, reduce(Counts.plus, counts.values(), NOTHING))
+
+    def records(self, limit_ns: int, budget: int) -> Iterator[_Records]:
+        """Take the records of single requests that workers have written: by version, instance and worker.
+
+        From then on they write those of failed calls, and of calls that take at least so long, so many at most.
+        """
+        while self._left:
+            yield self._left.popleft()
+        for (version, number), instance in list(self.instances.items()):
+            for worker in instance.workers:
+                if worker.alive:
+                    ring = worker.gauge.records
+                    yield version, number, ring.take()
+                    ring.want(limit_ns, budget)
 
     def add(self, worker: Worker) -> None:
         """A worker has been started: count it until its end, and what it did for good."""
@@ -81,6 +106,7 @@ class Tally:
             tally.workers.remove(worker)
             tally.ended = tally.ended.plus(worker.counts())
             tally.ends[worker.end_reason] += 1
+            self._left.append((worker.version, worker.instance, worker.last_records))
 
         worker.exited.add_done_callback(ended)
 
@@ -98,6 +124,10 @@ class Ledger:
     def get(self, name: str) -> Tally | None:
         """Return a model's tally, if there is one."""
         return self._tallies.get(name)
+
+    def items(self) -> list[tuple[str, Tally]]:
+        """Return all of them, with their names."""
+        return list(self._tallies.items())
 
     def forget(self, name: str) -> None:
         """Drop a name's tally: it is not served any more."""

@@ -16,6 +16,7 @@ from pytriton.ipc import messages
 from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Counts, Gauge, Reading
+from pytriton.ipc.lanes.request_records import Taken
 
 #: Why workers end: by themselves, serving ("crash") or before ("load"); hung in a batch; past a hard limit; replaced
 #: because they were spent; no longer needed because of a scaling or a replacement, or because nothing was asked of the
@@ -76,6 +77,8 @@ class Worker:
         self._peer: Peer | None = None
         self._done: Reading | None = None
         self._counts: Counts | None = None
+        #: Records of requests that it left when it ended.
+        self.last_records = Taken()
         exited.add_done_callback(self._ended)
         # A pool that is being stopped does not ask any more why a worker failed.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -169,6 +172,7 @@ class Worker:
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.gauge.read(), self.gauge.counts()
+        self.last_records = self.gauge.records.take()
         self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)

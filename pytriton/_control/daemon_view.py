@@ -23,6 +23,7 @@ _AT_ONCE = (
     messages.GetLogs,
     messages.Explain,
     messages.GetEvents,
+    messages.GetRequests,
 )
 #: Messages whose failure is a RegistrationError.
 _REGISTERING = (
@@ -162,6 +163,21 @@ class DaemonView:
         """
         message = messages.GetEvents(model, list(kinds), since, after, limit)
         return self._ask(message, messages.EventList).events
+
+    def requests(self, name: str) -> messages.Requests:
+        """Return the slowest requests of a model in the last hour, and the last that failed.
+
+        They are sampled at all times; `access_log` says whether each request is written to `file` besides.
+
+        Raises:
+            ModelNotFoundError: no such model is served by workers.
+
+        Example:
+            >>> slowest = client.requests("linear").slowest[0]  # doctest: +SKIP
+            >>> slowest.id, slowest.compute_ns / 1e6  # doctest: +SKIP
+            ('order-17', 48.2)
+        """
+        return self._ask(messages.GetRequests(name), messages.Requests, model=name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._connection.name!r})"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pytriton.cli.commands import daemon_life, explaining, looking, models, setup
+from pytriton.cli.commands import daemon_life, explaining, looking, models, requests, setup
 from pytriton.cli.commands.fleet import fleet
 from pytriton.cli.commands.keys import keys
 from pytriton.cli.commands.repository import repository
@@ -36,6 +36,8 @@ def pytriton_daemon(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "explain": explaining.explain,
     "events": explaining.events,
+    "slowest": requests.slowest,
+    "access-log": requests.access_log,
     "start": daemon_life.start,
     "stop": daemon_life.stop,
     "reload": daemon_life.reload,

@@ -162,6 +162,10 @@ class RuntimeDir:
         """The JSON-lines log of a model, or of the daemon itself."""
         return self.logs / ("daemon.log" if model is None else f"model-{model}.log")
 
+    def access_log_file(self, model: str) -> Path:
+        """The access log of a model, as far as it has one: JSON lines."""
+        return self.logs / f"access-{model}.log"
+
     def lane_socket(self, worker: str) -> Path:
         return self.lanes / f"{worker}.sock"
 

@@ -71,6 +71,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "max_batches": (9, 9),
     "limits": (Limits(nice=3), messages.Limits(nice=3)),
     "lanes": (4, 4),
+    "access_log": (True, True),
     "zero_copy_inputs": (True, True),
     "factory": (True, True),
     "check": (print, True),

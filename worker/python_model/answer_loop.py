@@ -213,7 +213,8 @@ class PythonStreamLoop(Loop):
     def _failed(self, stream: PythonStream, error: Exception) -> None:
         report_error(error, "its execute failed", [stream.part.batch])
         with self.changed:
-            self._gauge.failed(failure_of(error), stream.unanswered)
+            stream.failure = failure_of(error)
+            self._gauge.failed(stream.failure, stream.unanswered)
         stream.fail(self._python.failure(error))
         if isinstance(error, PyTritonUnrecoverableError):
             with self.changed:
@@ -233,6 +234,11 @@ class PythonStreamLoop(Loop):
         """Whether this thread runs `async def execute`."""
         return threading.current_thread() is self._events_thread
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether somebody wants to know how many bytes answers have."""
+        return self._gauge.records.all_wanted
+
     def responded(self, since_ns: int, *, first: bool) -> int:
         """Count a response, so long after the batch began or the one before; return when it was."""
         return self._gauge.responded(since_ns, first=first)
@@ -243,7 +249,7 @@ class PythonStreamLoop(Loop):
         """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
         if stream in self._streams:
             self._streams.discard(stream)
-            self._answered(stream.begun_ns)
+            self._answered(stream.begun_ns, [stream.part], stream)
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
             if not self._finished():

@@ -20,6 +20,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import ANSWERED, PythonModel, WrongReturn, check_responses
+from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.streams.stream_answers import Outbox
 
 _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
@@ -30,6 +31,10 @@ class AnswerLoop(Protocol):
 
     #: Guards the batch, its lane and its outbox.
     changed: threading.Condition
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether somebody wants to know how many bytes answers have."""
 
     def is_event_loop(self) -> bool:
         """Whether this thread runs `async def execute`."""
@@ -65,6 +70,9 @@ class PythonStream:
         self._open = set(range(len(requests)))
         self._has_returned = False
         self.begun_ns = 0
+        #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
+        self.failure = ""
+        self.bytes_out: int | None = 0 if loop.counts_bytes else None
         self._last_ns = [0] * len(requests)  #: when the last response to each was sent
         self._senders: dict[int, pb_utils.ResponseSender] = {}
         for index, request in enumerate(requests):
@@ -172,6 +180,8 @@ class PythonStream:
             parts: list[ResponseRef | None] = [None] * len(self.requests)
             parts[index] = ref
             self._to_lane(BatchPart(self.id, parts))
+            if self.bytes_out is not None:
+                self.bytes_out += nbytes_of(ref)
             if ref is not _ENDED and self._model.decoupled:
                 last_ns = self._last_ns[index]
                 self._last_ns[index] = self._loop.responded(

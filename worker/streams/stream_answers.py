@@ -33,6 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
+from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
@@ -125,11 +126,15 @@ class Stream:
     ) -> None:
         self.id = batch.id
         self.spans = spans
+        #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
+        self.failure = ""
+        #: Bytes of its answers; None where nobody wants to know.
+        self.bytes_out: int | None = 0 if gauge.records.all_wanted else None
         self.begun_ns = gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
         self._last_ns = 0  #: when the last part was sent
         self._gauge = gauge
         self._outbox = outbox
-        self._batch = batch
+        self.batch = batch
         self._requests = batch.requests
         self._writer = writer
         self._cancelled: set[int] = set()
@@ -159,6 +164,8 @@ class Stream:
         responses = [self._response(index, result) for index, result in enumerate(checked)]
         if any(response is not None for response in responses):
             self._outbox.put(BatchPart(self.id, responses))
+            if self.bytes_out is not None:
+                self.bytes_out += sum(map(nbytes_of, responses))
             last_ns = self._last_ns
             self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
 
@@ -204,8 +211,9 @@ class Stream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            self._gauge.failed(_failure_of(error), len(self._requests))
-            report_error(error, batches=[self._batch])
+            self.failure = _failure_of(error)
+            self._gauge.failed(self.failure, len(self._requests))
+            report_error(error, batches=[self.batch])
             end = BatchFailed(self.id, told(error))
             self.spans.failed(end.text)
         self.spans.end()

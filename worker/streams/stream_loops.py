@@ -112,7 +112,7 @@ class StreamLoop(Loop):
         try:
             stream.end(error)
         finally:
-            self._answered(stream.begun_ns)
+            self._answered(stream.begun_ns, [Part(stream.lane, stream.batch)], stream)
             if self._model.holds_much(stream.lane):
                 self._look_again()
             if isinstance(error, PyTritonUnrecoverableError):

@@ -7,6 +7,7 @@ it does not answer any more, and what it had done when it ended::
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
     [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
     [ histograms, see Histogram: the sum, then the buckets ] …
+    [ records of single requests, see request_records.py ]
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
 reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
@@ -18,11 +19,13 @@ import mmap
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton.ipc import linux
+from pytriton.ipc.lanes import request_records
 from pytriton.ipc.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
@@ -37,8 +40,11 @@ _FIRSTS = _WAITS + 1 + DURATION_BUCKETS
 _BETWEENS = _FIRSTS + 1 + DURATION_BUCKETS
 _SIZES = _BETWEENS + 1 + DURATION_BUCKETS
 _WORDS = _SIZES + SIZE_BUCKETS
+#: Where the records of requests are, by a page of their own.
+_RECORDS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+_THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
 #: Of the mapping.
-_BYTES = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+_BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
 #: More rows than this are taken for a mistake.
 _MOST_ROWS = 1 << 32
 
@@ -109,6 +115,9 @@ class Gauge:
         """Take over a descriptor of the page."""
         self._map = mmap.mmap(fd, _BYTES)
         self._words = memoryview(self._map).cast("Q")
+        self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:])
+        #: In the worker: is given the beginning and the end of a call that is to have records, and what `end` was.
+        self.on_record: Callable[[int, int, Any, Any], None] | None = None
         self._busy_ns = 0  #: the most that was read
         os.close(fd)
 
@@ -118,7 +127,9 @@ class Gauge:
         fd = linux.memfd_create("pytriton-gauge")
         os.ftruncate(fd, _BYTES)
         linux.seal_against_shrinking(fd)
-        return cls(os.dup(fd)), fd
+        gauge = cls(os.dup(fd))
+        gauge.records.want(request_records.NEVER, 0)
+        return gauge, fd
 
     @classmethod
     def create_file(cls, path: Path) -> Gauge:
@@ -128,7 +139,9 @@ class Gauge:
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.write(fd, bytes(_BYTES))
-        return cls(fd)
+        gauge = cls(fd)
+        gauge.records.want(request_records.NEVER, 0)
+        return gauge
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
@@ -163,8 +176,8 @@ class Gauge:
             words[_WAITS] += waited
             words[_WAITS + 1 + bisect_left(BOUNDS_NS, waited)] += 1
 
-    def end(self, begun_ns: int = 0) -> int:
-        """A batch that began then has been answered; return how many have."""
+    def end(self, begun_ns: int = 0, parts: Any = (), answers: Any = ()) -> int:
+        """A batch that began then has been answered; return how many have. The rest is for `on_record`."""
         words = self._words
         now = _now()
         took = now - begun_ns if begun_ns else 0
@@ -175,6 +188,8 @@ class Gauge:
             words[_BUSY_NS] += now - words[_BUSY_SINCE]
         words[_ANSWERED] = answered
         words[_BEGUN_AT] = 0
+        if took >= words[_THRESHOLD] and self.on_record is not None:
+            self.on_record(begun_ns, now, parts, answers)
         return answered
 
     def responded(self, since_ns: int, *, first: bool) -> int:
@@ -190,6 +205,7 @@ class Gauge:
     def failed(self, kind: str, requests: int) -> None:
         """So many requests have failed; `kind` is one of FAILURES."""
         self._words[_FAILED[kind]] += requests
+        self.records.call_failed()
 
     def loaded(self, load_ns: int, warmup_ns: int) -> None:
         """The callable has been loaded, and warmed up, in so long."""
@@ -258,4 +274,5 @@ class Gauge:
     def close(self) -> None:
         """Unmap the page."""
         self._words.release()
+        self.records.close()
         self._map.close()

@@ -7,6 +7,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
+    client ── LogRequests, GetRequests ──▶ dispatcher; it answers with Done, Requests
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -60,9 +61,11 @@ from pytriton.ipc.messages.client import (
     GetLogs,
     GetRegistrations,
     GetRepository,
+    GetRequests,
     GetStatus,
     ListModels,
     LoadFromRepository,
+    LogRequests,
     Offer,
     Register,
     Reload,
@@ -120,6 +123,10 @@ from pytriton.ipc.messages.python_model import (
     WithModel,
     WorkerReadiness,
 )
+from pytriton.ipc.messages.requests import (
+    RequestEntry,
+    Requests,
+)
 from pytriton.ipc.messages.worker import (
     EndWorker,
     LoadModel,
@@ -163,6 +170,7 @@ __all__ = [
     "GetLogs",
     "GetRegistrations",
     "GetRepository",
+    "GetRequests",
     "GetStatus",
     "Histogram",
     "InstanceFigures",
@@ -175,6 +183,7 @@ __all__ = [
     "LoadModel",
     "LoadOther",
     "LogLines",
+    "LogRequests",
     "MalformedMessage",
     "MayCall",
     "Message",
@@ -197,6 +206,8 @@ __all__ = [
     "ReplaceServer",
     "Repository",
     "RepositoryModel",
+    "RequestEntry",
+    "Requests",
     "Rollback",
     "Scale",
     "ServerInfo",

@@ -10,6 +10,7 @@ from pytriton.ipc.messages.base import Message
 from pytriton.ipc.messages.events import EventList, Explanation
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.model_spec import ModelSpec
+from pytriton.ipc.messages.requests import Requests
 
 
 class Progress(Message, frozen=True):
@@ -225,6 +226,7 @@ ToClient = Union[
     Registrations,
     Explanation,
     EventList,
+    Requests,
     Reloaded,
     Failure,
 ]

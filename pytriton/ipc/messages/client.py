@@ -119,6 +119,19 @@ class GetEvents(Message, frozen=True):
     limit: int = 100
 
 
+class LogRequests(Message, frozen=True):
+    """From now on write each request of a model to its access log, or do not."""
+
+    name: str
+    on: bool
+
+
+class GetRequests(Message, frozen=True):
+    """Ask for Requests: the slowest and the last failed ones of a model, and what its access log has."""
+
+    model: str
+
+
 class Cancel(Message, frozen=True):
     """Give up an earlier request of the same connection, which then has no answer.
 
@@ -157,6 +170,8 @@ FromClient = Union[
     GetRegistrations,
     Explain,
     GetEvents,
+    LogRequests,
+    GetRequests,
     Cancel,
     Shutdown,
     Reload,

@@ -125,6 +125,7 @@ class ModelFigures(msgspec.Struct, frozen=True):
         spares: workers beyond these.
         retries: requests tried again after their worker was lost.
         poison: requests that were taken to be what ends workers.
+        logged, not_logged: requests that its access log has, and that there was no room or time for.
         work: of all its instances together, and failures that only the daemon sees.
         queue: by version; empty when tritonserver was not asked, or did not answer in time.
     """
@@ -138,6 +139,8 @@ class ModelFigures(msgspec.Struct, frozen=True):
     spares: int = 0
     retries: int = 0
     poison: int = 0
+    logged: int = 0
+    not_logged: int = 0
     error: Optional[str] = None
     instances: list[InstanceFigures] = []
     work: Work = Work()

@@ -166,3 +166,5 @@ class ModelSpec(msgspec.Struct, frozen=True):
     autoscale: Optional[Autoscale] = None
     #: It is not loaded before the first request for it.
     lazy: bool = False
+    #: Each of its requests is written to its access log.
+    access_log: bool = False

@@ -15,7 +15,9 @@ from support.models.inference import Array, triton_datatype
 class Streaming:
     """One stream to one server: a request, then its answers. A context manager."""
 
-    def __init__(self, address: str, model: str, inputs: Mapping[str, Array]) -> None:
+    def __init__(
+        self, address: str, model: str, inputs: Mapping[str, Array], **options: Any
+    ) -> None:
         self._client = tritonclient.grpc.InferenceServerClient(address)
         self._answers: queue.Queue[Any] = queue.Queue()
         self._over = False
@@ -25,7 +27,7 @@ class Streaming:
             tensor = tritonclient.grpc.InferInput(name, list(array.shape), triton_datatype(array))
             tensor.set_data_from_numpy(array)
             sent.append(tensor)
-        self._client.async_stream_infer(model, sent, enable_empty_final_response=True)
+        self._client.async_stream_infer(model, sent, enable_empty_final_response=True, **options)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         """Yield answers until the last one; an error is raised."""

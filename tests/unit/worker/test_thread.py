@@ -12,6 +12,7 @@ from support.fakes.fake_dispatcher import FakeDispatcher
 from support.running import eventually
 
 from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker.thread import WorkerThread
 
 SPEC = messages.ModelSpec(
@@ -37,7 +38,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 def start(dispatcher: FakeDispatcher, load: Any) -> WorkerThread:
     folder = Path(dispatcher.rundir.path)
     gauge = folder / "w1.gauge"
-    gauge.write_bytes(bytes(4096))
+    Gauge.create_file(gauge).close()
     told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(gauge))
     return WorkerThread(told, SPEC, load, dispatcher.rundir.control_endpoint)
 

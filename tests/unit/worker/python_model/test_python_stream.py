@@ -48,6 +48,8 @@ class Loop:
     def ended(self, stream: PythonStream) -> None:
         self.over.append(stream)
 
+    counts_bytes = True
+
     def responded(self, since_ns: int, *, first: bool) -> int:
         self.responses.append(first)
         return since_ns + 1

@@ -1,0 +1,228 @@
+"""Takes the records of single requests from the workers' gauges, and writes the access logs.
+
+    workers' rings ──▶ look(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
+
+No worker waits for any of this. A ring that is full, a queue that is full and a disk that is full cost records, which
+are counted. A model whose access log is off has few records: of calls slower than the slowest that are known, and of
+failed ones, so many a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.requests.samples import KEPT, Samples
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import FAILURES
+from pytriton.ipc.lanes.request_records import UNBOUNDED, RequestRecord, decoded
+from pytriton.ipc.messages.requests import RequestEntry
+
+#: How often the rings are emptied: a busy worker fills one in a second.
+_LOOK_S = 0.25
+#: Bytes that wait for the thread; more are left out.
+_MOST_WAITING = 16 << 20
+#: What a stop waits for the disk.
+_CLOSE_S = 2.0
+#: Of an id, which a worker says.
+_MOST_ID = 200
+_DAY_NS = 86_400 * 10**9
+_MOST = (1 << 63) - 1
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LogFile(Protocol):
+    """A file that is rotated."""
+
+    def write(self, line: str) -> bool:
+        """Append lines; whether that was possible."""
+
+    def delete(self) -> None:
+        """Delete it, and those rotated from it."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class _Job(NamedTuple):
+    """What one worker has written: messages, undecoded."""
+
+    model: str
+    version: int
+    instance: int
+    messages: list[bytes]
+    #: Where all of it goes; None: it is sampled only.
+    log: LogFile | None
+
+
+class _Model:
+    """What is kept of one model."""
+
+    def __init__(self) -> None:
+        self.samples = Samples()
+        self.log: LogFile | None = None
+
+
+class RequestCollector:
+    """Collects the requests of all models.
+
+    Args:
+        registry: the models
+        path: tells where a model's access log is
+        open_log: opens it
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        path: Callable[[str], Path],
+        open_log: Callable[[Path], LogFile],
+    ) -> None:
+        self._registry = registry
+        self._path = path
+        self._open_log = open_log
+        self._models: dict[str, _Model] = {}
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting = 0  #: bytes
+        self._lock = threading.Lock()  #: of samples, tallies and `_waiting`
+        self._thread: threading.Thread | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Take what workers have written, and tell them what is wanted."""
+        now = time.time()
+        ledger = self._registry.ledger
+        for name in [name for name in self._models if ledger.get(name) is None]:
+            self._forget(self._models.pop(name))
+        for name, tally in ledger.items():
+            registration = self._registry.get(name)
+            model = self._models.setdefault(name, _Model())
+            every = registration is not None and registration.spec.access_log
+            if every and model.log is None:
+                model.log = self._open_log(self._path(name))
+            log = model.log if every else None
+            with self._lock:
+                wanted = (0, UNBOUNDED) if every else (model.samples.threshold_ns(now), KEPT)
+            for version, instance, taken in tally.records(*wanted):
+                with self._lock:
+                    tally.records_left_out += taken.left_out
+                if taken.messages:
+                    self._hand_over(_Job(name, version, instance, list(taken.messages), log))
+
+    def requests(self, name: str) -> messages.Requests:
+        """Return what is known of a model's requests."""
+        registration = self._registry.by_name(name)
+        self.look()
+        now = time.time()
+        model, tally = self._models.get(name), self._registry.ledger.get(name)
+        with self._lock:
+            return messages.Requests(
+                name,
+                registration.spec.access_log,
+                str(self._path(name)),
+                logged=tally.records_logged if tally else 0,
+                left_out=tally.records_left_out if tally else 0,
+                slowest=model.samples.slowest(now) if model else [],
+                failed=model.samples.failed() if model else [],
+            )
+
+    def close(self) -> None:
+        """Write what waits, as far as the disk takes it in time."""
+        self.look()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(_CLOSE_S)
+
+    def _hand_over(self, job: _Job) -> None:
+        size = sum(map(len, job.messages))
+        with self._lock:
+            if self._waiting + size > _MOST_WAITING:
+                self._left_out(job.model, len(job.messages))
+                return
+            self._waiting += size
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="requests", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _left_out(self, name: str, count: int) -> None:
+        tally = self._registry.ledger.get(name)
+        if tally is not None:
+            tally.records_left_out += count
+
+    def _forget(self, model: _Model) -> None:
+        if model.log is not None:
+            model.log.delete()
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            entries = list(_entries(job))
+            written = True
+            if job.log is not None and entries:
+                written = job.log.write("\n".join(_encode(one).decode() for one in entries))
+            now = time.time()
+            with self._lock:
+                self._waiting -= sum(map(len, job.messages))
+                self._count(job, len(entries), written=written)
+                model = self._models.get(job.model)
+                samples = model.samples if model is not None else Samples()
+                for one in entries:
+                    samples.see(one, now)
+        for model in list(self._models.values()):
+            if model.log is not None:
+                model.log.close()
+
+    def _count(self, job: _Job, count: int, *, written: bool) -> None:
+        tally = self._registry.ledger.get(job.model)
+        if tally is None or job.log is None:
+            return
+        if written:
+            tally.records_logged += count
+        else:
+            tally.records_left_out += count
+
+
+def _entries(job: _Job) -> Iterator[RequestEntry]:
+    wall, clock = time.time(), time.monotonic_ns()
+    for message in job.messages:
+        for record in decoded(message) or ():
+            ago_ns = clock - record.ended_ns
+            yield _entry(job, record, wall - (ago_ns / 1e9 if 0 < ago_ns < _DAY_NS else 0.0))
+
+
+def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
+    return RequestEntry(
+        time=round(at, 6),
+        id=record.id[:_MOST_ID],
+        model=job.model,
+        version=record.version or job.version,
+        instance=job.instance,
+        status=record.status if record.status in ("ok", *FAILURES) else "callable",
+        queue_ns=_bounded(record.queue_ns),
+        compute_ns=_bounded(record.compute_ns) or 0,
+        batch_requests=_bounded(record.requests) or 0,
+        batch_rows=_bounded(record.rows) or 0,
+        bytes_in=_bounded(record.bytes_in) or 0,
+        bytes_out=_bounded(record.bytes_out),
+    )
+
+
+def _bounded(count: int) -> int | None:
+    """Return a count of a worker's as a message can carry it; None for one that nobody has counted."""
+    return None if count < 0 else min(count, _MOST)

@@ -1,0 +1,103 @@
+"""`pytriton-daemon slowest` and `access-log`: the requests of a model one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Optional
+
+import msgspec
+import typer
+
+from pytriton.cli.errors import CliError, command
+from pytriton.cli.flags import JsonFlag, RuntimeDirFlag, print_json
+from pytriton.cli.log_lines import visible
+from pytriton.ipc import messages
+from pytriton.ipc.exit_codes import ExitCode
+
+_MS = 1e6
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@command
+def slowest(
+    model: ModelArgument, as_json: JsonFlag = False, runtime_dir: RuntimeDirFlag = None
+) -> None:
+    """Show a model's slowest requests of the last hour, and the last that failed."""
+    from pytriton.cli import link
+
+    answer: Any = link.ask(link.runtime_dir(runtime_dir), messages.GetRequests(model))
+    if as_json:
+        print_json(answer)
+        return
+    typer.echo(f"slowest of the last hour ({len(answer.slowest)}):")
+    for line in table(answer.slowest):
+        typer.echo(line)
+    typer.echo(f"last failed ({len(answer.failed)}):")
+    for line in table(answer.failed):
+        typer.echo(line)
+    state = f"on, {answer.file}" if answer.access_log else "off"
+    typer.echo(f"access log: {state}")
+
+
+@command
+def access_log(
+    model: ModelArgument,
+    state: Annotated[
+        Optional[str], typer.Argument(metavar="[on|off]", help="Turn it on or off.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Requests to show.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as requests come.")] = False,
+    as_json: JsonFlag = False,
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Turn a model's access log on or off; without either, show its last requests."""
+    from pytriton.cli import link
+    from pytriton.dispatcher.base.log_files import follow as follow_file
+    from pytriton.dispatcher.base.log_files import tail
+
+    rundir = link.runtime_dir(runtime_dir)
+    if state is not None:
+        if state not in ("on", "off"):
+            raise CliError(ExitCode.USAGE, f"{state}: give on or off, or neither to see requests")
+        link.ask(rundir, messages.LogRequests(model, state == "on"))
+        typer.echo(f"the access log of {model} is {state}")
+        return
+    answer: Any = link.ask(rundir, messages.GetRequests(model))
+    file = rundir.access_log_file(model)
+    if not answer.access_log and not file.exists():
+        raise CliError(
+            ExitCode.USAGE,
+            f"{model} has no access log: pytriton-daemon access-log {model} on",
+        )
+    for line in follow_file(file, lines) if follow else tail(file, lines):
+        typer.echo(line if as_json else _shown(line))
+
+
+def table(entries: Sequence[messages.RequestEntry]) -> list[str]:
+    """Return requests as people read them, a line each, below a head."""
+    return [_HEAD, *map(entry_line, entries)] if entries else []
+
+
+_HEAD = (
+    f"  {'time':19}  {'instance':>8}  {'status':13}  {'call ms':>10}  {'wait ms':>10}  {'requests':>8}  "
+    f"{'rows':>6}  {'in':>9}  {'out':>9}  id"
+)
+
+
+def entry_line(entry: messages.RequestEntry) -> str:
+    """Return one request as people read it."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+    wait = "" if entry.queue_ns is None else f"{entry.queue_ns / _MS:.3f}"
+    out = "" if entry.bytes_out is None else str(entry.bytes_out)
+    return (
+        f"  {when}  {entry.instance:>8}  {entry.status:13}  {entry.compute_ns / _MS:>10.3f}  {wait:>10}  "
+        f"{entry.batch_requests:>8}  {entry.batch_rows:>6}  {entry.bytes_in:>9}  {out:>9}  {visible(entry.id)}"
+    )
+
+
+def _shown(line: str) -> str:
+    try:
+        return entry_line(msgspec.json.decode(line, type=messages.RequestEntry))
+    except msgspec.DecodeError:
+        return visible(line)

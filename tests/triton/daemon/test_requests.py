@@ -1,0 +1,206 @@
+"""Requests one by one: their ids, the access log, the slowest and the failed, with the real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.models.inference import Inference
+from support.models.streaming import Streaming
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.ipc import messages
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
+ID = [Tensor(name="id", dtype=bytes, shape=(1,))]
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+FORWARD = {
+    f"{way}-header-forward-pattern": "(?i)(x-request-id|traceparent)" for way in ("http", "grpc")
+}
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(tritonserver_options=FORWARD) as running:
+        running.client.register(_say_id, "say", X, ID, progress=False)
+        decoupled = ModelConfig(decoupled=True)
+        running.client.register(
+            _stream_ids, "stream", X, ID, decoupled, access_log=True, progress=False
+        )
+        yield running
+
+
+@pytest.fixture
+def asking(daemon: RunningDaemon) -> Iterator[Inference]:
+    client = Inference("http", daemon.http)
+    yield client
+    client.close()
+
+
+def _say_id(requests: Any) -> Any:
+    """Say each request's id; a negative number is what is wrong, another one the seconds that it takes."""
+    import logging
+    import sys
+    import time
+
+    from pytriton.request_ids import RequestIds
+
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(RequestIds())
+    handler.setFormatter(logging.Formatter("says %(request_id)s: %(message)s"))
+    logger = logging.getLogger("own")
+    logger.propagate = False
+    logger.handlers[:] = [handler]
+    for request in requests:
+        if request["x"][0, 0] < 0:
+            raise ValueError("less than nothing")
+        time.sleep(float(request["x"][0, 0]))
+    logger.warning("done")
+    return [{"id": np.array([[request.request_id.encode()]])} for request in requests]
+
+
+def _stream_ids(requests: Any) -> Any:
+    from pytriton.request_ids import request_id
+
+    for _ in range(3):
+        yield [{"id": np.array([[request_id().encode()]])}]
+
+
+def ask(asking: Inference, number: float = 0, **options: Any) -> str:
+    answer = asking.infer("say", {"x": np.array([[number]], np.float32)}, **options)
+    return bytes(answer["id"][0, 0]).decode()
+
+
+def lines_of(daemon: RunningDaemon, model: str, count: int) -> list[dict[str, Any]]:
+    """Return the lines of an access log, once there are so many."""
+    file = Path(daemon.client.requests(model).file)
+
+    def found() -> list[str]:
+        return file.read_text().splitlines() if file.exists() else []
+
+    eventually(lambda: len(found()) >= count, lambda: f"{count} lines; there are {found()}")
+    return [json.loads(line) for line in found()]
+
+
+def sampled(daemon: RunningDaemon, name: str) -> messages.RequestEntry:
+    """Return what is known of a request, once it is."""
+
+    def found() -> messages.RequestEntry | None:
+        told = daemon.client.requests("say")
+        return next((one for one in (*told.failed, *told.slowest) if one.id == name), None)
+
+    entry: messages.RequestEntry = eventually(found, f"no sample of {name}")
+    return entry
+
+
+def test_a_request_has_the_id_that_its_client_gives_it(
+    daemon: RunningDaemon, asking: Inference
+) -> None:
+    headers = {"X-Request-Id": "h-1", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    assert ask(asking, request_id="order-17", headers=headers) == "order-17"
+    assert ask(asking, headers=headers) == "h-1"
+    del headers["X-Request-Id"]
+    assert ask(asking, headers=headers) == TRACE
+    given = {ask(asking), ask(asking)}
+    assert len(given) == 2
+    assert "" not in given
+    eventually(
+        lambda: any("says order-17: done" in line for line in daemon.client.logs("say")),
+        "the id in the callable's own log",
+    )
+
+
+def test_a_failure_names_the_request(daemon: RunningDaemon, asking: Inference) -> None:
+    with pytest.raises(InferenceServerException, match="less than nothing"):
+        ask(asking, -1, request_id="wrong-one")
+
+    def named() -> bool:
+        return any(
+            json.loads(line).get("request_ids") == ["wrong-one"]
+            for line in daemon.client.logs("say")
+        )
+
+    eventually(named, "the failure's id in the log")
+    entry = sampled(daemon, "wrong-one")
+    assert (entry.status, entry.model, entry.bytes_in, entry.bytes_out) == ("callable", "say", 4, 0)
+
+
+def test_the_slowest_are_known_without_an_access_log(
+    daemon: RunningDaemon, asking: Inference, command: Callable[..., str]
+) -> None:
+    ask(asking, 0.3, request_id="slow-one")
+    entry = sampled(daemon, "slow-one")
+    assert 0.3e9 < entry.compute_ns < 60e9
+    assert entry.queue_ns is not None
+    assert daemon.client.requests("say").slowest[0].compute_ns >= entry.compute_ns
+    assert not daemon.client.requests("say").access_log
+    shown = command("slowest", "say")
+    assert "slow-one" in shown
+    assert "access log: off" in shown
+
+
+def test_the_access_log_is_turned_on_and_off_while_the_model_serves(
+    daemon: RunningDaemon, asking: Inference, command: Callable[..., str]
+) -> None:
+    pid = daemon.client.model("say").instances[0].pid
+    command("access-log", "say", "on")
+    names = [f"logged-{number}" for number in range(50)]
+    for name in names:
+        ask(asking, request_id=name)
+    entries = lines_of(daemon, "say", 50)
+    assert [entry["id"] for entry in entries] == names
+    assert {(one["status"], one["version"], one["instance"], one["batch_rows"]) for one in entries} == {
+        ("ok", 1, 0, 1)
+    }  # fmt: skip
+    assert all(one["bytes_in"] == 4 and one["bytes_out"] > 0 for one in entries)
+    assert "logged-49" in command("access-log", "say")
+    daemon.client.log_requests("say", False)
+    ask(asking, 0.5, request_id="not logged")
+    sampled(daemon, "not logged")
+    assert len(lines_of(daemon, "say", 50)) == 50
+    assert daemon.client.requests("say").logged == 50
+    assert daemon.client.requests("say").left_out == 0
+    assert daemon.client.model("say").instances[0].pid == pid
+    changes = [one.numbers["on"] for one in daemon.client.events("say", kinds=["access_log"])]
+    assert changes == [1, 0]
+
+
+def test_a_stream_is_one_request(daemon: RunningDaemon) -> None:
+    with Streaming(
+        daemon.grpc, "stream", {"x": np.zeros((1, 1), np.float32)}, request_id="s-1"
+    ) as streaming:
+        responses = list(streaming)
+    assert [bytes(one["id"][0, 0]).decode() for one in responses] == ["s-1"] * 3
+    (entry,) = lines_of(daemon, "stream", 1)
+    assert (entry["id"], entry["status"], entry["bytes_out"]) == ("s-1", "ok", 3 * (4 + 3))
+
+
+@pytest.fixture
+def command(daemon: RunningDaemon) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytriton.cli",
+                *arguments,
+                "--runtime-dir",
+                daemon.config.runtime_dir,
+            ],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

@@ -1,0 +1,164 @@
+"""From the workers' rings to the access log and the samples: what is lost is counted, nobody waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.running import eventually
+
+from pytriton.dispatcher.base.logs import LogFile
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.requests import collector as collector_module
+from pytriton.dispatcher.requests.collector import RequestCollector
+from pytriton.dispatcher.workers.tally import Ledger, Tally
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.request_records import RequestRecord
+
+
+class Stage:
+    """A model "m" with one worker, whose end of the gauge is the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.gauge, descriptor = Gauge.create()
+        os.close(descriptor)
+        self.spec = messages.ModelSpec("m", 3, {}, messages.World(""))
+        self.ledger = Ledger()
+        self.tally = self.ledger.of("m")
+        self.worker = SimpleNamespace(alive=True, gauge=self.gauge)
+        self.tally.of(3, 1).workers.append(cast(Any, self.worker))
+        self.opened: list[LogFile] = []
+        registry = SimpleNamespace(
+            ledger=self.ledger, get=self.registration, by_name=self.registration
+        )
+        self.collector = RequestCollector(cast(Registry, registry), self.path, self.open)
+        self.collector.look()
+
+    def registration(self, name: str) -> Any:
+        return SimpleNamespace(spec=self.spec)
+
+    def path(self, model: str) -> Path:
+        return self.folder / f"access-{model}.log"
+
+    def open(self, path: Path) -> LogFile:
+        self.opened.append(LogFile(path, 4000, 2))
+        return self.opened[-1]
+
+    def log(self, *, on: bool) -> None:
+        self.spec = messages.ModelSpec("m", 3, {}, messages.World(""), access_log=on)
+        self.collector.look()
+
+    def serve(self, *names: str, took: int = 5, status: str = "ok", **more: Any) -> None:
+        """Be the worker, which has answered requests of these names in one call."""
+        now = time.monotonic_ns()
+        self.gauge.records.write(
+            [RequestRecord(name, status, now, -1, took, 1, 1, 8, -1, **more) for name in names]
+        )
+
+    def told(self) -> messages.Requests:
+        return self.collector.requests("m")
+
+    def logged(self) -> list[str]:
+        files = sorted(self.folder.iterdir(), reverse=True)
+        return [json.loads(line)["id"] for one in files for line in one.read_text().splitlines()]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.collector.close()
+    made.gauge.close()
+
+
+def test_without_an_access_log_requests_are_sampled(stage: Stage) -> None:
+    stage.serve("quick", took=5)
+    stage.serve("slow", took=9)
+    stage.serve("wrong", took=1, status="result", version=2)
+    eventually(lambda: len(stage.told().slowest) == 3, "records")
+    told = stage.told()
+    assert [one.id for one in told.slowest] == ["slow", "quick", "wrong"]
+    (failed,) = told.failed
+    assert (failed.id, failed.version, failed.instance, failed.status) == ("wrong", 2, 1, "result")
+    assert (told.slowest[0].version, told.slowest[0].queue_ns, told.slowest[0].bytes_out) == (
+        3, None, None,
+    )  # fmt: skip
+    assert abs(told.slowest[0].time - time.time()) < 60
+    assert (told.access_log, told.logged, told.left_out) == (False, 0, 0)
+    assert list(stage.folder.iterdir()) == []
+
+
+def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) -> None:
+    stage.log(on=True)
+    for number in range(5):
+        stage.serve(f"{number}a", f"{number}b", "two\nlines \ud7ff")
+    eventually(lambda: stage.told().logged == 15, "records")
+    stage.log(on=False)
+    stage.serve("later")
+    eventually(lambda: any(one.id == "later" for one in stage.told().slowest), "records")
+    assert stage.logged()[:4] == ["0a", "0b", "two\nlines \ud7ff", "1a"]
+    assert len(stage.logged()) == 15
+    assert (stage.path("m").stat().st_mode & 0o777) == 0o600
+
+
+def test_its_files_are_rotated(stage: Stage) -> None:
+    stage.log(on=True)
+    for number in range(100):
+        stage.serve(f"{number}")
+        if number % 10 == 9:
+            eventually(lambda count=number: stage.told().logged == count + 1, "records")  # type: ignore[misc]
+    assert len(list(stage.folder.iterdir())) == 3
+    assert sum(one.stat().st_size for one in stage.folder.iterdir()) < 15_000
+    assert stage.logged()[-1] == "99"
+
+
+def test_what_a_worker_left_at_its_end_is_taken(stage: Stage) -> None:
+    stage.serve("last words")
+    stage.worker.alive = False
+    stage.tally._left.append((3, 1, stage.gauge.records.take()))
+    eventually(lambda: [one.id for one in stage.told().slowest] == ["last words"], "records")
+
+
+def test_what_is_lost_is_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.log(on=True)
+    for _ in range(600):
+        stage.serve(*["x" * 190] * 4)
+    eventually(lambda: stage.told().logged + stage.told().left_out == 2400, "records")
+    lost = stage.told().left_out
+    assert 0 < lost < 2400
+    monkeypatch.setattr(collector_module, "_MOST_WAITING", 0)
+    stage.serve("no room")
+    assert stage.told().left_out == lost + 1
+    monkeypatch.undo()
+    monkeypatch.setattr(stage.opened[0], "write", lambda lines: False)  # a full disk
+    stage.serve("no disk", "none")
+    eventually(lambda: stage.told().left_out == lost + 3, "records")
+
+
+def test_the_log_goes_with_the_model(stage: Stage) -> None:
+    stage.log(on=True)
+    stage.serve("a")
+    eventually(lambda: stage.told().logged == 1, "records")
+    stage.ledger.forget("m")
+    stage.collector.look()
+    assert list(stage.folder.iterdir()) == []
+
+
+def test_what_a_worker_makes_up_is_bounded(stage: Stage) -> None:
+    huge = (1 << 64) - 1
+    stage.gauge.records.write(
+        [RequestRecord("x" * 5000, "\x1b[2J", huge, huge, huge, huge, huge, huge, huge, huge)]
+    )
+    eventually(lambda: len(stage.told().slowest) == 1, "records")
+    (one,) = stage.told().slowest
+    assert (len(one.id), one.status) == (200, "callable")
+    messages.decode(messages.encode(stage.told()))
+    assert isinstance(stage.tally, Tally)

@@ -1,0 +1,110 @@
+"""What the records of a call say of its requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton.ipc.lanes.request_records import UNBOUNDED, RequestRecord, decoded
+from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton.worker.model import Part
+from pytriton.worker.request_log import RequestLog
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.gauge, descriptor = Gauge.create()
+        os.close(descriptor)
+        self.log = RequestLog(self.gauge)
+        self.gauge.records.want(0, UNBOUNDED)
+
+    def call(self, parts: list[Part], answers: Any, failed: str = "") -> list[RequestRecord]:
+        if failed:
+            self.log.failed(failed, 1)
+        self.gauge.end(self.gauge.begin(1), parts, answers)
+        found = self.gauge.records.take().messages
+        return [one for message in found for one in decoded(message) or ()]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.gauge.close()
+
+
+def request(name: str, nbytes: int = 4, parameters: str = "") -> RequestRef:
+    return RequestRef([TensorRef("x", "FP32", [1], 0, 0, nbytes)] * 2, parameters, [], name)
+
+
+def part(number: int, *refs: RequestRef, rows: int = 0, taken_ns: int = 0) -> Part:
+    return Part(None, Batch(number, list(refs), taken_ns=taken_ns, rows=rows))  # type: ignore[arg-type]
+
+
+def answer(nbytes: int) -> ResponseRef:
+    return ResponseRef([TensorRef("y", "FP32", [1], 0, 0, nbytes)])
+
+
+def test_each_request_of_merged_batches_has_its_own(stage: Stage) -> None:
+    versioned = f'{{"{VERSION_PARAMETER}":"7"}}'
+    parts = [
+        part(1, request("a"), request("b", 8), rows=5, taken_ns=1),
+        part(1, request("c", 1, versioned), rows=2),
+    ]
+    found = stage.call(parts, [BatchDone(1, [answer(3), answer(6)]), BatchDone(1, [answer(9)])])
+    assert [(one.id, one.bytes_in, one.bytes_out, one.version) for one in found] == [
+        ("a", 8, 3, 0), ("b", 16, 6, 0), ("c", 2, 9, 7),
+    ]  # fmt: skip
+    assert {(one.status, one.requests, one.rows) for one in found} == {("ok", 3, 7)}
+    assert found[0].queue_ns > 0
+    assert found[2].queue_ns == -1
+    assert found[0].compute_ns >= 0
+
+
+def test_failures_say_why(stage: Stage) -> None:
+    both = part(1, request("a"), request("b"))
+    found = stage.call([both], [BatchFailed(1, "no")], "result")
+    assert [(one.id, one.status, one.bytes_out) for one in found] == [
+        ("a", "result", 0),
+        ("b", "result", 0),
+    ]
+    found = stage.call([both], [BatchDone(1, [ResponseRef([], "lacks x"), answer(1)])], "input")
+    assert [one.status for one in found] == ["input", "ok"]
+    found = stage.call([both], [BatchDone(1, [answer(1)] * 2)])
+    assert [one.status for one in found] == ["ok", "ok"]  # the failure before is over
+
+
+def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) -> None:
+    stage.gauge.records.want(0, 5)
+    three = part(1, request("a"), request("b"), request("c"))
+    assert [one.id for one in stage.call([three], [BatchDone(1, [answer(1)] * 3)])] == ["a"]
+    failed = BatchDone(1, [answer(1), ResponseRef([], "no"), ResponseRef([], "no")])
+    assert [one.id for one in stage.call([three], [failed], "input")] == ["b", "c"]
+    assert [one.id for one in stage.call([three], [BatchFailed(1, "no")], "input")] == ["a", "b"]
+    assert stage.call([three], [BatchFailed(1, "no")], "input") == []  # so many were wanted
+
+
+@pytest.mark.parametrize(
+    ("failure", "sent", "said"), [("", 12, ("ok", 12)), ("timeout", None, ("timeout", -1))]
+)
+def test_a_stream_has_one_end(stage: Stage, failure: str, sent: Any, said: Any) -> None:
+    stream = SimpleNamespace(failure=failure, bytes_out=sent)
+    (found,) = stage.call([part(1, request("s"))], stream)
+    assert (found.status, found.bytes_out) == said
+
+
+def test_a_lost_stream_has_none(stage: Stage) -> None:
+    assert stage.call([], ()) == []

@@ -1,0 +1,125 @@
+"""The records of a worker's single requests: made for calls that somebody wants to know of, after they are answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
+
+from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    ResponseRef,
+)
+from pytriton.ipc.lanes.request_records import RequestRecord
+from pytriton.ipc.parameters import VERSION_PARAMETER
+from pytriton.worker.request_ids import id_at
+
+if TYPE_CHECKING:
+    from pytriton.worker.model import Part
+
+#: What a call that went well says of its requests.
+OK = "ok"
+#: Bytes that nobody has counted.
+UNKNOWN = -1
+
+
+class AnsweredStream(Protocol):
+    """What is known of a stream at its end; that of a batch has one for all of its requests."""
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, one of gauge.FAILURES; "" when it did not."""
+
+    @property
+    def bytes_out(self) -> int | None:
+        """Bytes of its answers, as far as they were counted."""
+
+
+#: What became of the batches of one call: an answer to each, or one stream.
+Answers = Union[Sequence[Union[BatchDone, BatchFailed]], AnsweredStream]
+
+
+class _Outcome(NamedTuple):
+    """What became of a request."""
+
+    batch: Batch
+    place: int
+    status: str
+    bytes_out: int
+
+
+class RequestLog:
+    """Writes the records of one worker; the gauge calls it for calls that are to have some."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._failure = ""
+        gauge.on_record = self._note
+
+    def failed(self, kind: str, requests: int) -> None:
+        """Count failed requests of the call at hand, and remember why they failed."""
+        self._failure = kind
+        self._gauge.failed(kind, requests)
+
+    def _note(self, begun_ns: int, ended_ns: int, parts: Sequence[Part], answers: Answers) -> None:
+        ring = self._gauge.records
+        kind, self._failure = self._failure or "callable", ""
+        budget = ring.budget
+        records: list[RequestRecord] = []
+        if budget and parts:
+            outcomes = list(_outcomes(parts, answers, kind))
+            rows = sum([part.batch.rows for part in parts]) or len(outcomes)
+            for one in (outcomes if ring.all_wanted else _telling(outcomes))[:budget]:
+                batch = one.batch
+                queue_ns = begun_ns - batch.taken_ns if 0 < batch.taken_ns <= begun_ns else -1
+                records.append(
+                    RequestRecord(
+                        id=id_at(batch, one.place),
+                        status=one.status,
+                        ended_ns=ended_ns,
+                        queue_ns=queue_ns,
+                        compute_ns=ended_ns - begun_ns,
+                        requests=len(outcomes),
+                        rows=rows,
+                        bytes_in=sum([ref.nbytes for ref in batch.requests[one.place].inputs]),
+                        bytes_out=one.bytes_out,
+                        version=_version(batch.requests[one.place]),
+                    )
+                )
+        ring.write(records)
+
+
+def nbytes_of(response: ResponseRef | None) -> int:
+    """Return how many bytes an answer's outputs have."""
+    return 0 if response is None else sum([one.nbytes for one in response.outputs])
+
+
+def _telling(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
+    """Return what stands for a call: the requests that failed, else the first one."""
+    return [one for one in outcomes if one.status != OK] or outcomes[:1]
+
+
+def _outcomes(parts: Sequence[Part], answers: Answers, kind: str) -> Iterator[_Outcome]:
+    if not isinstance(answers, Sequence):
+        sent = UNKNOWN if answers.bytes_out is None else answers.bytes_out
+        for part in parts:
+            for place in range(len(part.batch.requests)):
+                yield _Outcome(part.batch, place, answers.failure or OK, sent)
+        return
+    for part, answer in zip(parts, answers):
+        responses = answer.responses if isinstance(answer, BatchDone) else ()
+        for place in range(len(part.batch.requests)):
+            response = responses[place] if place < len(responses) else None
+            failed = response is None or response.error is not None
+            yield _Outcome(part.batch, place, kind if failed else OK, nbytes_of(response))
+
+
+def _version(ref: RequestRef) -> int:
+    if VERSION_PARAMETER not in ref.parameters:
+        return 0
+    value: Any = json.loads(ref.parameters).get(VERSION_PARAMETER)
+    return int(value) if isinstance(value, str) and value.isdigit() else 0
