@@ -1,11 +1,15 @@
-"""The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted."""
+"""The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted.
+
+A library for HTTP would take a quarter of a daemon's start to import. Our own program answers here, always in one form:
+a status, Content-Length, JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +19,8 @@ from pytriton.dispatcher.triton.front import Refused, Unreached
 
 #: A process that has not accepted connections by then is asked again.
 _ACCEPTING_S = 1.0
+_STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
+_LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
 
 
 class NativeAdmin:
@@ -32,8 +38,6 @@ class NativeAdmin:
         self._path = path
         self._exited = exited
         self._accepting = accepting
-        self._session: Any = None
-        self._folder = -1
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def is_live(self) -> bool:
@@ -71,12 +75,6 @@ class NativeAdmin:
         """Close the connection; questions under way raise Unreached."""
         if not self._closed.done():
             self._closed.set_result(None)
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         asking = asyncio.ensure_future(self._answer(method, path, body))
@@ -92,28 +90,39 @@ class NativeAdmin:
                 await asyncio.wait([asking])
 
     async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        aiohttp = importlib.import_module("aiohttp")  # which comes with tritonclient
+        content = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: front\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
         try:
-            session = self._connected(aiohttp)
-            async with session.request(method, f"http://front{path}", json=body) as response:
-                text = await response.text()
-                if response.status >= 400:
-                    raise Refused(_said(text))
-                return json.loads(text) if text else None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            status, text = await self._exchange(head.encode() + content)
+            if status >= 400:
+                raise Refused(_said(text))
+            return json.loads(text) if text else None
+        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             raise Unreached(f"{type(error).__name__}: {error}") from error
 
-    def _connected(self, aiohttp: Any) -> Any:
-        if self._session is None:
-            self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            # A connection for each question: none is kept that the front could end just when it is used again.
-            connector = aiohttp.UnixConnector(
-                path=reachable_path(self._folder, self._path.name), limit=0, force_close=True
-            )
-            # A load takes as long as it takes.
-            timeout = aiohttp.ClientTimeout(total=None)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
-        return self._session
+    async def _exchange(self, request: bytes) -> tuple[int, str]:
+        """Return the status and the body of the answer. It takes as long as it takes: so does a load.
+
+        There is a connection for each question: none is kept that the front could end just when it is used again.
+        """
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            path = reachable_path(folder, self._path.name)
+            reader, writer = await asyncio.open_unix_connection(path)
+        finally:
+            os.close(folder)
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            status, length = _STATUS.match(head), _LENGTH.search(head)
+            if status is None or length is None:
+                raise ValueError(f"no answer of a front: {head[:100]!r}")
+            return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
+        finally:
+            writer.transport.abort()  # there is nothing to say good-bye for
 
 
 def _said(text: str) -> str:

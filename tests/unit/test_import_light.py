@@ -105,6 +105,23 @@ def test_a_daemon_asks_tritonserver_without_tritonclient(tmp_path: Path) -> None
     assert sorted(names & {"tritonclient.grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
 
 
+def test_a_daemon_asks_its_native_front_without_aiohttp(tmp_path: Path) -> None:
+    """It takes as long to import as half of the daemon."""
+    code = (
+        "import asyncio, pathlib\n"
+        "from pytriton.dispatcher.triton.front import Unreached\n"
+        "from pytriton.dispatcher.triton.native_admin import NativeAdmin\n"
+        "async def ask():\n"
+        "    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']\n"
+        "    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)\n"
+        "    except Unreached: return 'asked'\n"
+        "assert asyncio.run(ask()) == 'asked'"
+    )
+    names = modules_after(code, tmp_path)
+    assert "pytriton.dispatcher.triton.native_admin" in names
+    assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
+
+
 def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
     """structlog would import it, which takes as long as all of its other imports."""
     done = run_python("-X", "importtime", "-m", "pytriton.dispatcher", "--help", cwd=tmp_path)

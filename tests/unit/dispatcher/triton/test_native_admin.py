@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -23,6 +25,7 @@ class Scene:
         self.exited: asyncio.Future[int] = loop.create_future()
         self.accepting: asyncio.Future[None] = loop.create_future()
         self.asked: list[str] = []
+        self.bodies: list[str] = []
         self.was_asked = asyncio.Event()
         self.path = folder / "front.sock"
         self.admin = NativeAdmin(self.path, self.exited, self.accepting)
@@ -31,6 +34,9 @@ class Scene:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         self.asked.append(request.decode().partition(" HTTP")[0])
+        length = re.search(rb"Content-Length: ([0-9]+)\r\n", request)
+        assert length is not None
+        self.bodies.append((await reader.readexactly(int(length[1]))).decode())
         self.was_asked.set()
         if self._answer == _SILENT:
             await reader.read()
@@ -102,8 +108,17 @@ def test_an_error_that_it_answers_is_its_refusal(tmp_path: Path, answer: bytes, 
 
 @pytest.mark.parametrize(
     "answer",
-    [b"HTTP/1.1 20", b"no HTTP\r\n\r\n", _http(200, b"{no JSON")],
-    ids=["cut", "other", "bad"],
+    [
+        b"HTTP/1.1 20",
+        b"no HTTP\r\n\r\n",
+        _http(200, b"{no JSON"),
+        _http(200, b"{}")[:-1],
+        _http(200, b"\xff"),
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x" * 100_000,
+    ],
+    ids=["cut", "other", "bad", "short", "no text", "no length", "wrong length", "endless"],
 )
 def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
     async def scene(one: Scene) -> None:
@@ -111,6 +126,29 @@ def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> Non
             await one.admin.load("m", None)
 
     play(tmp_path, answer, scene)
+
+
+def test_what_is_asked_and_answered_has_any_size(tmp_path: Path) -> None:
+    """A configuration, and the index of thousands of models."""
+    index = [{"name": f"model-{number}", "state": "READY"} for number in range(30_000)]
+
+    async def scene(one: Scene) -> None:
+        await one.admin.load("m", "x" * 3_000_000)
+        assert one.bodies == [json.dumps({"parameters": {"config": "x" * 3_000_000}})]
+        assert len(await one.admin.repository_states()) == len(index)
+        assert one.bodies[1:] == ["{}"]
+
+    play(tmp_path, _http(200, json.dumps(index).encode()), scene)
+
+
+def test_nothing_is_asked_over_a_connection_that_was_closed(tmp_path: Path) -> None:
+    async def scene(one: Scene) -> None:
+        await one.admin.close()
+        with pytest.raises(Unreached, match="connection was closed"):
+            await one.admin.load("m", None)
+        assert one.asked == []
+
+    play(tmp_path, _http(200, b""), scene)
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
