@@ -133,9 +133,17 @@ class ModelInTriton:
             own_repository.write_config(self._models, self._name, self.config)
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
-        """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
+        """tritonserver was started again: load the model, unless it is, or no worker could serve it.
+
+        One that has stopped being served while tritonserver was loading it goes out again.
+        """
         if self.ready and not loaded:
             self._unserved = not await self._try_to_load(server)
+        elif loaded and not self.ready:
+            async with self.alone:
+                if not self.ready:  # still
+                    self._loads += 1
+                    await server.take_out(self._name)
         self.server_lost = False
         await self._pool.wake()
 

@@ -334,7 +334,12 @@ class Registry(ServedModels):
         return {one.spec.name: one.triton_config for one in self if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
-        """After tritonserver was started again: load all models but those; their workers have kept theirs."""
+        """After tritonserver was started again: load all models but those; their workers have kept theirs.
+
+        Of those that it has loaded, the ones that were unregistered meanwhile go out again.
+        """
+        gone = loaded - {one.spec.name for one in self}
+        await asyncio.gather(*map(self._server.take_out, gone))
         for one in self:
             if one.spec.name not in loaded:
                 one.missing()

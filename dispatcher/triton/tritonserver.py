@@ -251,6 +251,15 @@ class TritonServer:
             if process is None or not await process.ends_now():
                 raise
 
+    async def take_out(self, name: str) -> None:
+        """Unload a model that it has though it is not to; that it keeps it is logged."""
+        try:
+            await self.unload(name)
+        except RemoteFailure as failure:
+            _log.error(
+                "tritonserver keeps a model that is not served", model=name, reason=failure.text
+            )
+
     async def repository_states(self) -> dict[str, str]:
         """Return the names of all models that it sees, served or not, with their states.
 

@@ -58,6 +58,7 @@ class FakeServer:
         history: what it was told, in order: "load m", "unload m".
         obstacles: what happens to the next loads of a model.
         starts_fail: so many of its next starts.
+        unseen_s: for how long it has its models at a start before it is known to be up.
         gate_open: whether it says that it is ready.
         hold_proxies: whether former proxies stay, as those do whose batches take long.
     """
@@ -83,6 +84,7 @@ class FakeServer:
         self.obstacles: dict[str, Obstacle] = {}
         self.starts = 0
         self.starts_fail = 0
+        self.unseen_s = 0.0
         self.gate_open = False
         self.hold_proxies = False
         self.vertex_model: str | None = None
@@ -136,6 +138,7 @@ class FakeServer:
                     loaded.add(name)
                 except RemoteFailure:
                     self.failures.add(name)
+        await asyncio.sleep(self.unseen_s)
         there = self._vertex_wanted in loaded or not self.vertex_needs_model
         self.vertex_model = self._vertex_wanted if there else None
         self._change(ServerState.READY)
@@ -194,6 +197,9 @@ class FakeServer:
             raise self._lost("unload", name)
         self.history.append(f"unload {name}")
         self._take_out(name)
+
+    async def take_out(self, name: str) -> None:
+        await self.unload(name)
 
     async def forget_failure(self, name: str) -> None:
         self.failures.discard(name)

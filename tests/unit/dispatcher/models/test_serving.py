@@ -218,3 +218,42 @@ def test_a_replaced_models_batches_are_answered_by_its_own_workers(brain: Brain)
     brain.let_batches_end()
     brain.served(request)
     assert not old.alive
+
+
+@pytest.mark.parametrize("proxies", ["attached", "slow"])
+def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
+    brain: Brain, proxies: str
+) -> None:
+    """tritonserver has loaded it by then, and it is not known to be up yet."""
+    brain.served(brain.client.register("m"))
+    brain.served(brain.client.register("other"))
+    brain.server.unseen_s = 5.0
+    brain.server.end()
+    brain.advance(2.0)
+    assert set(brain.server.models) == {"m", "other"}
+    assert not brain.server.ready
+    if proxies == "slow":  # to say that they are there
+        brain.loop.ask(lambda: brain.daemon.registry.by_name("m").forget_proxies())
+    request = brain.client.ask(messages.Unregister("m"))
+    brain.advance(6.0)
+    assert request.answer == messages.Done()
+    assert set(brain.server.models) == {"other"}
+    assert brain.is_served("other")
+    assert brain.alive("m") == []
+
+
+def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_the_next(
+    brain: Brain,
+) -> None:
+    brain.served(brain.client.register("m"))
+    brain.server.unseen_s = 3.0 * brain.config.unready_after_s
+    brain.plans = ["fails"] * 12
+    brain.server.end()
+    brain.advance(1.5)
+    brain.alive("m")[0].end()
+    brain.advance(brain.server.unseen_s)
+    assert brain.state_of("m") == "unready"
+    assert "m" not in brain.server.models
+    brain.plans = []
+    brain.advance(700.0)
+    assert brain.is_served("m")
