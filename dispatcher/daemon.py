@@ -199,11 +199,16 @@ class Daemon:
         looking = asyncio.create_task(self.figures.lag.run())
         collecting = asyncio.create_task(self.requests.run())
         try:
-            await start_server(self._server, self._config)
+            self.registry.place_sleeping()
+            loaded = await start_server(
+                self._server, self._config, self.registry.preload_at_first_start
+            )
+            await self.registry.have_loaded(loaded)
         except (ServerStartError, PortError) as error:
             in_use = isinstance(error, PortError)
             code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
             self.ending.never_served(str(error), code)
+            await self.registry.stop()
         else:
             self._server_watch.tell_started()
             await self._serve_until_stopped(on_ready)

@@ -163,6 +163,16 @@ class Registration:
                     break
         self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
+    def begin_asleep(
+        self, server: TritonServer, models: Path, *, unready_after_s: float, grace_s: float
+    ) -> None:
+        """Be served without a worker, by a tritonserver that is about to be started, and to load it."""
+        own_repository.make_folder(models, self.spec)
+        self._in_triton.use_folder(models)
+        self.missing()
+        self._machine.change(ModelState.READY)
+        self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
         """Have Triton load the model; False: it did not survive that, which may fail."""
         self._in_triton.server_lost = False

@@ -7,6 +7,7 @@ looks registrations up; serving.py changes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import OnServed, Serving
+from pytriton.dispatcher.models.serving import OnServed, Serving, begins_asleep
 from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.models.told_failures import failure_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -191,6 +192,33 @@ class Registry(ServedModels):
             )
         check_devices(previous.spec)
         return await self._serving.place(previous, former, report)
+
+    def place_sleeping(self) -> None:
+        """Before tritonserver's first start: place what is kept and begins asleep, so that it loads all at once.
+
+        One by one, each load takes longer the more models tritonserver has.
+        """
+        for entry in self.restoring.entries():
+            if begins_asleep(entry.spec, restored=True):
+                with contextlib.suppress(RemoteFailure):  # it is restored in turn, and fails
+                    check_devices(entry.spec)
+                    self._serving.place_asleep(entry)
+
+    def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
+        """As `preload`; of an attempt before, nothing is left."""
+        self.forget_proxies()
+        return self.preload()
+
+    async def have_loaded(self, loaded: set[str]) -> None:
+        """tritonserver has loaded these at its first start; the others are restored in turn, and their errors told."""
+        for registration in list(self):
+            name = registration.spec.name
+            if name in loaded:
+                await registration.load_again(self._server, loaded=True)
+                self.restoring.restored(name)
+            else:
+                await self._serving.take_back(registration)
+        self.news.tell()
 
     async def restore(self) -> None:
         """Register again what is kept, in order."""

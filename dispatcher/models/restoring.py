@@ -62,6 +62,18 @@ class Restoring:
                 if kept is not None:  # nobody has unregistered or replaced it meanwhile
                     await self._restore(name, kept, register)
 
+    def entries(self) -> list[Entry]:
+        """Return those that have not been tried."""
+        return [kept.entry for kept in self._kept.values() if kept.error is None]
+
+    def restored(self, name: str) -> None:
+        """A kept model is served."""
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
+            self.outcomes["restored"] += 1
+            self.news.tell()
+
     async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
         kept.task = asyncio.ensure_future(register(kept.entry))
         try:
@@ -84,9 +96,7 @@ class Restoring:
             _log.exception("a fault of the daemon", model=name)
             self._tell(kinds.NOT_RESTORED, kept, kept.error)
         else:
-            self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
-            self._kept.pop(name, None)
-            self.outcomes["restored"] += 1
+            self.restored(name)
         finally:
             kept.task = None
             self.news.tell()

@@ -162,6 +162,23 @@ class Serving:
                 self._registering.discard(task)
         return registration
 
+    def place_asleep(self, entry: Entry) -> None:
+        """Serve a kept model that needs no worker, from tritonserver's next start on."""
+        registration = self._new(entry, Keeping.THERE, None, None)
+        registration.begin_asleep(
+            self._server,
+            self._rundir.models,
+            unready_after_s=self._config.unready_after_s,
+            grace_s=self._config.grace_period_s,
+        )
+        self._served.names[entry.spec.name] = registration
+
+    async def take_back(self, registration: Registration) -> None:
+        """Undo that: tritonserver has not loaded it."""
+        del self._served.names[registration.spec.name]
+        registration.begin_stop()
+        await self._undo(registration, None)
+
     async def take_down(self, name: str, why: str, *, last: bool = False) -> None:
         """Stop serving a model; `last`: tritonserver ends next, and tells clients so until then."""
         registration = self._served.by_name(name)
@@ -249,7 +266,7 @@ class Serving:
             former=former,
             tally=self._served.ledger.of(entry.spec.name),
             events=self._events,
-            asleep=_begins_asleep(entry.spec, restored=keeping is Keeping.THERE),
+            asleep=begins_asleep(entry.spec, restored=keeping is Keeping.THERE),
             parking=self._parking,
         )
         self._served.keys[key] = registration
@@ -287,7 +304,7 @@ class Serving:
             self._served.ledger.forget(name)
 
 
-def _begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
+def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
     """Whether a model is not loaded before a request comes; one that may sleep was loaded when it was registered."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -16,8 +18,18 @@ _log = structlog.get_logger(__name__)
 _PORT_ATTEMPTS = 5
 
 
-async def start_server(server: TritonServer, config: DaemonConfig) -> None:
+async def start_server(
+    server: TritonServer, config: DaemonConfig, preload: Callable[[], Mapping[str, dict[str, Any]]]
+) -> set[str]:
     """Start tritonserver; with ports that we chose ourselves, try others when one was snatched away.
+
+    Args:
+        server: is started
+        config: says which ports it has
+        preload: is asked before each attempt what it loads before it opens its ports: name -> configuration
+
+    Returns:
+        The models that it has loaded.
 
     Raises:
         ServerStartError: it does not start.
@@ -27,11 +39,11 @@ async def start_server(server: TritonServer, config: DaemonConfig) -> None:
     for attempt in itertools.count(1):
         server.choose_ports()
         try:
-            await server.start()
-            return
+            return await server.start(preload())
         except ServerStartError as error:
             await server.stop()
             taken = "in use" in str(error) or "unavailable" in str(error)
             if not (chosen and taken) or attempt == _PORT_ATTEMPTS:
                 raise
             _log.info("a free port was taken meanwhile, trying others")
+    raise AssertionError  # it counts for ever

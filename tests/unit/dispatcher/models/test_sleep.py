@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
-from support.fakes.fake_server import SERVER_PID
+from support.fakes.fake_server import SERVER_PID, FakeServer, Obstacle
 
 from pytriton.dispatcher.elastic.sharing import Room
 from pytriton.dispatcher.models.admission import check
@@ -273,11 +273,36 @@ def test_after_a_start_it_sleeps_until_a_request_comes(tmp_path: Path) -> None:
         brain.advance(5.0)
         assert (sleeper.state(), sleeper.state("other")) == ("asleep", "ready")
         assert brain.alive("m") == []
+        assert brain.server.history == ["load other"]  # m came with the start
+        assert sleeper.event("restored")
         batch = sleeper.batch()
         brain.advance(1.0)
         assert worker_of(batch) == brain.alive("m")[0].name
     finally:
         brain.close()
+
+
+def test_one_that_tritonserver_refuses_at_its_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeper = Sleeper(tmp_path)
+    sleeper.register("bad")
+    sleeper.register("good")
+    sleeper.brain.close()
+    start = FakeServer.start
+
+    async def refusing(server: FakeServer, preload: Any = None) -> set[str]:
+        server.obstacles["bad"] = Obstacle("refuse")
+        return await start(server, preload)
+
+    monkeypatch.setattr(FakeServer, "start", refusing)
+    sleeper = Sleeper(tmp_path)
+    try:
+        sleeper.brain.advance(5.0)
+        assert (sleeper.state("bad"), sleeper.state("good")) == ("failed", "asleep")
+        assert "tritonserver did not load bad: no" in str(sleeper.info("bad").error)
+    finally:
+        sleeper.brain.close()
 
 
 def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
