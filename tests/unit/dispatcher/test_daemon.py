@@ -316,11 +316,11 @@ def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("up", "can_serve", "refused"),
+    ("up", "answers", "refused"),
     [(False, False, True), (False, True, False), (True, False, False)],
 )
 def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
-    folder: Path, up: bool, can_serve: bool, refused: bool
+    folder: Path, up: bool, answers: bool, refused: bool
 ) -> None:
     class Pool:
         pass
@@ -329,7 +329,7 @@ def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
         running = await one.until_ready() if up else None
         registration: Any = Pool()
         registration.spec, registration.pool = SPEC, Pool()
-        registration.pool.can_serve = can_serve
+        registration.pool.answers = answers
         told = (
             pytest.raises(RemoteFailure, match="model m has no worker")
             if refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -29,17 +30,22 @@ class Server:
     def choose_ports(self) -> None:
         self.done.append("ports")
 
-    async def start(self) -> None:
+    async def start(self, preload: Mapping[str, Any]) -> set[str]:
         self.done.append("start")
         if self._errors:
             raise self._errors.pop(0)
+        return set(preload)
 
     async def stop(self) -> None:
         self.done.append("stop")
 
 
 def _start(server: Any, **settings: Any) -> None:
-    asyncio.run(start_server(cast(TritonServer, server), DaemonConfig(**settings)))
+    """Start it; it is asked to load a model that it is told anew each time."""
+    told = start_server(
+        cast(TritonServer, server), DaemonConfig(**settings), lambda: {"m": {"name": "m"}}
+    )
+    assert asyncio.run(told) == {"m"}
 
 
 @pytest.mark.parametrize("error", [_TAKEN, _BOUND], ids=["in use", "unavailable"])
