@@ -51,6 +51,7 @@ from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.requests.collector import RequestCollector
+from pytriton.dispatcher.requests.profiling import Profiler
 from pytriton.dispatcher.serving_again import ServingAgain
 from pytriton.dispatcher.settings import advisories, trace_settings
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
@@ -178,6 +179,7 @@ class Daemon:
         )
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, rundir.access_log_file, logs.open_file)
+        self.profiler = Profiler(rundir.path)
         self._operations = Operations(config, rundir, self.figures, self.status)
         self._status.operations = self._operations.urls
 

@@ -16,6 +16,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check_cache, check_devices
 from pytriton.dispatcher.models.state_dir import kept_registrations
 from pytriton.dispatcher.models.told_failures import failure_told
+from pytriton.dispatcher.requests import profiling
 from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.ipc import messages
@@ -193,6 +194,23 @@ async def get_requests(
     return daemon.requests.requests(message.model)
 
 
+async def profile_worker(
+    daemon: Daemon, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
+) -> messages.AnyMessage:
+    """Tell what a worker does, for a while."""
+    registration = daemon.registry.by_name(message.model)
+    if registration.registrant is not None:
+        text = f"model {message.model} runs in threads of process {registration.registrant.pid}"
+        raise RemoteFailure(
+            ErrorKind.INVALID, f"{text}: py-spy record --pid {registration.registrant.pid}"
+        )
+    tally = daemon.registry.ledger.of(message.model)
+    worker = profiling.chosen(
+        message, [one for of in tally.instances.values() for one in of.workers]
+    )
+    return await daemon.profiler.profile(worker, message)
+
+
 async def shutdown(
     daemon: Daemon, peer: Peer, message: messages.Shutdown, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -233,6 +251,7 @@ _HANDLERS: dict[type, Handler] = {
     messages.GetEvents: get_events,
     messages.LogRequests: log_requests,
     messages.GetRequests: get_requests,
+    messages.ProfileWorker: profile_worker,
     messages.Shutdown: shutdown,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from msgspec import structs
+
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
 from pytriton._control.encrypted import RemoteConnection
@@ -40,6 +42,7 @@ from pytriton.exceptions import (
 )
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
+from pytriton.profiles import Profile
 from pytriton.run_options import RegisterOptions, takes
 from pytriton.served_model import Model
 
@@ -265,6 +268,31 @@ class DaemonClient(PythonRegistering):
             ModelNotFoundError: no such model is served by workers.
         """
         self._ask(messages.LogRequests(name, on), messages.Done, model=name)
+
+    def profile(self, name: str, seconds: float = 10.0, instance: int | None = None) -> Profile:
+        """Look for a while at what the worker of an instance does, a hundred times a second, while it serves.
+
+        The daemon does it, with py-spy (`pip install py-spy` where the daemon is installed).
+
+        Args:
+            name: a registered model
+            seconds: for how long, whole seconds from 1 to 300
+            instance: which one; default: the first that serves
+
+        Returns:
+            the samples: `shares()` says what the time goes to, `svg()` is a flame graph
+
+        Raises:
+            ModelNotFoundError: no such model is served by workers.
+            PyTritonDaemonError: py-spy is missing, may not look into the worker, or the worker has ended.
+
+        Example:
+            >>> client.profile("linear", seconds=5).shares()  # doctest: +SKIP
+            {'callable': 0.61, 'libraries': 0.2, 'pytriton': 0.03, 'waiting for requests': 0.16}
+        """
+        message = messages.ProfileWorker(name, seconds, instance)
+        answer = self._ask(message, messages.Profiled, model=name)
+        return Profile(model=name, **structs.asdict(answer))
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
         """Put back what a model was before it was last replaced; twice brings back the first again.

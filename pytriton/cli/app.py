@@ -38,6 +38,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "events": explaining.events,
     "slowest": requests.slowest,
     "access-log": requests.access_log,
+    "profile": requests.profile,
     "start": daemon_life.start,
     "stop": daemon_life.stop,
     "reload": daemon_life.reload,

@@ -1,9 +1,10 @@
-"""`pytriton-daemon slowest` and `access-log`: the requests of a model one by one."""
+"""`pytriton-daemon slowest`, `access-log` and `profile`: the requests of a model one by one, and what a worker does."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import msgspec
@@ -72,6 +73,54 @@ def access_log(
         )
     for line in follow_file(file, lines) if follow else tail(file, lines):
         typer.echo(line if as_json else _shown(line))
+
+
+@command
+def profile(
+    model: ModelArgument,
+    seconds: Annotated[int, typer.Option(min=1, max=300, help="How long to look.")] = 10,
+    instance: Annotated[
+        Optional[int], typer.Option(help="Which one; default: the first that serves.")
+    ] = None,
+    output: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--output",
+            "-o",
+            help="FILE.svg: a flame graph; .json: for speedscope; .txt: the stacks.",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+    runtime_dir: RuntimeDirFlag = None,
+) -> None:
+    """Look at what a worker does while it serves: callable, libraries, pytriton, or nothing."""
+    from msgspec import structs
+
+    from pytriton.cli import link
+    from pytriton.profiles import Profile
+
+    if output is not None and output.suffix not in (".svg", ".json", ".txt"):
+        raise CliError(ExitCode.USAGE, f"{output}: give a name that ends in .svg, .json or .txt")
+    message = messages.ProfileWorker(model, seconds, instance)
+    answer: Any = link.ask(link.runtime_dir(runtime_dir), message, timeout_s=None)
+    found = Profile(model=model, **structs.asdict(answer))
+    if output is not None:
+        writer = {".svg": found.svg, ".json": found.speedscope, ".txt": found.collapsed}
+        output.write_text(writer[output.suffix]())
+    if as_json:
+        told = {"shares": found.shares(), "hottest": dict(found.hottest())}
+        typer.echo(msgspec.json.encode({**told, "pid": found.pid, "instance": found.instance}))
+        return
+    typer.echo(
+        f"{model}, instance {found.instance}, worker {found.worker} (pid {found.pid}), {seconds} s:"
+    )
+    for kind, share in found.shares().items():
+        typer.echo(f"  {share:6.1%}  {kind}")
+    hottest = found.hottest()
+    if hottest:
+        typer.echo("most often in:")
+    for name, share in hottest:
+        typer.echo(f"  {share:6.1%}  {visible(name)}")
 
 
 def table(entries: Sequence[messages.RequestEntry]) -> list[str]:

@@ -7,7 +7,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
-    client ── LogRequests, GetRequests ──▶ dispatcher; it answers with Done, Requests
+    client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
     worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
@@ -67,6 +67,7 @@ from pytriton.ipc.messages.client import (
     LoadFromRepository,
     LogRequests,
     Offer,
+    ProfileWorker,
     Register,
     Reload,
     ReplaceServer,
@@ -124,6 +125,7 @@ from pytriton.ipc.messages.python_model import (
     WorkerReadiness,
 )
 from pytriton.ipc.messages.requests import (
+    Profiled,
     RequestEntry,
     Requests,
 )
@@ -193,6 +195,8 @@ __all__ = [
     "Models",
     "Offer",
     "OpenAICard",
+    "ProfileWorker",
+    "Profiled",
     "Progress",
     "PythonModel",
     "QueueFigures",

@@ -10,7 +10,7 @@ from pytriton.ipc.messages.base import Message
 from pytriton.ipc.messages.events import EventList, Explanation
 from pytriton.ipc.messages.figures import Figures
 from pytriton.ipc.messages.model_spec import ModelSpec
-from pytriton.ipc.messages.requests import Requests
+from pytriton.ipc.messages.requests import Profiled, Requests
 
 
 class Progress(Message, frozen=True):
@@ -227,6 +227,7 @@ ToClient = Union[
     Explanation,
     EventList,
     Requests,
+    Profiled,
     Reloaded,
     Failure,
 ]

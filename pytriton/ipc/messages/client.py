@@ -132,6 +132,14 @@ class GetRequests(Message, frozen=True):
     model: str
 
 
+class ProfileWorker(Message, frozen=True):
+    """Ask for Profiled: what the worker of an instance (default: the first that serves) does, for so many seconds."""
+
+    model: str
+    seconds: float = 10.0
+    instance: Optional[int] = None
+
+
 class Cancel(Message, frozen=True):
     """Give up an earlier request of the same connection, which then has no answer.
 
@@ -172,6 +180,7 @@ FromClient = Union[
     GetEvents,
     LogRequests,
     GetRequests,
+    ProfileWorker,
     Cancel,
     Shutdown,
     Reload,

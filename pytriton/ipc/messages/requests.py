@@ -1,4 +1,4 @@
-"""Single requests, as the access log and the answers to clients have them."""
+"""Single requests, as the access log and the answers to clients have them; profiles of workers."""
 
 from __future__ import annotations
 
@@ -53,3 +53,15 @@ class Requests(Message, frozen=True):
     left_out: int = 0
     slowest: list[RequestEntry] = msgspec.field(default_factory=list)
     failed: list[RequestEntry] = msgspec.field(default_factory=list)
+
+
+class Profiled(Message, frozen=True):
+    """Answer to ProfileWorker: `stacks` as py-spy writes them ("raw"), the commonest where there are too many."""
+
+    instance: int
+    worker: str
+    pid: int
+    seconds: float
+    rate: int
+    stacks: str
+    left_out: int = 0

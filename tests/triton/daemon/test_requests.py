@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
+from pytriton.exceptions import PyTritonDaemonError
 from pytriton.ipc import messages
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -204,3 +206,27 @@ def command(daemon: RunningDaemon) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+def test_a_profile_says_where_the_time_goes(
+    daemon: RunningDaemon, command: Callable[..., str], tmp_path: Path
+) -> None:
+    asking = Inference("http", daemon.http)
+    asked = threading.Thread(target=ask, args=(asking, 3))
+    asked.start()
+    picture = tmp_path / "say.svg"
+    try:
+        shown = command("profile", "say", "--seconds", "1", "-o", str(picture))
+    except AssertionError as error:
+        if "CAP_SYS_PTRACE" in str(error):
+            pytest.skip("nobody may look into another process here")
+        raise
+    finally:
+        asked.join()
+        asking.close()
+    assert "callable" in shown
+    assert "_say_id" in shown
+    assert "_say_id" in picture.read_text()
+    assert picture.read_text().startswith("<svg ")
+    with pytest.raises(PyTritonDaemonError, match="no worker of instance 9"):
+        daemon.client.profile("say", 1, instance=9)

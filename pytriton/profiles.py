@@ -1,0 +1,238 @@
+"""What a worker's threads were doing when somebody looked: shares, a flame graph, a file for speedscope.
+
+A profile is made of samples: the stacks of all threads, so many times a second, as py-spy takes them from outside.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+__all__ = ["IDLE", "KINDS", "Profile"]
+
+#: What the time of the thread that serves goes to.
+CALLABLE, LIBRARIES, OURS, IDLE = "callable", "libraries", "pytriton", "waiting for requests"
+KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
+_FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
+#: Where a worker is when it has nothing to do: function and file, from the folder of the worker on.
+_WAITS = {
+    ("run", "loop.py"), ("run", "answer_loop.py"), ("Loop.run", "loop.py"),
+    ("PythonStreamLoop.run", "answer_loop.py"),
+}  # fmt: skip
+#: The same of one whose callable has streams and is asynchronous: the event loop's own wait.
+_EVENT_LOOP = "selectors.py"
+#: On the stack while a call is under way.
+_IN_CALL = "/pytriton/worker/model.py"
+#: Where packages are installed.
+_PACKAGES = ("site-packages", "dist-packages")
+_STDLIB = re.compile(r"python3\.\d+t?")
+
+#: What lies in our package: a user's own folder may be called pytriton, too.
+_OUR_PARTS = frozenset(
+    {"worker", "ipc", "decorators", "proxy", "pb_utils", "openai", "calls.py", "buffers.py", "request_ids.py"}
+)  # fmt: skip
+
+_WIDTH, _ROW, _LEAST = 1200, 17, 0.3
+_COLOURS = {CALLABLE: "#e8833a", LIBRARIES: "#e8c15a", OURS: "#6fa8dc", IDLE: "#d0d0d0"}
+
+
+class Frame(NamedTuple):
+    """A function on a stack; `file` is "" where none is known."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The samples of one worker.
+
+    Attributes:
+        model, instance, worker, pid: whose they are
+        seconds: for how long
+        rate: samples a second
+        stacks: samples as py-spy writes them ("raw"): a stack from its root on, and how often it was seen, a line each
+        left_out: samples of stacks that were seen too rarely to be sent
+    """
+
+    model: str
+    instance: int
+    worker: str
+    pid: int
+    seconds: float
+    rate: int
+    stacks: str
+    left_out: int = 0
+
+    def shares(self) -> dict[str, float]:
+        """Return which share of its time the thread that serves spent with what, by the names in `KINDS`."""
+        counts: Counter[str] = Counter()
+        for frames, count in self._serving():
+            counts[kind_of(frames)] += count
+        total = sum(counts.values())
+        return {kind: counts[kind] / total if total else 0.0 for kind in KINDS}
+
+    def hottest(self, most: int = 5) -> list[tuple[str, float]]:
+        """Return the lines in which the thread that serves was most often, while it had something to do."""
+        counts: Counter[str] = Counter()
+        total = 0
+        for frames, count in self._serving():
+            total += count
+            if kind_of(frames) != IDLE:
+                counts[_shown(frames[-1])] += count
+        return [(name, count / total) for name, count in counts.most_common(most)]
+
+    def collapsed(self) -> str:
+        """Return all samples in the form that tools for flame graphs take."""
+        return self.stacks
+
+    def speedscope(self) -> str:
+        """Return all samples as a file for speedscope.app, JSON."""
+        numbers: dict[str, int] = {}
+        samples, weights = [], []
+        for frames, count in self._all():
+            names = [_shown(frame) for frame in frames]
+            samples.append([numbers.setdefault(name, len(numbers)) for name in names])
+            weights.append(count / self.rate)
+        profile: dict[str, Any] = {
+            "type": "sampled",
+            "name": f"{self.model} instance {self.instance} (pid {self.pid})",
+            "unit": "seconds",
+            "startValue": 0,
+            "endValue": sum(weights),
+            "samples": samples,
+            "weights": weights,
+        }
+        return json.dumps(
+            {
+                "$schema": "https://www.speedscope.app/file-format-schema.json",
+                "shared": {"frames": [{"name": name} for name in numbers]},
+                "profiles": [profile],
+            }
+        )
+
+    def svg(self) -> str:
+        """Return a flame graph: a picture that needs no script; a frame tells its share where the mouse rests."""
+        root = _Node("all threads", IDLE)
+        for frames, count in self._all():
+            root.count += count
+            node = root
+            for depth, frame in enumerate(frames, 1):
+                node = node.children.setdefault(
+                    frame, _Node(_shown(frame), kind_of(frames[:depth]))
+                )
+                node.count += count
+        depth = root.depth()
+        rows = list(root.drawn(0.0, 0, depth, root.count or 1))
+        legend = "".join(
+            f'<text x="{10 + place * 200}" y="40" fill="{_COLOURS[kind]}" stroke="#444" stroke-width="0.3">'
+            f"■ {kind} {share:.1%}</text>"
+            for place, (kind, share) in enumerate(self.shares().items())
+        )
+        title = html.escape(
+            f"{self.model} instance {self.instance}, worker {self.worker} (pid {self.pid}), {self.seconds:g} s"
+        )
+        height = 60 + (depth + 1) * _ROW
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+            f'viewBox="0 0 {_WIDTH} {height}" font-family="monospace" font-size="12">'
+            f'<rect width="100%" height="100%" fill="#fff"/><text x="10" y="20">{title}</text>{legend}'
+            + "".join(rows)
+            + "</svg>\n"
+        )
+
+    def _all(self) -> Iterator[tuple[Sequence[Frame], int]]:
+        for line in self.stacks.split("\n"):
+            stack, _, count = line.rpartition(" ")
+            if stack and count.isdigit():
+                yield [_frame(text) for text in stack.split(";")], int(count)
+
+    def _serving(self) -> Iterator[tuple[Sequence[Frame], int]]:
+        """Yield the samples of the thread that serves: the main one, from where the worker begins."""
+        for frames, count in self._all():
+            if any(_is_ours(one) and one.file.endswith("/worker/process.py") for one in frames):
+                yield frames, count
+
+
+def kind_of(frames: Sequence[Frame]) -> str:
+    """Return what the time of a stack goes to, by where it ends and what called that."""
+    last = frames[-1]
+    if _is_ours(last):
+        where = (last.name, PurePosixPath(last.file).name)
+        return IDLE if where in _WAITS else OURS
+    users = [one for one in frames if one.file and not _is_ours(one) and not _is_library(one)]
+    if last in users:
+        return CALLABLE
+    if not users and PurePosixPath(last.file).name == _EVENT_LOOP:
+        # An asynchronous callable that waits in its call, or a loop without one.
+        return CALLABLE if any(one.file.endswith(_IN_CALL) for one in frames) else IDLE
+    return LIBRARIES if users or not any(_is_ours(one) for one in frames) else OURS
+
+
+@dataclass
+class _Node:
+    name: str
+    kind: str
+    count: int = 0
+    children: dict[Frame, _Node] = field(default_factory=dict)
+
+    def depth(self) -> int:
+        return 1 + max((child.depth() for child in self.children.values()), default=0)
+
+    def drawn(self, x: float, level: int, depth: int, total: int) -> Iterator[str]:
+        """Yield this frame and those above it; what is too narrow to be seen is left out."""
+        width = _WIDTH * self.count / total
+        if width < _LEAST:
+            return
+        y = 50 + (depth - 1 - level) * _ROW
+        text = html.escape(self.name)
+        label = html.escape(_fitting(self.name, int(width / 7.3)))
+        yield (
+            f'<g><title>{text}: {self.count / total:.1%}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" '
+            f'height="{_ROW - 1}" fill="{_COLOURS[self.kind]}" stroke="#fff" stroke-width="0.5"/>'
+            f'<text x="{x + 2:.1f}" y="{y + 12}">{label}</text></g>'
+        )
+        for child in sorted(self.children.values(), key=lambda one: one.name):
+            yield from child.drawn(x, level + 1, depth, total)
+            x += _WIDTH * child.count / total
+
+
+def _fitting(text: str, characters: int) -> str:
+    if characters < 3:
+        return ""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def _frame(text: str) -> Frame:
+    match = _FRAME.fullmatch(text)
+    if match is None:  # a thread's name
+        return Frame(text, "", 0)
+    return Frame(match["name"], match["file"], int(match["line"] or 0))
+
+
+def _shown(frame: Frame) -> str:
+    if not frame.file:
+        return frame.name
+    folders = PurePosixPath(frame.file).parts[-3:]
+    return f"{frame.name} ({'/'.join(folders)}:{frame.line})"
+
+
+def _is_ours(frame: Frame) -> bool:
+    _, found, inner = frame.file.rpartition("/pytriton/")
+    return bool(found) and inner.split("/")[0] in _OUR_PARTS
+
+
+def _is_library(frame: Frame) -> bool:
+    parts = PurePosixPath(frame.file).parts
+    return (
+        any(part in _PACKAGES for part in parts)
+        or any(_STDLIB.fullmatch(part) for part in parts[:-1])
+        or frame.file.startswith("<frozen")
+    )
