@@ -9,6 +9,8 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -17,6 +19,13 @@ from pytriton.dispatcher.openai_front.connections import all_descriptors
 from pytriton.dispatcher.openai_front.keys import KeysError
 from pytriton.dispatcher.openai_front.server import Front
 from pytriton.dispatcher.openai_front.state import State
+
+try:  # a fifth less of a processor for each token
+    import uvloop
+
+    run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+except ImportError:
+    run = asyncio.run
 
 #: Seconds that requests under way have after the daemon has said that it stops.
 _GRACE_S = 30.0
@@ -34,7 +43,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     try:
-        asyncio.run(_serve(socket.socket(fileno=given.listen), socket.socket(fileno=given.state)))
+        run(_serve(socket.socket(fileno=given.listen), socket.socket(fileno=given.state)))
     except KeysError as error:
         _say(f"cannot start: {error}")
         return 2

@@ -132,9 +132,7 @@ def front() -> Iterator[FrontProcess]:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder, "keys.toml")
         keys.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
-        answering = Answering(
-            str(keys), max_body_size=16 << 20, headers_s=0.4, idle_s=0.4, body_s=2
-        )
+        answering = Answering(str(keys), max_body_size=16 << 20, headers_s=1, idle_s=2, body_s=2)
         models = [Served("m", OpenAICard(["chat"]))]
         process = FrontProcess(
             State(answering, Upstream(triton.url), models), Path(folder, "front.log")
