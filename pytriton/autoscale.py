@@ -30,7 +30,7 @@ INSTANCES_PARAMETER = "pytriton_instances"
 _IDLE_AFTER_S = messages.Autoscale().idle_after_s
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)")
+_RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)(?:\s*:\s*(\S.*))?")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ def autoscale_of(instances: Any) -> messages.Autoscale | None:
 
 
 def instances_of_text(text: str) -> Instances:
-    """Return what a word of a command line or of a configuration says: "4", or "1:8".
+    """Return what a word of a command line or of a configuration says: "4", "1:8", or "0:8:30m".
+
+    The third part is for how long nothing was asked of the model before it sleeps.
 
     Raises:
         PyTritonValidationError: neither
@@ -123,13 +125,16 @@ def instances_of_text(text: str) -> Instances:
     word = text.strip()
     match = _RANGE.fullmatch(word)
     if match is not None:
-        given: Instances = (int(match.group(1)), int(match.group(2)))
+        least, most, idle_after = int(match.group(1)), int(match.group(2)), match.group(3)
+        given: Instances = (least, most)
+        if idle_after is not None:
+            given = Autoscale(most, least, idle_after=idle_after)
     elif word.isdecimal():
         given = int(word)
     else:
         raise PyTritonValidationError(
             f"{text!r} is no number of instances: a whole number from 1, such as 4, or the fewest and the most, such "
-            "as 1:8."
+            "as 1:8, or with 0 how long it is idle before it sleeps, such as 0:8:30m."
         )
     autoscale_of(given)
     return given

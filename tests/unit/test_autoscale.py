@@ -68,7 +68,7 @@ def test_words_of_a_command_line(text: str, said: Any) -> None:
     assert instances_of_text(text) == said
 
 
-@pytest.mark.parametrize("text", ["", "0", "many", "1:", "8:1", "1:2:3", "-1"])
+@pytest.mark.parametrize("text", ["", "0", "many", "1:", "8:1", "1:2:3", "0:8:soon", "0:8:", "-1"])
 def test_words_that_say_nothing(text: str) -> None:
     with pytest.raises(PyTritonValidationError):
         instances_of_text(text)
