@@ -29,8 +29,9 @@ from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.parking import Parking
-from pytriton.dispatcher.workers.pool import Pool, ReportProgress
+from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages

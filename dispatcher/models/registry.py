@@ -30,8 +30,8 @@ from pytriton.dispatcher.models.told_failures import failure_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.dispatcher.workers.pool import ReportProgress
 from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure

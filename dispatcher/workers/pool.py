@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers import numbering, several_loads
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.routing import Routes
+from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import Sleep
 from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.dispatcher.workers.worker_factory import StartWorker
+from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Reading
 from pytriton.ipc.messages import Verdict
-
-#: Ended workers whose end can still be explained to proxies.
-_ENDED_KEPT = 16
-
-ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
 class Pool:
@@ -52,9 +49,7 @@ class Pool:
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         self._spec = spec
-        self._start_worker = start_worker
-        self._registrant = registrant
-        self._tally = tally or Tally()
+        tally = tally or Tally()
         self._policy = policy
         self._supervisors: list[Supervisor] = []
         self._workers: dict[str, Worker] = {}
@@ -62,11 +57,18 @@ class Pool:
         self._changed = asyncio.Condition()
         self._stopping = False
         self._given_up_for: str | None = None
-        self._parking = parking or Parking(0)
         #: Whether it sleeps, and how long batches wait for the worker that wakes it.
         self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, asleep=asleep)
         #: What becomes of batches that were lost, or are overdue.
-        self.verdicts = Verdicts(spec, self._workers, self._tally, self._events)
+        self.verdicts = Verdicts(spec, self._workers, tally, self._events)
+        self._starts = WorkerStarts(
+            start_worker,
+            registrant,
+            self._workers,
+            tally,
+            parking or Parking(0),
+            self.verdicts.forget,
+        )
         #: Workers that have been asked to give a proxy away, and have not yet.
         self._asked: set[str] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -120,20 +122,8 @@ class Pool:
         self.sleep.begin(idle_s, len(leaving))
         self._routes.rest_all_of([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
-        if not staying and self._parking.most:
-            await self._park()
-
-    async def _park(self) -> None:
-        """Have a worker at hand that needs only load the model."""
-        try:
-            worker = await self._new_worker(0)
-        except RemoteFailure:  # the next wake tells
-            return
-        worker.parked = True
-        if self.sleep.asleep and not self._stopping:
-            await self._parking.put(self, worker)
-        else:
-            await worker.stop(0)
+        if not staying:
+            await self._starts.park(self._spec, lambda: self.sleep.asleep and not self._stopping)
 
     def wake_up(self, why: str = "a request") -> None:
         """Start the workers that it lacks, if it sleeps; they are tried again as any others are."""
@@ -151,25 +141,13 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; its instance goes on as before.
         """
-        lacking = [supervisor for supervisor in self._supervisors if supervisor.lacks_worker]
-        if not lacking:
-            return
-        text = f"loading {_workers(len(lacking))} in the place of ended ones"
-        await report(messages.Progress("loading", text, 0, len(lacking)))
-        healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
-        for supervisor, failure in zip(lacking, await healed):
-            if isinstance(failure, RemoteFailure):
-                raise RemoteFailure(
-                    failure.kind,
-                    f"instance {supervisor.index} of model {self._spec.name} has no worker: {failure.text}",
-                    failure.traceback,
-                )
+        await several_loads.heal(self._spec.name, self._supervisors, report)
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
         """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
         self._stopping = self.verdicts.stopping = True
         await self._tell(None)
-        await self._parking.drop(self)
+        await self._starts.end_parked()
         await self._stop_supervisors(self._supervisors, grace_s, reason)
 
     def at_rest(self) -> int | None:
@@ -183,19 +161,7 @@ class Pool:
         slots = range(len(self._supervisors), numbering.count(spec))
         new = [self._supervisor(slot, spec) for slot in slots]
         self._supervisors.extend(new)
-        total = len(new)
-        await report(messages.Progress("loading", f"loading {_workers(total)}", 0, total))
-        firsts = [supervisor.first for supervisor in new]
-        for done, first in enumerate(asyncio.as_completed(firsts), start=1):
-            try:
-                await first
-            except RemoteFailure:
-                for other in firsts:
-                    other.cancel()
-                raise
-            await report(
-                messages.Progress("loading", f"worker {done} of {total} loaded", done, total)
-            )
+        await several_loads.until_first_ready(new, report)
 
     def _supervisor(
         self, slot: int, spec: messages.ModelSpec, *, woken: bool = False
@@ -274,8 +240,8 @@ class Pool:
         return Verdict(
             "fail",
             f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
-            f"{_workers(len(ready))} of model {name} wait for this one. Break the circle, or register {name} "
-            f"with more instances than it goes round",
+            f"{several_loads.workers(len(ready))} of model {name} wait for this one. Break the circle, or register "
+            f"{name} with more instances than it goes round",
         )
 
     def detach(self, proxy: str) -> None:
@@ -395,24 +361,7 @@ class Pool:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     async def _start(self, slot: int) -> Worker:
-        """Start a worker, or take the one that is parked."""
-        worker = self._parking.take(self) if slot == 0 else None
-        if worker is None:
-            worker = await self._new_worker(slot)
-        else:
-            await worker.unpark()
-        self._tally.add(worker)
-        return worker
-
-    async def _new_worker(self, slot: int) -> Worker:
-        """Start a worker and know it by its name; of those that ended, the newest are kept, to be asked about."""
-        worker = await self._start_worker(self._spec, slot, self._registrant)
-        ended = [name for name, one in self._workers.items() if not one.alive]
-        for name in ended[:-_ENDED_KEPT]:
-            del self._workers[name]
-            self.verdicts.forget(name)
-        self._workers[worker.name] = worker
-        return worker
+        return await self._starts.start(self._spec, slot)
 
     async def _tell(self, ready: str | None) -> None:
         """Wake the tasks that wait for a worker."""
@@ -457,10 +406,6 @@ class Pool:
     def ready_workers(self, version: int | None = None) -> list[str]:
         """Return the names of the workers that serve (a version)."""
         return [one.serving.name for one in self._of(version) if one.serving is not None]
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _under_way(readings: Sequence[Reading]) -> bool:

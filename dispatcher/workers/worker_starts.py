@@ -1,0 +1,86 @@
+"""The starts of one registration's workers: each is known by its name from then on, also for a while after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytriton.dispatcher.workers.parking import Parking
+from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.tally import Tally
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import StartWorker
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+#: Ended workers whose end can still be explained to proxies.
+_ENDED_KEPT = 16
+
+
+class WorkerStarts:
+    """Starts workers, or takes the one that is parked.
+
+    Args:
+        start_worker: starts one
+        registrant: in whose threads they run; None: they are processes
+        workers: by name; those that are started come here
+        tally: counts them
+        parking: has one while the model sleeps
+        forget: is told the name of one that ended long ago
+    """
+
+    def __init__(
+        self,
+        start_worker: StartWorker,
+        registrant: Registrant | None,
+        workers: dict[str, Worker],
+        tally: Tally,
+        parking: Parking,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._start_worker = start_worker
+        self._registrant = registrant
+        self._workers = workers
+        self._tally = tally
+        self._parking = parking
+        self._forget = forget
+
+    async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
+        """Return the worker of a slot, which loads the model.
+
+        Raises:
+            RemoteFailure: it cannot be started.
+        """
+        worker = self._parking.take(self) if slot == 0 else None
+        if worker is None:
+            worker = await self._new(spec, slot)
+        else:
+            await worker.unpark()
+        self._tally.add(worker)
+        return worker
+
+    async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
+        """Have a worker at hand that needs only load the model, if that `still` sleeps once it is started."""
+        if not self._parking.most:
+            return
+        try:
+            worker = await self._new(spec, 0)
+        except RemoteFailure:  # the next wake tells
+            return
+        worker.parked = True
+        if still():
+            await self._parking.put(self, worker)
+        else:
+            await worker.stop(0)
+
+    async def end_parked(self) -> None:
+        """No worker is to be at hand any more."""
+        await self._parking.drop(self)
+
+    async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
+        worker = await self._start_worker(spec, slot, self._registrant)
+        ended = [name for name, one in self._workers.items() if not one.alive]
+        for name in ended[:-_ENDED_KEPT]:
+            del self._workers[name]
+            self._forget(name)
+        self._workers[worker.name] = worker
+        return worker
