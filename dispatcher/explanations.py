@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_EVENTS = 1000
 
 
-def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
+async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
     """Return why a model is as it is.
 
     Raises:
@@ -26,7 +26,10 @@ def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation
     """
     name = asked.model
     events = daemon.event_log.about(name) if name else []
-    info = next((one for one in daemon.model_infos() if one.name == name), None)
+    waiting = (await daemon.figures.queues()).get(name)
+    beginning = daemon.registry.beginning(name)
+    infos = [*daemon.model_infos(), *([daemon.model_info(beginning)] if beginning else [])]
+    info = next((one for one in infos if one.name == name), None)
     if info is None and not events:
         daemon.registry.by_name(name)
     situation = Situation(
@@ -37,6 +40,7 @@ def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation
         time.time(),
         daemon.event_log.about(""),
         [text for text in (daemon.event_log.problem, *daemon.registry.restoring.problems) if text],
+        None if waiting is None else sum(queue.pending for queue in waiting),
     )
     verdict, findings = explain(situation)
     count = max(0, min(asked.events, MOST_EVENTS))

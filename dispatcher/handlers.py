@@ -13,9 +13,9 @@ from pytriton.dispatcher import explanations, worker_handlers
 from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.models.admission import check_cache, check_devices
+from pytriton.dispatcher.models.admission import check, check_cache, check_devices
 from pytriton.dispatcher.models.state_dir import kept_registrations
-from pytriton.dispatcher.models.told_failures import failure_told
+from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.requests import profiling
 from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.registrant import Registrant
@@ -38,8 +38,10 @@ async def register(
 ) -> messages.AnyMessage:
     """Serve a model, reporting progress."""
     check_protocol(message.protocol, "the client")
-    check_cache(message.spec, daemon.config)
-    check_devices(message.spec)
+    check(message.spec, payloads)
+    with registration_told(daemon.events, message, daemon.registry.names):
+        check_cache(message.spec, daemon.config)
+        check_devices(message.spec)
     if message.spec.openai is not None:
         daemon.openai.open()
     hosted = message.spec.isolation == "thread"
@@ -168,7 +170,7 @@ async def explain(
 ) -> messages.AnyMessage:
     """Tell why a model is as it is."""
     await daemon.index_watch.look()
-    return explanations.explanation(daemon, message)
+    return await explanations.explanation(daemon, message)
 
 
 async def get_events(

@@ -35,6 +35,7 @@ class Situation:
         daemon_events: of the daemon itself, oldest first
         problems: of the daemon, in words
         now: seconds since the epoch
+        waiting: requests in its queue, as tritonserver says; None: it does not
     """
 
     name: str
@@ -44,6 +45,7 @@ class Situation:
     now: float
     daemon_events: Sequence[Event] = ()
     problems: Sequence[str] = field(default_factory=tuple)
+    waiting: int | None = None
 
     def last(self, *wanted: kinds.Kind, instance: int | None = None) -> Event | None:
         """Return the newest event of these kinds (of an instance)."""
@@ -69,7 +71,7 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
     if info is not None:
         for instance in info.instances:
             findings += _of_instance(situation, instance)
-        findings += _of_load(info)
+        findings += _of_load(info, situation.waiting)
     findings += _of_the_past(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
     findings.sort(
@@ -179,6 +181,9 @@ def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Itera
         left_s = max(0.0, (instance.next_try_at or situation.now) - situation.now)
         what = "is in a crash loop" if instance.fruitless_ends >= 3 else "has lost its worker"
         then = f"the next try is in {left_s:.0f} s" if left_s else "the next try is under way"
+        began = situation.last(kinds.LOADING, instance=number)
+        if instance.state == "loading" and began is not None:
+            then = f"the next one has been loading for {situation.now - began.at:.0f} s (pid {instance.pid})"
         text = (
             f"{who}{on} {what}: {instance.fruitless_ends} in a row ended, the last: {last}; {then}"
         )
@@ -219,13 +224,16 @@ def _loading(
     yield Finding(severity, "loading", text, advice, at, instance.index)
 
 
-def _of_load(info: messages.ModelInfo) -> Iterator[Finding]:
+def _of_load(info: messages.ModelInfo, waiting: int | None) -> Iterator[Finding]:
     serving = [one for one in info.instances if one.state == "ready"]
+    if waiting == 0:
+        return
     if serving and all(one.busy_s is not None for one in serving):
         longest = max(one.busy_s or 0.0 for one in serving)
+        many = "" if waiting is None else f": {waiting}"
         text = (
             f"all {len(serving)} ready instances are busy, the longest batch for {longest:.2f} s: requests wait in "
-            "the queue"
+            f"the queue{many}"
         )
         advice = (
             f"More instances (pytriton-daemon scale {info.name} N), or batching (max_batch_size)."

@@ -7,7 +7,7 @@ import re
 #: (what the reason says, what to do); the first that fits counts.
 _HINTS = (
     (
-        r"No space left on device|Disk quota exceeded|Read-only file system",
+        r"No space left on device|Disk quota exceeded|Read-only file system|File too large",
         "Make room on the disk that the message names.",
     ),
     (
@@ -34,6 +34,11 @@ _HINTS = (
     (
         r"is registered already",
         "Say replace=True (--replace) to put the new one in its place, or choose another name.",
+    ),
+    (
+        r"No such file or directory|FileNotFoundError",
+        "A file is not where the callable looks for it: workers look on the daemon's machine, and for relative paths "
+        "in the folder that it was registered from (cwd=).",
     ),
     (
         r"Permission denied",

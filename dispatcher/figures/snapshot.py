@@ -93,13 +93,17 @@ class Snapshots:
         """Return everything as it is now, with what tritonserver says of its queues if it does so in time."""
         return (await self._take(anew=False))[0]
 
+    async def queues(self) -> Mapping[str, Sequence[QueueFigures]]:
+        """Return what tritonserver says of its queues, by model, as far as it does so in time."""
+        triton = await self._ask_triton(anew=False)
+        return triton.queues if triton is not None else {}
+
     async def scraped(self) -> tuple[Figures, TritonMetrics | None]:
         """Return the same, and all that tritonserver tells at this moment, if it tells anything in time."""
         return await self._take(anew=True)
 
     async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
-        url = self._metrics_url()
-        triton = await self._triton.get(lambda: _read_triton(url), anew=anew)
+        triton = await self._ask_triton(anew=anew)
         queues = triton.queues if triton is not None else {}
         disk = await self._disk.get(lambda: _disk(self._state_dir))
         status = self._status()
@@ -109,6 +113,10 @@ class Snapshots:
             models=[self._of_model(info, queues.get(info.name, ())) for info in status.models],
         )
         return figures, triton
+
+    async def _ask_triton(self, *, anew: bool) -> TritonMetrics | None:
+        url = self._metrics_url()
+        return await self._triton.get(lambda: _read_triton(url), anew=anew)
 
     def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
         outcomes = self._registry.restoring.outcomes

@@ -26,7 +26,7 @@ from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.serving import OnServed, Serving, begins_asleep
 from pytriton.dispatcher.models.state_dir import Entry, Store
-from pytriton.dispatcher.models.told_failures import failure_told
+from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
@@ -110,11 +110,8 @@ class Registry(ServedModels):
             RemoteFailure: what was wrong. Nothing of the attempt is left, and a model that was to
                 be replaced serves on.
         """
-        spec = request.spec
-        check(spec, payloads)
-        replaces = request.replace and spec.name in self.names
-        kind = kinds.NOT_REPLACED if replaces else kinds.NOT_REGISTERED
-        with failure_told(self._events, kind, spec.name):
+        check(request.spec, payloads)
+        with registration_told(self._events, request, self.names):
             return await self._register(request, payloads, report, registrant, keep, on_served)
 
     async def _register(

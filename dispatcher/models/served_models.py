@@ -45,6 +45,12 @@ class ServedModels:
         """Return the registration that serves a name, if there is one."""
         return self.names.get(name)
 
+    def beginning(self, name: str) -> Registration | None:
+        """Return a registration of a name that is not served yet, and has begun to be."""
+        if name in self.names:
+            return None
+        return next((one for one in self.keys.values() if one.spec.name == name), None)
+
     def by_key(self, key: str) -> Registration:
         """Return the registration that a proxy belongs to.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
+from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.events.kinds import Kind
+from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
 
@@ -26,3 +28,12 @@ def failure_told(
             kind, model=model, reason="its client gave it up, or has ended", numbers=numbers
         )
         raise
+
+
+def registration_told(
+    events: Events, request: messages.Register, served: Container[str]
+) -> AbstractContextManager[None]:
+    """Tell of a registration that fails: of a replacement, where a model of its name is `served`."""
+    name = request.spec.name
+    kind = kinds.NOT_REPLACED if request.replace and name in served else kinds.NOT_REGISTERED
+    return failure_told(events, kind, name)

@@ -112,6 +112,29 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "poison",
         "special about that request",
     ),
+    "starved queue, counted": (
+        situation(info(instance(busy_s=0.4)), waiting=7),
+        "m is ready; all 1 ready instances are busy, the longest batch for 0.40 s: requests wait in the queue: 7",
+        "queue",
+        "More instances",
+    ),
+    "busy, and nothing waits": (
+        situation(info(instance(busy_s=0.4)), waiting=0),
+        "m is ready: nothing is wrong",
+        "",
+        "",
+    ),
+    "slow load after a loss": (
+        situation(
+            info(
+                instance(state="loading", fruitless_ends=1, last_exit="signal 9"), state="unready"
+            ),
+            event(kinds.LOADING, ago_s=45.0, instance=0),
+        ),
+        "instance 0 has lost its worker: 1 in a row ended, the last: signal 9; the next one has been loading for 45 s",
+        "crash_loop",
+        "logs m",
+    ),
     "starved queue": (
         situation(info(instance(busy_s=0.4), instance(1, busy_s=0.9))),
         "m is ready; all 2 ready instances are busy",

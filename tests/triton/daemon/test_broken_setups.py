@@ -1,0 +1,270 @@
+"""Ten set-ups that are broken, on one daemon: `explain`, `top` and the page each say why, without a look at the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.models.inference import Inference
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton import Limits
+from pytriton.daemon import Model
+from pytriton.decorators import batch
+from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ROWS = np.ones((1, 1), np.float32)
+
+
+def _model(folder: Path) -> Callable[..., Any]:
+    """Return what makes a callable: it needs a file, and does what files and the first value say."""
+
+    def make() -> Any:
+        import time
+
+        while (folder / "slow").exists():
+            time.sleep(0.01)
+        weights = (folder / "weights").read_text()
+        leaked = []
+
+        @batch
+        def run(x: Any) -> Any:
+            import os
+            import signal
+
+            if x[0, 0] == 9:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while (folder / "hold").exists():
+                time.sleep(0.01)
+            if (folder / "leak").exists():
+                leaked.append(bytearray(os.urandom(1) * (60 << 20)))
+            assert weights is not None
+            return {"y": x}
+
+        return run
+
+    return make
+
+
+class Case:
+    """One model, what it needs in a folder of its own."""
+
+    def __init__(self, daemon: RunningDaemon, folder: Path, name: str) -> None:
+        self.daemon = daemon
+        self.name = name
+        self.folder = folder / name
+        if not self.folder.exists():
+            self.folder.mkdir()
+            (self.folder / "weights").touch()
+
+    def register(self, make: Callable[..., Any] | None = None, **options: Any) -> Model:
+        return self.daemon.client.register(
+            make or _model(self.folder), self.name, X, Y, factory=True, progress=False, **options
+        )
+
+    def infer(self, value: float = 1.0) -> None:
+        connection = Inference("http", self.daemon.http)
+        try:
+            connection.infer(self.name, {"x": ROWS * value})
+        finally:
+            connection.close()
+
+    def said(self) -> str:
+        """What `explain` says, but for the events."""
+        try:
+            found = self.daemon.client.explain(self.name, 0)
+        except ModelNotFoundError:  # nothing has happened yet
+            return ""
+        return "\n".join([found.verdict, *(f"{one.text} | {one.advice}" for one in found.findings)])
+
+    def says(self, *words: str) -> None:
+        """Wait until `explain` says all of this."""
+        eventually(
+            lambda: all(word in self.said() for word in words),
+            lambda: f"not all of {words} in: {self.said()}",
+        )
+
+    def shows(self, column: str, words: str) -> None:
+        """Wait until the page says this of the model."""
+        eventually(lambda: words in str(self.row().get(column)), lambda: str(self.row()))
+
+    def row(self) -> dict[str, Any]:
+        """The model's row on the page, which `top` has, too."""
+        url = self.daemon.client.status().operations[0]
+        with urllib.request.urlopen(f"{url}/page/view.json", timeout=60) as answer:
+            rows = json.loads(answer.read())["rows"]
+        return next((one for one in rows if one["model"] == self.name and not one["instance"]), {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broken")
+
+
+@pytest.fixture(scope="module")
+def daemon(folder: Path) -> Iterator[RunningDaemon]:
+    """One that has been started again since "failed_restore" was registered, whose file is gone by now."""
+    settings: dict[str, Any] = {"state_dir": str(folder / "state"), "operations": "127.0.0.1:0"}
+    with RunningDaemon.start(**settings) as former:
+        Case(former, folder, "failed_restore").register()
+    (folder / "failed_restore" / "weights").unlink()
+    with RunningDaemon.start(worker_backoff_s=0.2, **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def case(daemon: RunningDaemon, folder: Path, request: pytest.FixtureRequest) -> Iterator[Case]:
+    """A model that is named as the test is."""
+    one = Case(daemon, folder, request.node.name.removeprefix("test_"))
+    yield one
+    for file in ("hold", "slow"):
+        (one.folder / file).unlink(missing_ok=True)
+
+
+def _kill(model: Model) -> None:
+    (one,) = model.instances
+    assert one.pid is not None
+    os.kill(one.pid, signal.SIGKILL)
+
+
+def test_failed_restore(case: Case) -> None:
+    case.says(
+        "failed_restore is failed: it was registered before the daemon's start and could not be restored",
+        "No such file or directory", "weights", "A file is not where the callable looks for it",
+        "pytriton-daemon unregister failed_restore",
+    )  # fmt: skip
+    case.shows("last_end", "could not be loaded: FileNotFoundError")
+
+
+def test_crash_loop(case: Case) -> None:
+    """It served, and what it loads is gone: workers end one after the other."""
+    served = case.register()
+    (case.folder / "weights").unlink()
+    _kill(served)
+    case.says("instance 0 is in a crash loop", "No such file or directory", "the next try")
+    case.shows("last_end", "No such file or directory")
+
+
+def test_hang(case: Case) -> None:
+    case.register(execution_timeout_s=0.5)
+    (case.folder / "hold").touch()
+    with pytest.raises(InferenceServerException):
+        case.infer()
+    case.says("batches hung", "still running after 0.5 s (execution_timeout_s)", "logs hang")
+    case.shows("last_end", "execution_timeout_s")
+
+
+def test_leak(case: Case) -> None:
+    """No request fails of it; so only a look says why there are new workers all the time."""
+    case.register(limits=Limits(memory="150MiB"))
+    (case.folder / "leak").touch()
+
+    def leaks() -> bool:
+        case.infer()
+        return "it leaks" in case.said()
+
+    eventually(leaks, case.said)
+    case.says(
+        "workers reached limits.memory 2 times", "more than 150 MiB (limits)", "Mend the leak"
+    )
+
+
+def test_poison(case: Case) -> None:
+    case.register()
+    with pytest.raises(InferenceServerException):
+        case.infer(9)
+    case.says("requests ended every worker that ran them once", "killed by signal 9 (SIGKILL)",
+              "what is special about that request")  # fmt: skip
+    case.shows("last_end", "SIGKILL")
+
+
+def test_starved_queue(case: Case) -> None:
+    case.register()
+    (case.folder / "hold").touch()
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(case.infer) for _ in range(6)]
+        try:
+            case.says("all 1 ready instances are busy", "requests wait in the queue: ",
+                      "pytriton-daemon scale starved_queue N")  # fmt: skip
+            eventually(lambda: (case.row().get("waiting") or 0) > 0, lambda: str(case.row()))
+        finally:
+            (case.folder / "hold").unlink()
+        for one in asked:
+            one.result()
+
+
+def test_wrong_gpu(case: Case) -> None:
+    with pytest.raises(PyTritonDaemonError, match="GPU 777"):
+        case.register(devices=["777"])
+    case.says("wrong_gpu is not served: its registration by user", "devices names GPU 777")
+
+
+def test_full_disk(case: Case) -> None:
+    """A limit on the size of the daemon's files does what a full disk does, for large ones alone."""
+    pid = case.daemon.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
+    make, ballast = _model(case.folder), os.urandom(8 << 20)
+
+    def large() -> Any:
+        assert ballast
+        return make()
+
+    try:
+        with pytest.raises(PyTritonDaemonError):
+            case.register(large)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    case.says("its registration by user", "cannot be kept", "Make room on the disk")
+
+
+def test_slow_load(case: Case) -> None:
+    """While it is registered, and when a worker is replaced."""
+    (case.folder / "slow").touch()
+    with ThreadPoolExecutor(1) as pool:
+        registering = pool.submit(case.register)
+        try:
+            case.says("slow_load is starting: instance 0 has been loading for")
+        finally:
+            (case.folder / "slow").unlink()
+        served = registering.result()
+    (case.folder / "slow").touch()
+    _kill(served)
+    case.says("instance 0 has lost its worker", "the next one has been loading for")
+    (case.folder / "slow").unlink()
+
+
+def test_bad_replace(case: Case) -> None:
+    case.register()
+    (case.folder / "weights").unlink()
+    with pytest.raises(PyTritonDaemonError):
+        case.register(replace=True)
+    case.says("bad_replace is ready, but it was to be replaced by user", "it is as it was",
+              "No such file or directory", "A file is not where")  # fmt: skip
+
+
+def test_top_has_what_the_page_has(daemon: RunningDaemon) -> None:
+    """For the first of them: what comes over a pipe is not cut."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytriton.cli", "top", "--once", "--interval", "0.2",
+         "--runtime-dir", daemon.config.runtime_dir],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "could not be" in lines["failed_restore"]
+    assert "failed" in lines["failed_restore"]
+    assert "unready" in lines["crash_loop"]
