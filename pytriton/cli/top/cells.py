@@ -87,6 +87,8 @@ COLUMNS = (
 )
 #: What a column takes besides its widest cell.
 _GAP = 2
+#: What "last end" gets at least, where it is shown, and what it takes at most.
+_LEAST_END, _LONGEST_END = 30, 500
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
@@ -106,4 +108,18 @@ def _width(columns: list[Column], rows: list[Row]) -> int:
 
 def _column_width(column: Column, rows: list[Row]) -> int:
     widest = max([len(column.title), *(column.cell(row).cell_len for row in rows)])
-    return min(widest, 30) if column.leaves == 1 else widest
+    return min(widest, _LEAST_END) if column.leaves == 1 else widest
+
+
+def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
+    """Return what the others leave of a width to "last end", so that none of them is cut for it."""
+    others = [one for one in columns if one.leaves != 1]
+    return max(_LEAST_END, width - _width(others, rows) - _GAP)
+
+
+def full_width(rows: list[Row]) -> int:
+    """Return the width in which nothing is cut, but for last ends that are endless."""
+    last = max([len("last end"), *(len(row.last_end) for row in rows)])
+    return (
+        _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
+    )

@@ -9,19 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytriton.cli.top.cells import columns_for
+from pytriton.cli.top.cells import columns_for, full_width, room_for_last_end
 from pytriton.ipc import messages
 from pytriton.ipc.rates import Row, headline
-
-#: Without a terminal nothing tells how wide lines may be.
-_PIPE_WIDTH = 160
 
 
 def print_table(figures: messages.Figures, rows: list[Row]) -> None:
     """Print the daemon's line and the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = full_width(rows)  # nothing tells how wide lines may be
     console.print(Text(headline(figures.daemon, figures.at)))
     for problem in figures.daemon.problems:
         console.print(Text(problem, style="red"))
@@ -30,8 +27,14 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
         return
     columns = columns_for(rows, console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    room = room_for_last_end(columns, rows, console.width)
     for one in columns:
-        table.add_column(one.title, justify="right" if one.right else "left", no_wrap=True)
+        table.add_column(
+            one.title,
+            justify="right" if one.right else "left",
+            no_wrap=True,
+            max_width=room if one.leaves == 1 else None,
+        )
     for row in rows:
         table.add_row(*(one.cell(row) for one in columns))
     console.print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -206,6 +207,36 @@ def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits" in text
     assert "signal 11" in text
     assert "ready, pid 1" in text
+
+
+_LONG = "could not be loaded: " + "x" * 300 + " the end"
+
+
+def _with_a_long_end() -> messages.Figures:
+    return snapshot(1010, model("a-model-with-a-name", work(50), last_exit=_LONG))
+
+
+def test_over_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    now = _with_a_long_end()
+    print_table(now, rows(None, now))
+    _, head, line, _ = capsys.readouterr().out.splitlines()
+    for title in (one.title for one in COLUMNS):
+        assert title in head
+    assert line.startswith("a-model-with-a-name")
+    assert line.rstrip().endswith(_LONG)
+
+
+def test_on_a_terminal_the_last_end_is_cut_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "150")
+    now = _with_a_long_end()
+    print_table(now, rows(None, now))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 150
+    assert any("a-model-with-a-name" in line and "could not be loaded" in line for line in lines)
+    assert all("the end" not in line for line in lines)
 
 
 def test_as_json_there_are_numbers() -> None:
