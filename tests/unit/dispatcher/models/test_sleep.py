@@ -274,6 +274,9 @@ def test_after_a_start_it_sleeps_until_a_request_comes(tmp_path: Path) -> None:
         assert (sleeper.state(), sleeper.state("other")) == ("asleep", "ready")
         assert brain.alive("m") == []
         assert brain.server.history == ["load other"]  # m came with the start
+        assert (
+            brain.rundir.models / "m" / "config.pbtxt"
+        ).exists()  # for clients that load it again
         assert sleeper.event("restored")
         batch = sleeper.batch()
         brain.advance(1.0)
