@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pytriton._registering.registering import Target
     from pytriton.fleet.addresses import Nodes
     from pytriton.fleet.client import FleetClient
+    from pytriton.fleet.on_ray.client import RayFleetClient
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.run_options import StrPath
 
@@ -77,13 +78,19 @@ def connect(
 ) -> FleetClient: ...
 
 
+@overload
+def connect(*, fleet: str, ray_address: str | None = None) -> RayFleetClient: ...
+
+
 def connect(
     runtime_dir: StrPath | None = None,
     timeout_s: float = 5.0,
     *,
     key_file: str | Path | None = None,
     nodes: Nodes | None = None,
-) -> DaemonClient | FleetClient:
+    fleet: str | None = None,
+    ray_address: str | None = None,
+) -> DaemonClient | FleetClient | RayFleetClient:
     """Return a client of the daemon in a runtime directory, or at an address; or of the daemons of several nodes.
 
     Args:
@@ -94,6 +101,8 @@ def connect(
         key_file: for `tcp://`: what `pytriton-daemon keys add` wrote
         nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/fleet.md; nothing is
             asked of them yet
+        fleet: instead of both: the name of a fleet on a Ray cluster
+        ray_address: of that cluster; default: that of this machine
 
     Raises:
         DaemonNotRunningError: none runs there, or it does not answer; says where it was looked for.
@@ -103,6 +112,10 @@ def connect(
     clash = clashing_distribution()
     if clash is not None:
         raise PyTritonDaemonError(clash)
+    if fleet is not None:
+        from pytriton.fleet.on_ray.client import RayFleetClient
+
+        return RayFleetClient(fleet, ray_address)
     if nodes is not None:
         return _fleet(nodes, runtime_dir, timeout_s, key_file)
     connection: Connection | RemoteConnection

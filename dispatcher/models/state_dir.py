@@ -30,6 +30,7 @@ import msgspec
 
 from pytriton.ipc import messages
 from pytriton.ipc.private_files import open_private
+from pytriton.ipc.registration_digest import registration_digest
 
 _FORMAT = b"pytriton-registration 1 "
 _PRESENT, _PREVIOUS, _UNFINISHED = ".registration", ".previous", ".unfinished"
@@ -91,18 +92,13 @@ def kept_registrations(
 ) -> list[messages.KeptRegistration]:
     """Return registrations as clients are told of them, each with the digest of what was registered."""
     return [
-        messages.KeptRegistration(one.spec, _digest(one), one.payloads if with_payloads else [])
+        messages.KeptRegistration(
+            one.spec,
+            registration_digest(one.spec, one.payloads),
+            one.payloads if with_payloads else [],
+        )
         for one in entries
     ]
-
-
-def _digest(entry: Entry) -> str:
-    # How many instances there are, and where, is each node's own affair.
-    spec = msgspec.structs.replace(entry.spec, instances=1, devices=[], autoscale=None)
-    found = hashlib.sha256(_encoder.encode(spec))
-    for payload in entry.payloads:
-        found.update(hashlib.sha256(payload).digest())
-    return found.hexdigest()
 
 
 class Store:

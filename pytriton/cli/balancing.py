@@ -21,6 +21,7 @@ def run(
     settings: Settings,
     folder: Path | None,
     interval_s: float,
+    applied: Callable[[], None] = lambda: None,
 ) -> None:
     """Balance until SIGTERM or SIGINT; HAProxy ends with it, after it has answered what it has.
 
@@ -46,6 +47,6 @@ def run(
     )
     say(f"HAProxy {program} in {place}: {where}")
     try:
-        Balancer(haproxy, settings, look).run(stop, interval_s, say)
+        Balancer(haproxy, settings, look, applied).run(stop, interval_s, say)
     finally:
         haproxy.stop()

@@ -103,7 +103,7 @@ class FleetView:
         )
         if not answers.done:
             raise_first(answers)
-        records = [_with_node(line, node) for node, found in answers.done.items() for line in found]
+        records = [with_node(line, node) for node, found in answers.done.items() for line in found]
         records.sort(
             key=lambda one: str(one.get("timestamp", ""))
         )  # stable: a node's own order stays
@@ -162,7 +162,8 @@ def raise_first(answers: Answers[Any]) -> None:
         raise error
 
 
-def _with_node(line: str, node: str) -> dict[str, Any]:
+def with_node(line: str, node: str) -> dict[str, Any]:
+    """Return a log line as a record that says which node it is of."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,10 @@ KeyFlag = Annotated[
     Optional[str],
     typer.Option("--key-file", metavar="FILE", help=f"Your key; default: ${ENV_KEY_FILE}."),
 ]
+RayFlag = Annotated[
+    str, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster's address.")
+]
+NameFlag = Annotated[str, typer.Option("--fleet", metavar="NAME", help="The fleet's name.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
 
@@ -177,12 +182,6 @@ def logs(
 def _fleet(nodes: str | None, key_file: str | None) -> Iterator[FleetClient]:
     """Yield the client of the nodes that the flags, or the variables, name; what fails ends the command."""
     from pytriton.daemon import connect
-    from pytriton.exceptions import (
-        DaemonNotRunningError,
-        PyTritonBadParameterError,
-        PyTritonError,
-        PyTritonValidationError,
-    )
 
     nodes = nodes or os.environ.get(ENV_NODES)
     if not nodes:
@@ -190,8 +189,22 @@ def _fleet(nodes: str | None, key_file: str | None) -> Iterator[FleetClient]:
             ExitCode.USAGE,
             f"which nodes? Say --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}",
         )
-    try:
+    with _errors():
         yield connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What fails ends the command with its code."""
+    from pytriton.exceptions import (
+        DaemonNotRunningError,
+        PyTritonBadParameterError,
+        PyTritonError,
+        PyTritonValidationError,
+    )
+
+    try:
+        yield
     except DaemonNotRunningError as error:
         raise CliError(ExitCode.NO_DAEMON, str(error)) from None
     except (PyTritonBadParameterError, PyTritonValidationError) as error:
@@ -205,6 +218,75 @@ def _progress() -> Any:
         say(f"  {progress.text}")
 
     return None if sys.stderr.isatty() else tell  # None: a bar
+
+
+@fleet.command()
+@command
+def start(
+    ray_address: RayFlag = "auto",
+    name: NameFlag = "default",
+    nodes: Annotated[
+        Optional[int], typer.Option(min=1, help="How many nodes it may use. Default: all.")
+    ] = None,
+    runtime_dir: Annotated[
+        Optional[str],
+        typer.Option(metavar="PATH", help="Folder for the runtime directories of the daemons."),
+    ] = None,
+    flags: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[-- FLAGS]", help="Of `pytriton-daemon start`, for each daemon."),
+    ] = None,
+) -> None:
+    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command."""
+    from pytriton.fleet.on_ray.starting import start_fleet
+
+    with _errors():
+        start_fleet(name, ray_address, nodes=nodes, flags=flags or (), runtime_dir=runtime_dir)
+    typer.echo(f"the fleet {name!r} starts; see `pytriton-daemon fleet nodes`")
+
+
+@fleet.command()
+@command
+def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
+    """Stop a fleet on a Ray cluster: its daemons answer what they have, then everything of it ends."""
+    from pytriton.fleet.on_ray.starting import stop_fleet
+
+    with _errors():
+        stop_fleet(name, ray_address)
+    typer.echo(f"stopped the fleet {name!r}")
+
+
+@fleet.command("nodes")
+@command
+def show_nodes(
+    ray_address: RayFlag = "auto", name: NameFlag = "default", as_json: JsonFlag = False
+) -> None:
+    """Show the nodes of a fleet on a Ray cluster, and what each serves."""
+    from pytriton.cli.fleet_tables import print_nodes
+    from pytriton.daemon import connect
+
+    with _errors():
+        client = connect(fleet=name, ray_address=ray_address)
+        if as_json:
+            print_json(client.nodes())
+        else:
+            print_nodes(client.status())
+
+
+@fleet.command()
+@command
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its id, or the beginning of it.")],
+    ray_address: RayFlag = "auto",
+    name: NameFlag = "default",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until it has to be empty.")] = 600,
+) -> None:
+    """Have a node of a fleet on Ray serve nothing: its instances serve elsewhere first; no request fails."""
+    from pytriton.daemon import connect
+
+    with _errors():
+        connect(fleet=name, ray_address=ray_address).drain(node, timeout)
+    typer.echo(f"node {node} serves nothing")
 
 
 @fleet.command()
@@ -237,6 +319,10 @@ def balance(
     ] = 2.0,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
+    name: Annotated[
+        Optional[str], typer.Option("--fleet", metavar="NAME", help="A fleet on Ray instead.")
+    ] = None,
+    ray_address: RayFlag = "auto",
 ) -> None:
     """Run HAProxy before the nodes, in the foreground: one address for all, which follows what they serve."""
     from pytriton.cli.balancing import run
@@ -250,5 +336,13 @@ def balance(
         timeout,
         connections,
     )
+    if name is not None:
+        from pytriton.daemon import connect
+        from pytriton.fleet.on_ray.client import BalancerView
+
+        with _errors():
+            view = BalancerView(connect(fleet=name, ray_address=ray_address), uuid.uuid4().hex)
+            run(view.look, settings, folder, interval, view.applied)
+        return
     with _fleet(nodes, key_file) as client:
         run(client.status, settings, folder, interval)

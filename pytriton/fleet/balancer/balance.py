@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from pytriton.exceptions import PyTritonError
-from pytriton.fleet.balancer.configuration import Files, Settings, render
+from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, render
 from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
 from pytriton.fleet.served import NodeStatus
 
+#: For a request that was on its way in the last moment of its connection.
+_LATE_S = 2.0
 _logger = logging.getLogger("pytriton.fleet.balancer")
 
 
@@ -22,14 +25,24 @@ class Balancer:
         haproxy: is started at the first look
         settings: where it listens, and more
         look: tells of all nodes
+        applied: is called when requests go where the newest look said, and nowhere else
+        clock: as time.monotonic
     """
 
     def __init__(
-        self, haproxy: HAProxy, settings: Settings, look: Callable[[], Iterable[NodeStatus]]
+        self,
+        haproxy: HAProxy,
+        settings: Settings,
+        look: Callable[[], Iterable[NodeStatus]],
+        applied: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._haproxy = haproxy
         self._settings = settings
         self._look = look
+        self._applied = applied
+        self._clock = clock
+        self._changed_at = 0.0
         self._nodes: list[Node] = []
         self._files: Files | None = None
 
@@ -41,11 +54,19 @@ class Balancer:
         """
         self._nodes = seen(self._nodes, self._look())
         files = render(self._nodes, self._settings, str(self._haproxy.folder))
-        if files == self._files and self._haproxy.pid is not None:
-            return False
-        self._haproxy.use(files)
-        self._files = files
-        return True
+        same = files == self._files and self._haproxy.pid is not None
+        if not same:
+            self._haproxy.use(files)
+            self._files = files
+            self._changed_at = self._clock()
+        if self._is_alone():
+            self._applied()
+        return not same
+
+    def _is_alone(self) -> bool:
+        """Whether no former worker can get a request any more: it has ended, or all connections that were idle have."""
+        waited = self._clock() - self._changed_at
+        return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 
     def run(self, stop: threading.Event, interval_s: float, tell: Callable[[str], None]) -> None:
         """Look every `interval_s` until `stop` is set; what goes wrong on the way is told, and tried again."""

@@ -13,6 +13,7 @@ most seven sets, however many models.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
 _ALL = "all"
+#: How long an idle connection of a client stays, and so for how long former workers may still get requests.
+KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
 
 
@@ -87,7 +90,8 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
             lines += _frontend(protocol, settings, folder)
             for one in backends:
                 lines += _backend(protocol, one, settings)
-    return Files("\n".join(lines) + "\n", "".join(f"{key} {value}\n" for key, value in table))
+    text = "".join(f"{key} {value}\n" for key, value in table)
+    return Files("\n".join(lines) + "\n", text)
 
 
 def server_name(node: Node) -> str:
@@ -102,7 +106,7 @@ def _backends(
     models = sorted({model for one in nodes for model in one.models})
     on = {model: tuple(one.name for one in nodes if model in one.models) for model in models}
     by_name = {one.name: one for one in nodes}
-    sets = {names: f"set-{index}" for index, names in enumerate(sorted(set(on.values())))}
+    sets = {names: _set_name(names) for names in sorted(set(on.values()))}
     shared = [
         _Backend(name, [by_name[one] for one in names], "/v2/health/ready")
         for names, name in sets.items()
@@ -116,6 +120,11 @@ def _backends(
     # Sequences go by sets of nodes in any case.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
     return [_Backend(_ALL, list(nodes), "/v2/health/ready"), *shared, *each], table
+
+
+def _set_name(names: Sequence[str]) -> str:
+    """Return a name that stays the same as long as the set does: former workers of HAProxy know it, too."""
+    return f"set-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:10]}"
 
 
 def _head(settings: Settings, folder: str) -> list[str]:
@@ -133,7 +142,7 @@ def _head(settings: Settings, folder: str) -> list[str]:
         "    option dontlognull",
         "    timeout connect 2s",
         "    timeout http-request 60s",
-        "    timeout http-keep-alive 75s",
+        f"    timeout http-keep-alive {KEEP_ALIVE_S}s",
         "    timeout queue 30s",
         f"    timeout client {wait}",
         f"    timeout server {wait}",
@@ -141,7 +150,8 @@ def _head(settings: Settings, folder: str) -> list[str]:
         "    retries 3",
         "    retry-on conn-failure",
         "    option redispatch 1",
-        # A reload must not close a connection on which the next request is on its way.
+        # A reload must not close a connection on which the next request is on its way; that one is answered by the
+        # former worker, which knows the former nodes only.
         "    option idle-close-on-response",
         "    default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 3 on-error mark-down",
     ]  # fmt: skip

@@ -143,22 +143,6 @@ class HAProxy:
             for row in self._statistics("@1")
         }
 
-    def requests_at(self, server: str) -> int:
-        """Return how many requests a server has at the moment, in all workers."""
-        return sum(
-            int(row["scur"] or 0)
-            for pid in self.workers()
-            for row in self._statistics(f"@!{pid}")
-            if row["svname"] == server
-        )
-
-    def leave(self, server: str) -> None:
-        """Have former workers, too, send nothing new to a server."""
-        for pid in self.workers():
-            for row in self._statistics(f"@!{pid}"):
-                if row["svname"] == server:
-                    self.ask(f"@!{pid} set server {row['# pxname']}/{server} state drain")
-
     def stop(self) -> None:
         """End it: what it has is answered for a while, then it is killed."""
         pid = self.pid

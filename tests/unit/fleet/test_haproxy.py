@@ -202,3 +202,22 @@ def test_a_balancer_that_was_killed_finds_its_haproxy(
     assert later.pid == front.haproxy.pid
     later.use(front.files(b))
     eventually(lambda: front.ask("/v2/models/m/infer") == (200, "b"), "the new configuration holds")
+
+
+def test_an_idle_connection_of_before_a_reload_is_served_once_more(
+    front: Front, serve: Callable[..., Server]
+) -> None:
+    """By the worker that it was made to, and where that one knew the model to be: this is why balancers wait."""
+    a, b = serve("a", "m"), serve("b", "m")
+    front.use(a)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=30)
+    connection.request("GET", "/v2/models/m/infer")
+    connection.getresponse().read()
+    front.use(b)
+    assert len(front.haproxy.workers()) == 2
+    connection.request("GET", "/v2/models/m/infer")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read(), answer.getheader("connection")) == (200, b"a", "close")
+    connection.close()
+    eventually(lambda: len(front.haproxy.workers()) == 1, "the former worker has ended")
+    assert front.ask("/v2/models/m/infer") == (200, "b")

@@ -1,0 +1,56 @@
+"""A fleet on a Ray cluster: Ray says where instances run, daemons run them.
+
+    client ▶ controller (a detached actor): what shall be served; its state is in Ray's key-value store
+               │ makes a holder for each instance: an actor that does nothing but hold Ray's resources. Ray places it,
+               │ and places it elsewhere when its node dies
+               ▼ has each node's daemon serve as many instances as holders are there: `reconciling`, a pure function
+             node actor on each node ▶ its daemon ▶ workers
+
+It belongs here: these actors and their client. Ray is imported inside of functions only, for it is an extra. Payloads
+go through Ray's object store; no request does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pytriton.exceptions import PyTritonDaemonError
+
+INSTALL = "pip install 'pytriton-daemon[ray]'"
+#: Ray's namespace of all that is ours.
+NAMESPACE = "pytriton"
+
+
+def import_ray(module: str = "ray") -> Any:
+    """Return Ray, or a module of it.
+
+    Raises:
+        PyTritonDaemonError: it is not installed; says how to install it
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise PyTritonDaemonError(f"A fleet on Ray needs Ray: {INSTALL} ({error}).") from error
+
+
+def connected(address: str | None) -> Any:
+    """Return Ray, connected to the cluster at an address ("auto": that of this machine).
+
+    Raises:
+        PyTritonDaemonError: it is not installed, or there is no such cluster
+    """
+    ray = import_ray()
+    if not ray.is_initialized():
+        try:
+            ray.init(
+                address=address or "auto",
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level="error",
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise PyTritonDaemonError(
+                f"There is no Ray cluster at {address or 'auto'}: {error}. Start one with `ray start --head`."
+            ) from error
+    return ray

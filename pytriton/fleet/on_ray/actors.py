@@ -1,0 +1,114 @@
+"""The actors beside the controller: a holder for each instance, and one on each node that owns the daemon there.
+
+They are plain classes; the controller makes actors of them, with the resources and the place that it wants.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pytriton.daemon import DaemonClient, connect
+from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
+from pytriton.fleet.on_ray import import_ray
+from pytriton.ipc import messages
+
+_START_S = 300.0
+_ANSWER_S = 30.0
+_RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+
+
+class Holder:
+    """Holds Ray's resources for one instance, where Ray has placed it; the daemon there runs the instance."""
+
+    def where(self) -> tuple[str, list[str]]:
+        """Return the node's id and the GPUs that Ray has given."""
+        ray = import_ray()
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        return ray.get_runtime_context().get_node_id(), [str(one) for one in gpus]
+
+
+class NodeActor:
+    """Owns the daemon of one node: starts it, or takes the one that runs.
+
+    Args:
+        runtime_dir: of the daemon
+        flags: of `pytriton-daemon start`
+    """
+
+    def __init__(self, runtime_dir: str, flags: Sequence[str]) -> None:
+        self._runtime_dir = runtime_dir
+        self._flags = list(flags)
+        self._client = self._connected()
+
+    def _connected(self) -> DaemonClient:
+        try:
+            return connect(self._runtime_dir, _ANSWER_S)
+        except DaemonNotRunningError:
+            pass
+        Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pytriton.cli", "start", "--detach", "--ephemeral"]
+        command += ["--runtime-dir", self._runtime_dir, *self._flags]
+        # What Ray sets for this actor, which holds no GPU, is not for a daemon that outlives it.
+        env = {key: value for key, value in os.environ.items() if not key.startswith(_RAYS)}
+        started = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=_START_S, check=False
+        )
+        if started.returncode != 0:
+            raise PyTritonDaemonError(
+                f"the daemon in {self._runtime_dir} did not start: {started.stderr.strip()[-2000:]}"
+            )
+        return connect(self._runtime_dir, _ANSWER_S)
+
+    def look(self) -> tuple[messages.Status, dict[str, tuple[str, int]]]:
+        """Return the daemon's status, and the digest and the number of instances of each model; starts it again."""
+        try:
+            status = self._client.status()
+        except DaemonNotRunningError:
+            self._client = self._connected()
+            status = self._client.status()
+        kept = self._client.registrations()
+        return status, {one.spec.name: (one.digest, one.spec.instances) for one in kept}
+
+    def register(
+        self,
+        message: bytes,
+        payloads: Sequence[bytes],
+        instances: int,
+        devices: Sequence[str],
+        replace: bool,
+    ) -> None:
+        """Have the daemon serve a model with so many instances."""
+        spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
+        spec = msgspec.structs.replace(spec, instances=instances, devices=list(devices))
+        self._client.register_prepared(messages.Register(spec, replace=replace), payloads)
+
+    def scale(self, model: str, instances: int) -> None:
+        """Have it serve another number of instances."""
+        self._client.scale_prepared(messages.Scale(model, instances))
+
+    def unregister(self, model: str) -> None:
+        """Have it serve a model no more; one that is gone already is as it should be."""
+        try:
+            self._client.unregister(model)
+        except ModelNotFoundError:
+            return
+
+    def logs(self, model: str | None, lines: int) -> list[str]:
+        """Return log lines; none of a model that is not here."""
+        try:
+            return self._client.logs(model, lines)
+        except ModelNotFoundError:
+            return []
+
+    def stop(self) -> None:
+        """Stop the daemon; returns when it has ended."""
+        subprocess.run(
+            [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
+            capture_output=True, timeout=_START_S, check=False,
+        )  # fmt: skip

@@ -1,0 +1,289 @@
+"""The client of a fleet on Ray: as that of one daemon, but Ray says where the instances run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import msgspec
+
+from pytriton._control.registration_progress import Report, reporter
+from pytriton.exceptions import (
+    FleetError,
+    ModelExistsError,
+    ModelNotFoundError,
+    PyTritonBadParameterError,
+    PyTritonDaemonError,
+)
+from pytriton.fleet.on_ray import NAMESPACE, connected
+from pytriton.fleet.served import NodeStatus
+from pytriton.fleet.view import with_node
+from pytriton.ipc import messages
+from pytriton.run_options import RegisterOptions, takes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pytriton._registering.registering import Target
+    from pytriton.model_config import ModelConfig, Tensor
+
+_LOOK_S = 0.2
+#: What Ray may be asked to hold for an instance.
+_RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
+_ANSWER_S = 60.0
+
+
+class RayNode(msgspec.Struct, frozen=True):
+    """One node of a fleet on Ray."""
+
+    node: str
+    address: str
+    draining: bool
+    status: Optional[messages.Status] = None
+    error: str = ""
+
+
+class RayFleetClient:
+    """A fleet on a Ray cluster. Made by ``connect(fleet=...)``.
+
+    Args:
+        fleet: its name
+        ray_address: of the cluster; None: that of this machine
+    """
+
+    def __init__(self, fleet: str = "default", ray_address: str | None = None) -> None:
+        self._ray = connected(ray_address)
+        self.name = fleet
+        try:
+            self._controller = self._ray.get_actor(f"fleet-{fleet}", NAMESPACE)
+        except ValueError as error:
+            raise PyTritonDaemonError(
+                f"There is no fleet {fleet!r} on this Ray cluster. Start it with `pytriton-daemon fleet start`."
+            ) from error
+
+    @takes(RegisterOptions)
+    def register(
+        self,
+        infer_fn: Target | Sequence[Target],
+        model_name: str | None = None,
+        inputs: Sequence[Tensor] | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        config: ModelConfig | None = None,
+        *,
+        resources: dict[str, Any] | None = None,
+        wait_s: float = 600.0,
+        progress: bool | Report | None = None,
+        **options: Unpack[RegisterOptions],
+    ) -> list[RayNode]:
+        """Serve a callable with `instances` in all, wherever Ray has room; returns when all serve. All or nothing.
+
+        Returns the nodes, with what each serves.
+
+        Args:
+            infer_fn: as for `DaemonClient.register`, and so are all others that are not named here
+            model_name: the callable's own name
+            inputs: tensors it takes, without the batch axis
+            outputs: tensors it returns
+            config: batching, queueing and more
+            resources: what Ray holds for each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
+                ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` says which nodes will do
+            wait_s: seconds until all have to serve; Ray may have to make room, or nodes
+            progress: as for `DaemonClient.register`
+            options: as for `DaemonClient.register`; Ray says which `devices`
+
+        Raises:
+            ModelExistsError: the name is taken, and `replace` was not given.
+            FleetError: a node refused, or not all were served in time; it was withdrawn, or what it was to
+                replace is being put back.
+        """
+        from pytriton._registering.registering import plan
+
+        planned = plan(infer_fn, model_name, inputs, outputs, config, options)
+        spec, replace = planned.message.spec, planned.message.replace
+        self._check(planned.message)
+        held = _checked(resources)
+        payloads = planned.payloads()
+        before = self._ask("former", spec.name)
+        refused = self._ask("register", msgspec.msgpack.encode(spec), payloads, held, replace)
+        if refused:
+            raise ModelExistsError(refused, model_name=spec.name)
+        with reporter(progress, spec.name) as report:
+            try:
+                self._until_served(spec.name, wait_s, report)
+            except BaseException:
+                if before is None:
+                    self._ask("unregister", spec.name)
+                else:
+                    self._ask("register", *before, True)
+                raise
+        return self.nodes()
+
+    def scale(
+        self,
+        name: str,
+        instances: int,
+        wait_s: float = 600.0,
+        progress: bool | Report | None = None,
+    ) -> None:
+        """Serve a model with another number of instances *in all*; returns when they serve.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            FleetError: not all were served in time; Ray goes on looking for room.
+        """
+        if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
+            raise PyTritonBadParameterError(f"instances={instances!r}: a whole number from 1")
+        if not self._ask("scale", name, instances):
+            raise self._unknown(name)
+        with reporter(progress, name) as report:
+            self._until_served(name, wait_s, report)
+
+    def unregister(self, name: str) -> None:
+        """Stop serving a model; returns when no node serves it any more.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+        """
+        if not self._ask("unregister", name):
+            raise self._unknown(name)
+        while not self._ask("progress", name)[0]:
+            time.sleep(_LOOK_S)
+
+    def drain(self, node: str, wait_s: float = 600.0) -> None:
+        """Have a node serve nothing: its instances serve elsewhere first. No request fails; then it can be taken away.
+
+        Args:
+            node: its id, or the beginning of it
+            wait_s: seconds until it has to be empty
+
+        Raises:
+            PyTritonBadParameterError: there is no such node, or several.
+            FleetError: Ray has no room for its instances elsewhere; it serves on.
+        """
+        found = [one.node for one in self.nodes() if one.node.startswith(node)]
+        if len(found) != 1:
+            raise PyTritonBadParameterError(
+                f"{node!r} begins the id of {len(found)} nodes, not of one"
+            )
+        self._ask("drain", found[0])
+        deadline = time.monotonic() + wait_s
+        while not self._ask("drained", found[0]):
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere?"
+                )
+            time.sleep(_LOOK_S)
+
+    def nodes(self) -> list[RayNode]:
+        """Return the nodes, and what the daemon of each serves."""
+        return [
+            RayNode(
+                node, address, draining,
+                msgspec.msgpack.decode(status, type=messages.Status) if status else None, error,
+            )
+            for node, address, draining, status, error in self._ask("nodes")
+        ]  # fmt: skip
+
+    def status(self) -> list[NodeStatus]:
+        """Return the same as `FleetClient.status`."""
+        return [
+            NodeStatus(f"tcp://{one.address}/{one.node}", one.status, one.error)
+            for one in self.nodes()
+        ]
+
+    def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
+        """Return the newest log lines of a model on all nodes, or of the daemons: JSON objects by time, with `node`."""
+        answers = self._ask("logs", name, lines)
+        records = [with_node(line, node) for node, found in answers.items() for line in found]
+        records.sort(key=lambda one: str(one.get("timestamp", "")))
+        return [json.dumps(one, ensure_ascii=False) for one in records[-lines:]]
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            return self._ray.get(
+                getattr(self._controller, method).remote(*arguments), timeout=_ANSWER_S
+            )
+        except self._ray.exceptions.RayError as error:
+            raise PyTritonDaemonError(
+                f"The controller of the fleet {self.name!r} does not answer {method}: {error}. What is served is "
+                "served on; Ray starts it again."
+            ) from error
+
+    def _until_served(self, name: str, wait_s: float, report: Report | None) -> None:
+        deadline = time.monotonic() + wait_s
+        told = -1
+        while True:
+            done, served, wanted, error = self._ask("progress", name)
+            if error:
+                raise FleetError(f"Model {name!r}: {error}", model_name=name)
+            if done:
+                return
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"Model {name!r}: {served} of {wanted} instances serve after {wait_s:g} s. See `ray status` for "
+                    "what is free.",
+                    model_name=name,
+                )
+            if report is not None and served != told:
+                report(
+                    messages.Progress(
+                        "placing", f"{served} of {wanted} instances serve", served, wanted
+                    )
+                )
+                told = served
+            time.sleep(_LOOK_S)
+
+    def _check(self, message: messages.Register) -> None:
+        spec = message.spec
+        if (
+            spec.isolation == "thread"
+            or message.temporary
+            or spec.autoscale is not None
+            or spec.devices
+        ):
+            raise PyTritonBadParameterError(
+                f"Model {spec.name!r}: a fleet on Ray takes a fixed number of instances in processes, and Ray gives "
+                'out the devices: resources={"num_gpus": 1}. Leave isolation, temporary, devices and autoscaling out.'
+            )
+
+    def _unknown(self, name: str) -> ModelNotFoundError:
+        return ModelNotFoundError(f"the fleet {self.name!r} has no model {name!r}", model_name=name)
+
+
+class BalancerView:
+    """What a balancer on Ray looks at; it tells the controller how far it has come.
+
+    Args:
+        fleet: whose nodes
+        balancer: this one's own name
+    """
+
+    def __init__(self, fleet: RayFleetClient, balancer: str) -> None:
+        self._ask: Callable[..., Any] = fleet._ask
+        self._balancer = balancer
+        self._seen = self._done = -1
+        self._newest: list[NodeStatus] = []
+
+    def look(self) -> Iterable[NodeStatus]:
+        """Return the nodes as the controller wants them to be seen."""
+        generation, told = self._ask("view", self._balancer, self._done)
+        if generation >= 0:
+            self._seen = generation
+            self._newest = msgspec.msgpack.decode(told, type=list[NodeStatus])
+        return self._newest
+
+    def applied(self) -> None:
+        """Requests go where the last look said."""
+        self._done = self._seen
+
+
+def _checked(resources: dict[str, Any] | None) -> dict[str, Any]:
+    held = {"num_cpus": 1} if resources is None else dict(resources)
+    unknown = sorted(set(held) - set(_RESOURCES))
+    if unknown:
+        raise PyTritonBadParameterError(
+            f"resources has {', '.join(unknown)}: Ray can hold {', '.join(_RESOURCES)} for an instance"
+        )
+    return held

@@ -1,0 +1,135 @@
+"""What has to be done so that each node serves the instances that Ray has placed there: pure, as tables.
+
+    wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
+
+First elsewhere, then gone: nothing is taken from a model as long as something of it is still to come, be it a step, an
+instance that Ray has not placed, or a balancer that has not heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Union
+
+
+class Wanted(NamedTuple):
+    """A model as it shall be.
+
+    Attributes:
+        digest: of its registration
+        nodes: node -> how many instances Ray has placed there
+        pending: instances that Ray has not placed yet
+    """
+
+    digest: str
+    nodes: Mapping[str, int]
+    pending: int = 0
+
+
+class Served(NamedTuple):
+    """A model on a node as it is."""
+
+    digest: str
+    instances: int
+
+
+class Register(NamedTuple):
+    """Have a node serve a model; with `replace`, in the place of another registration."""
+
+    node: str
+    model: str
+    instances: int
+    replace: bool = False
+
+
+class Scale(NamedTuple):
+    """Have a node serve another number of instances."""
+
+    node: str
+    model: str
+    instances: int
+
+
+class Remove(NamedTuple):
+    """Have a node serve a model no more; balancers send it nothing by now."""
+
+    node: str
+    model: str
+
+
+Step = Union[Register, Scale, Remove]
+
+
+class Plan(NamedTuple):
+    """The steps to take now, and (node, model) that balancers have to leave before the next ones."""
+
+    steps: list[Step]
+    leaving: set[tuple[str, str]]
+
+
+#: Node -> model -> what it serves.
+Observed = Mapping[str, Mapping[str, Served]]
+
+
+def reconcile(
+    wanted: Mapping[str, Wanted],
+    observed: Observed,
+    left: frozenset[tuple[str, str]] = frozenset(),
+) -> Plan:
+    """Return what to do.
+
+    Args:
+        wanted: by model
+        observed: by node; only nodes that answer
+        left: (node, model) that all balancers have left
+    """
+    plan = Plan([], set())
+    for model, one in wanted.items():
+        coming = _coming(model, one, observed)
+        plan.steps.extend(coming)
+        if not coming and not one.pending and all(node in observed for node in one.nodes):
+            _take_away(model, one.nodes, observed, left, plan)
+    for model in {model for served in observed.values() for model in served} - set(wanted):
+        _take_away(model, {}, observed, left, plan)
+    return plan
+
+
+def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
+    """Whether a model is served as it shall be, on all nodes."""
+    places = all(
+        observed.get(node, {}).get(model) == Served(wanted.digest, count)
+        for node, count in wanted.nodes.items()
+    )
+    return places and not wanted.pending and bool(wanted.nodes)
+
+
+def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
+    steps: list[Step] = []
+    for node, count in wanted.nodes.items():
+        if node not in observed:
+            continue  # its daemon is starting, or it is about to be found dead
+        served = observed[node].get(model)
+        if served is None or served.digest != wanted.digest:
+            steps.append(Register(node, model, count, replace=served is not None))
+        elif served.instances < count:
+            steps.append(Scale(node, model, count))
+    return steps
+
+
+def _take_away(
+    model: str,
+    stays: Mapping[str, int],
+    observed: Observed,
+    left: frozenset[tuple[str, str]],
+    plan: Plan,
+) -> None:
+    for node, models in observed.items():
+        served = models.get(model)
+        if served is None:
+            continue
+        if node not in stays:
+            plan.leaving.add((node, model))
+            if (node, model) in left:
+                plan.steps.append(Remove(node, model))
+        elif served.instances > stays[node]:
+            plan.steps.append(Scale(node, model, stays[node]))

@@ -1,0 +1,260 @@
+"""The controller of a fleet on Ray, step by step, with a Ray that places at once and daemons that obey at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+import pytest
+from support.fakes.fake_dispatcher import status
+
+from pytriton.fleet import NodeStatus
+from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.controller import Controller, Store
+from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
+
+A, B, C = "aaaa", "bbbb", "cccc"
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.kept: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.kept
+
+    def write(self, value: bytes) -> None:
+        self.kept = value
+
+    def remove(self) -> None:
+        self.kept = None
+
+
+class FakeCluster:
+    """Places each holder on the node that has the fewest, of those it may be on."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.alive = dict.fromkeys(nodes, "10.0.0.1")
+        self.served: dict[str, dict[str, tuple[str, int]]] = {node: {} for node in nodes}
+        self.places: dict[str, tuple[str, list[str]]] = {}
+        self.but: dict[str, list[str]] = {}
+        self.silent: set[str] = set()
+        self.refuses: set[str] = set()
+        self.room = 99
+        self.asked: list[tuple[Any, ...]] = []
+        self.looked: dict[str, Any] = {}
+
+    def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
+        for name in holders:
+            if self.places.get(name, ("", []))[0] not in self.alive:
+                self._place(name)
+
+    def looks(self) -> dict[str, Any]:
+        """Return looks that are as old as they can be: begun before the last step."""
+        fresh = {node: self._look(node) for node in self.alive if node not in self.silent}
+        told = {node: self.looked.get(node, look) for node, look in fresh.items()}
+        self.looked = fresh
+        return told
+
+    def _look(self, node: str) -> Any:
+        served = dict(self.served[node])
+        return status(*(messages.ModelInfo(name, 1, "ready", []) for name in served)), served
+
+    def forget_look(self, node: str) -> None:
+        self.looked.pop(node, None)
+
+    def ask(self, node: str, method: str, *arguments: Any) -> str:
+        self.asked.append((method, node))
+        if node in self.refuses:
+            return "no room"
+        if method == "register":
+            assert arguments[4] == ("m" in self.served[node])  # else a daemon refuses
+            spec = msgspec.msgpack.decode(arguments[0], type=messages.ModelSpec)
+            digest = registration_digest(spec, arguments[1])
+            self.served[node][spec.name] = digest, arguments[2]
+        elif method == "scale":
+            self.served[node][arguments[0]] = self.served[node][arguments[0]][0], arguments[1]
+        else:
+            del self.served[node][arguments[0]]
+        return ""
+
+    def ended(self, reference: str) -> tuple[bool, str]:
+        return True, reference
+
+    def hold(self, name: str, resources: dict[str, Any], but: Sequence[str]) -> None:
+        self.but[name] = list(but)
+
+    def release(self, name: str) -> None:
+        self.places.pop(name, None)
+
+    def devices(self, holders: Sequence[str], node: str) -> list[str]:
+        return []
+
+    def die(self, node: str) -> None:
+        del self.alive[node], self.served[node]
+
+    def counts(self, model: str = "m") -> dict[str, int]:
+        return {node: served[model][1] for node, served in self.served.items() if model in served}
+
+    def _place(self, name: str) -> None:
+        self.places.pop(name, None)
+        there = [place[0] for place in self.places.values()]
+        may = [node for node in self.alive if node not in self.but[name]]
+        if may and len(there) < self.room:
+            self.places[name] = min(may, key=there.count), []
+
+
+class Fleet:
+    """A controller on a fake cluster, and a clock."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.now = 1000.0
+        self.store = FakeStore()
+        self.cluster = FakeCluster(*nodes)
+        self.controller = self.begin()
+
+    def begin(self) -> Controller:
+        store, cluster = cast(Store, self.store), cast(Cluster, self.cluster)
+        return Controller("f", store, cluster, lambda: self.now)
+
+    def register(self, payload: bytes = b"p", instances: int = 4, replace: bool = False) -> str:
+        spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=instances)
+        return self.controller.register(msgspec.msgpack.encode(spec), [payload], {}, replace)
+
+    def steps(self, count: int = 6, seconds: float = 0.5) -> None:
+        for _ in range(count):
+            self.now += seconds
+            self.controller.step()
+
+    def seen(self, balancer: str = "b", done: int = -1) -> tuple[int, dict[str, list[str]]]:
+        generation, told = self.controller.view(balancer, done)
+        nodes = msgspec.msgpack.decode(told, type=list[NodeStatus]) if told else []
+        return generation, {
+            one.node.rpartition("/")[2]: [model.name for model in one.status.models]
+            for one in nodes
+            if one.status is not None
+        }
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet(A, B)
+
+
+def test_instances_are_served_where_ray_places_them(fleet: Fleet) -> None:
+    assert fleet.register() == ""
+    assert fleet.controller.progress("m")[:3] == (False, 0, 4)
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 2, B: 2}
+    assert fleet.controller.progress("m") == (True, 4, 4, "")
+    assert "registered already" in fleet.register()
+    fleet.controller.scale("m", 6)
+    assert fleet.controller.progress("m")[0] is False
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 3, B: 3}
+
+
+def test_a_node_that_dies_has_its_instances_placed_elsewhere(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps()
+    fleet.cluster.die(B)
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 4}
+    assert fleet.controller.progress("m") == (True, 4, 4, "")
+
+
+def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)  # its balancers had the time to ask
+    generation, seen = fleet.seen()
+    assert seen == {A: ["m"], B: ["m"]}
+    fleet.controller.drain(B)
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 4, B: 2}  # elsewhere first
+    later, seen = fleet.seen(done=generation)
+    assert later > generation
+    assert seen == {A: ["m"], B: []}
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 4, B: 2}
+    assert not fleet.controller.drained(B)
+    fleet.seen(done=later)
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 4}
+    assert fleet.controller.drained(B)
+    assert len(fleet.cluster.places) == 4  # what it had held is free
+
+
+def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    fleet.seen()
+    fleet.controller.drain(B)
+    fleet.steps(6)
+    assert B in fleet.cluster.counts()
+    fleet.steps(30)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    fleet.cluster.room = 5
+    fleet.controller.drain(B)
+    fleet.steps(40)
+    assert fleet.cluster.counts() == {A: 3, B: 2}
+    fleet.cluster.room = 6
+    fleet.steps(40)
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    before, _ = fleet.seen()
+    fleet.cluster.asked.clear()
+    fleet.cluster.silent = {B}
+    fleet.controller = fleet.begin()
+    fleet.steps()
+    assert fleet.seen()[0] == -1  # it has not seen all: what balancers have is better
+    fleet.cluster.silent = set()
+    fleet.steps()
+    generation, seen = fleet.seen(done=before)
+    assert generation > before
+    assert seen == {A: ["m"], B: ["m"]}
+    assert fleet.cluster.asked == []  # nothing had to be done
+
+
+def test_what_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:
+    fleet.cluster.refuses = {B}
+    fleet.register()
+    fleet.steps()
+    assert fleet.controller.progress("m")[3] == "bbbb: no room"
+    asked = len(fleet.cluster.asked)
+    fleet.steps(10)
+    assert len(fleet.cluster.asked) == asked
+    fleet.cluster.refuses = set()
+    fleet.steps(80)
+    assert fleet.controller.progress("m") == (True, 4, 4, "")
+
+
+def test_unregistering_takes_it_from_all_nodes(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    assert fleet.controller.unregister("m")
+    assert not fleet.controller.unregister("m")
+    assert fleet.controller.progress("m")[0] is False
+    fleet.steps(4)
+    assert fleet.cluster.counts() == {}
+    assert fleet.controller.progress("m")[0] is True
+    assert fleet.cluster.places == {}
+
+
+def test_a_daemon_that_is_silent_for_a_moment_stays_in_the_view(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    generation, seen = fleet.seen()
+    fleet.cluster.silent = {B}
+    fleet.steps()
+    assert fleet.seen() == (generation, seen)
