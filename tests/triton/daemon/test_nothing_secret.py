@@ -123,7 +123,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 def _serve(daemon: RunningDaemon) -> None:
     obey = _model(SECRETS["closure"], SECRETS["output"], RAISED, PRINTED)
     client = daemon.client
-    client.register(obey, "obey", X, Y, on_crash="fail", progress=False)
+    client.register(obey, "obey", X, Y, on_crash="fail", access_log=True, progress=False)
     client.register(_talk(SECRETS["completion"]), "talk", openai="chat", progress=False)
     with pytest.raises(PyTritonDaemonError):
         client.register(_unwilling(SECRETS["default"]), "no", X, Y, factory=True, progress=False)
@@ -220,6 +220,8 @@ def shown(daemon: RunningDaemon) -> Shown:
         "events": repr(client.events(limit=1000)),
         "explain": "".join(repr(client.explain(name, 1000)) for name in ("obey", "talk", "no")),
         "figures": repr(client.figures()),
+        "requests": _requests(daemon),
+        "access log": Path(client.requests("obey").file).read_text(encoding="utf-8"),
         "page": ask("/page/view.json"),
         "openapi": ask("/page/openapi.json"),
         "metrics": ask("/metrics"),
@@ -242,6 +244,12 @@ def shown(daemon: RunningDaemon) -> Shown:
         "log files": _files(Path(daemon.config.runtime_dir), "logs/*"),
     }
     return Shown(of_daemon, of_model)
+
+
+def _requests(daemon: RunningDaemon) -> str:
+    """Return the slowest and the failed requests, once the last of them are there."""
+    eventually(lambda: daemon.client.requests("obey").failed, "the failed ones are told")
+    return "obey" + repr(daemon.client.requests("obey"))
 
 
 def _files(folder: Path, pattern: str) -> str:
