@@ -129,7 +129,7 @@ class Daemon:
             self._server,
             config,
             lost=self._again.server_lost,
-            preload=self.registry.preload,
+            preload=self.registry.server_starts.preload,
             load_again=self._again.load_again,
             events=self.events,
         )
@@ -201,11 +201,11 @@ class Daemon:
         looking = asyncio.create_task(self.figures.lag.run())
         collecting = asyncio.create_task(self.requests.run())
         try:
-            self.registry.place_sleeping()
+            self.registry.server_starts.place_sleeping()
             loaded = await start_server(
-                self._server, self._config, self.registry.preload_at_first_start
+                self._server, self._config, self.registry.server_starts.preload_at_first_start
             )
-            await self.registry.have_loaded(loaded)
+            await self.registry.server_starts.have_loaded(loaded)
         except (ServerStartError, PortError) as error:
             in_use = isinstance(error, PortError)
             code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
@@ -387,7 +387,7 @@ class Daemon:
         """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""
         end = await self._server.ended()
         _log.error("tritonserver ended before its models were unloaded", how=end)
-        self.registry.forget_proxies()
+        self.registry.server_starts.forget_proxies()
 
 
 def _front(config: DaemonConfig, place: ServerPlace) -> Front:

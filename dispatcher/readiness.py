@@ -105,7 +105,7 @@ class Readiness:
         """Whether each model that is to be served has been tried, with or without success."""
         return not (
             self._registry.restoring.pending
-            or self._registry.loads_again
+            or self._registry.server_starts.loads_again
             or not self._repository.tried
             or self._repository.known.server_lost
         )
@@ -125,7 +125,8 @@ class Readiness:
     def _vertex_is_there(self) -> bool:
         """Whether Vertex AI's frontend is up where it is wanted, and its model is served."""
         return self._vertex is None or (
-            self._server.vertex_model == self._vertex and self._vertex in self._registry.preload()
+            self._server.vertex_model == self._vertex
+            and self._vertex in self._registry.server_starts.preload()
         )
 
     @property
@@ -136,7 +137,7 @@ class Readiness:
             and self._server.vertex_model is None
             and self._server.ready
             and self._tried
-            and self._vertex in self._registry.preload()
+            and self._vertex in self._registry.server_starts.preload()
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -42,12 +42,12 @@ class ServingAgain:
 
     def server_lost(self) -> None:
         """tritonserver has ended."""
-        self._registry.forget_proxies()
+        self._registry.server_starts.forget_proxies()
         self._repository_models.known.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
         """tritonserver was started again, and has loaded these models by itself: load all others."""
         self._repository_models.known.server_lost = True
-        await self._registry.load_again(loaded)
+        await self._registry.server_starts.load_again(loaded)
         await self._repository_models.load_again()
         self._server_up.set()

@@ -7,10 +7,8 @@ looks registrations up; serving.py changes them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import structlog
@@ -24,7 +22,8 @@ from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.serving import OnServed, Serving, begins_asleep
+from pytriton.dispatcher.models.server_starts import ServerStarts
+from pytriton.dispatcher.models.serving import OnServed, Serving
 from pytriton.dispatcher.models.state_dir import Entry, Store
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -46,6 +45,7 @@ class Registry(ServedModels):
     Attributes:
         restoring: the kept models that are not served (yet).
         news: a model is served, or not any more.
+        server_starts: what tritonserver loads when it starts.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Registry(ServedModels):
         self.news = self._serving.news
         self._stopping = False
         self._adaptations = Adaptations(self._serving.reservations)
+        self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should look at, a sentence each."""
@@ -189,33 +190,6 @@ class Registry(ServedModels):
             )
         check_devices(previous.spec)
         return await self._serving.place(previous, former, report)
-
-    def place_sleeping(self) -> None:
-        """Before tritonserver's first start: place what is kept and begins asleep, so that it loads all at once.
-
-        One by one, each load takes longer the more models tritonserver has.
-        """
-        for entry in self.restoring.entries():
-            if begins_asleep(entry.spec, restored=True):
-                with contextlib.suppress(RemoteFailure):  # it is restored in turn, and fails
-                    check_devices(entry.spec)
-                    self._serving.place_asleep(entry)
-
-    def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """As `preload`; of an attempt before, nothing is left."""
-        self.forget_proxies()
-        return self.preload()
-
-    async def have_loaded(self, loaded: set[str]) -> None:
-        """tritonserver has loaded these at its first start; the others are restored in turn, and their errors told."""
-        for registration in list(self):
-            name = registration.spec.name
-            if name in loaded:
-                await registration.load_again(self._server, loaded=True)
-                self.restoring.restored(name)
-            else:
-                await self._serving.take_back(registration)
-        self.news.tell()
 
     async def restore(self) -> None:
         """Register again what is kept, in order."""
@@ -354,47 +328,13 @@ class Registry(ServedModels):
 
         return await self._adaptations.make(name, change)
 
-    def preload(self) -> dict[str, dict[str, Any]]:
-        """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
-        return {one.spec.name: one.triton_config for one in self if one.preloadable}
-
-    async def load_again(self, loaded: set[str]) -> None:
-        """After tritonserver was started again: load all models but those; their workers have kept theirs.
-
-        Of those that it has loaded, the ones that were unregistered meanwhile go out again.
-        """
-        gone = loaded - {one.spec.name for one in self}
-        await asyncio.gather(*map(self._server.take_out, gone))
-        for one in self:
-            if one.spec.name not in loaded:
-                one.missing()
-        await asyncio.gather(
-            *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self)
-        )
-        self.news.tell()
-
-    @property
-    def loads_again(self) -> bool:
-        """Whether models are missing in a tritonserver that was started again."""
-        return any(one.loads_again for one in self)
-
-    def forget_proxies(self) -> None:
-        """tritonserver has ended."""
-        for registration in self.keys.values():
-            registration.forget_proxies()
-
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self._stopping = True
         self._adaptations.stop()
         await self._serving.give_up_all()
-        results = await asyncio.gather(
-            *(
-                self._serving.take_down(name, "the daemon stops", last=True)
-                for name in list(self.names)
-            ),
-            return_exceptions=True,
-        )
+        ends = [self._serving.take_down(name, "the daemon stops", last=True) for name in self.names]
+        results = await asyncio.gather(*ends, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 _log.warning("model did not stop in order", error=str(result))

@@ -1,0 +1,89 @@
+"""Starts of tritonserver: which models it loads before it opens its ports, and what becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from pytriton.dispatcher.models.admission import check_devices
+from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.served_models import ServedModels
+from pytriton.dispatcher.models.serving import Serving, begins_asleep
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc.errors import RemoteFailure
+
+
+class ServerStarts:
+    """The models of a tritonserver that starts: for the first time, or again.
+
+    Args:
+        server: tritonserver
+        served: the models
+        serving: changes them
+        restoring: those that are kept and not served yet
+    """
+
+    def __init__(
+        self, server: TritonServer, served: ServedModels, serving: Serving, restoring: Restoring
+    ) -> None:
+        self._server = server
+        self._served = served
+        self._serving = serving
+        self._restoring = restoring
+
+    def place_sleeping(self) -> None:
+        """Before tritonserver's first start: place what is kept and begins asleep, so that it loads all at once.
+
+        One by one, each load takes longer the more models tritonserver has.
+        """
+        for entry in self._restoring.entries():
+            if begins_asleep(entry.spec, restored=True):
+                with contextlib.suppress(RemoteFailure):  # it is restored in turn, and fails
+                    check_devices(entry.spec)
+                    self._serving.place_asleep(entry)
+
+    def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
+        """Do the same as `preload`; of an attempt before, nothing is left."""
+        self.forget_proxies()
+        return self.preload()
+
+    async def have_loaded(self, loaded: set[str]) -> None:
+        """tritonserver has loaded these at its first start; the others are restored in turn, and their errors told."""
+        for registration in list(self._served):
+            name = registration.spec.name
+            if name in loaded:
+                await registration.load_again(self._server, loaded=True)
+                self._restoring.restored(name)
+            else:
+                await self._serving.take_back(registration)
+        self._serving.news.tell()
+
+    def preload(self) -> dict[str, dict[str, Any]]:
+        """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
+        return {one.spec.name: one.triton_config for one in self._served if one.preloadable}
+
+    async def load_again(self, loaded: set[str]) -> None:
+        """After tritonserver was started again: load all models but those; their workers have kept theirs.
+
+        Of those that it has loaded, the ones that were unregistered meanwhile go out again.
+        """
+        gone = loaded - {one.spec.name for one in self._served}
+        await asyncio.gather(*map(self._server.take_out, gone))
+        for one in self._served:
+            if one.spec.name not in loaded:
+                one.missing()
+        await asyncio.gather(
+            *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self._served)
+        )
+        self._serving.news.tell()
+
+    @property
+    def loads_again(self) -> bool:
+        """Whether models are missing in a tritonserver that was started again."""
+        return any(one.loads_again for one in self._served)
+
+    def forget_proxies(self) -> None:
+        """tritonserver has ended."""
+        for registration in self._served.keys.values():
+            registration.forget_proxies()
