@@ -345,6 +345,7 @@ def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:
             link.replace_server(running.config.rundir)
 
         former = running.client.status().server.pid
+        assert former is not None
         os.kill(former, signal.SIGKILL)
         eventually(lambda: running.client.status().server.pid not in (None, former), "another one")
         eventually(lambda: _serves(running), "it serves again, with the same worker")

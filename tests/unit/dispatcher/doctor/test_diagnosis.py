@@ -13,7 +13,7 @@ import pytest
 from pytriton.dispatcher.doctor import diagnosis, machine_checks
 from pytriton.dispatcher.doctor.check_result import Check
 from pytriton.dispatcher.doctor.diagnosis import run_checks
-from pytriton.dispatcher.install import interpreters
+from pytriton.dispatcher.install import compiled_front, interpreters
 from pytriton.dispatcher.install.server_choice import ServerChoice, choice_of
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
@@ -112,7 +112,7 @@ def test_the_front_that_will_serve(
     words: str,
 ) -> None:
     monkeypatch.setattr(diagnosis, "compiler", lambda: compiler)
-    monkeypatch.setattr(diagnosis.compiled_front, "is_built", lambda _: False)
+    monkeypatch.setattr(compiled_front, "is_built", lambda _: False)
     checks = by_name(run_checks(replace(choice, front=front), runtime_dir=tmp_path / "run"))
     assert checks["front"].status == status
     assert words in checks["front"].detail
