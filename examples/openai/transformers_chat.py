@@ -1,0 +1,106 @@
+"""A model of transformers: a Llama of 100,000 random weights and a tokenizer, both made on the spot.
+
+    pip install transformers tokenizers torch
+    python examples/openai/transformers_chat.py
+
+With `MODEL=/path/or/name` that model is served, with its own tokenizer and chat template.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from pytriton.daemon import connect
+from pytriton.openai import ChatRequest, Delta, Usage
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def tiny() -> tuple[Any, Any]:
+    """Return a model with random weights, and a tokenizer that was trained on this file."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train(
+        [__file__],
+        trainers.BpeTrainer(vocab_size=600, special_tokens=["<end>"], initial_alphabet=alphabet),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
+    tokenizer.chat_template = TEMPLATE
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval(), tokenizer
+
+
+class Chat:
+    """The callable; a worker makes one."""
+
+    def __init__(self, name: str) -> None:
+        if name:
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
+            self._model: Any = AutoModelForCausalLM.from_pretrained(name).eval()
+        else:
+            self._model, self._tokenizer = tiny()
+
+    def __call__(self, request: ChatRequest) -> Iterator[Any]:
+        """Answer a chat: transformers generates in a thread, its streamer hands over the texts."""
+        from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+
+        gone = threading.Event()
+
+        class Gone(StoppingCriteria):
+            def __call__(self, ids: Any, scores: Any, **_: Any) -> Any:
+                import torch
+
+                return torch.full((len(ids),), gone.is_set(), device=ids.device)
+
+        chat = [{"role": one.role, "content": one.text} for one in request.messages]
+        asked = self._tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        streamer = TextIteratorStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True)
+        options: dict[str, Any] = {"max_new_tokens": request.max_tokens or 64}
+        if request.temperature:
+            options.update(
+                do_sample=True, temperature=request.temperature, top_p=request.top_p or 1.0
+            )
+        stopping = StoppingCriteriaList([Gone()])
+        generating = functools.partial(
+            self._model.generate, **asked, **options, streamer=streamer, stopping_criteria=stopping
+        )
+        thread = threading.Thread(target=generating)
+        thread.start()
+        text = ""
+        try:
+            for piece in streamer:
+                text += piece
+                if piece:
+                    yield piece
+        finally:  # the client may have gone
+            gone.set()
+            thread.join()
+        counted = Usage(
+            prompt_tokens=asked["input_ids"].shape[1],
+            completion_tokens=len(self._tokenizer.encode(text, add_special_tokens=False)),
+        )
+        yield Delta(usage=counted)
+
+
+if __name__ == "__main__":
+    factory = functools.partial(Chat, os.environ.get("MODEL", ""))
+    connect().register(factory, "transformers", openai=["chat", "responses"], factory=True)
