@@ -41,7 +41,7 @@ def _count(row: Row) -> Text:
         return Text("" if row.pid is None else str(row.pid), style="dim")
     there, wanted = row.instances
     if not wanted:
-        return Text("-")
+        return Text("0" if row.state == "asleep" else "-")
     return Text(f"{there}/{wanted}", style="" if there >= wanted else "red")
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from rich.text import Text
 from support.models.figures import model, snapshot, work
@@ -99,6 +100,13 @@ def test_a_wide_screen_has_all_columns() -> None:
         assert table(app)[0][-1] == "signal 11"
 
     on_screen(FakeFeed(TWO), play, width=200)
+
+
+def test_a_model_that_sleeps_has_no_instances() -> None:
+    sleeper = msgspec.structs.replace(model("m", work(1)), state="asleep", desired=0, instances=[])
+    (row,) = rows(None, snapshot(1000, sleeper))
+    cells = {one.title: str(one.cell(row)) for one in COLUMNS}
+    assert (cells["state"], cells["inst"]) == ("asleep", "0")
 
 
 def test_keys_sort_filter_and_hide_instances() -> None:
