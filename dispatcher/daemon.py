@@ -36,6 +36,8 @@ from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.reloads import tell_reload
+from pytriton.dispatcher.events.webhook_settings import read_hooks
+from pytriton.dispatcher.events.webhooks import Webhooks
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
@@ -87,7 +89,8 @@ class Daemon:
         notifier: Notifier,
     ) -> None:
         self.rundir = rundir
-        self.event_log = EventLog(config.state_path, config.event_log_size)
+        self._webhooks = Webhooks(read_hooks(config.webhooks))
+        self.event_log = EventLog(config.state_path, config.event_log_size, [self._webhooks.take])
         #: Takes what is decided.
         self.events = self.event_log.events
         self._notifier = notifier
@@ -177,6 +180,7 @@ class Daemon:
             self._server_watch,
             self._control,
         )
+        self.figures.webhooks = self._webhooks.figures
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(rundir.path)
@@ -225,6 +229,7 @@ class Daemon:
         self._kill_on_death.close()
         self.ending.write_down()
         self.event_log.close()
+        self._webhooks.close()
         return self.ending.code
 
     def _listen_tcp(self) -> ExitCode | None:

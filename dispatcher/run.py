@@ -20,6 +20,7 @@ from pytriton.dispatcher.base import last_exit, logs
 from pytriton.dispatcher.base.owner import Owner
 from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.daemon import Daemon, OnReady
+from pytriton.dispatcher.events.webhook_settings import WebhookError
 from pytriton.dispatcher.install.server_choice import choice_of
 from pytriton.dispatcher.install.server_runtime import (
     ServerRuntime,
@@ -55,7 +56,7 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
                 runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
             with _store(config) as store:
                 return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready, owner))
-    except (RuntimeDirError, StoreError) as error:
+    except (RuntimeDirError, StoreError, WebhookError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except AlreadyRunning as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton.dispatcher.events import kinds
-from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.events.events import Events, Sink
 from pytriton.dispatcher.events.journal import Journal
 from pytriton.ipc.messages.events import Event
 
@@ -43,9 +43,10 @@ class EventLog:
     Args:
         state: the state directory
         size: bytes that the files may have; 0: nothing is written, and memory is all there is
+        also: get every event, too
     """
 
-    def __init__(self, state: Path, size: int) -> None:
+    def __init__(self, state: Path, size: int, also: Sequence[Sink] = ()) -> None:
         folder = state / FOLDER
         self._asked = Journal(folder, "audit", size // 2)
         self._others = Journal(folder, "events", size // 2)
@@ -62,7 +63,7 @@ class EventLog:
             self._remember(event)
         after = max((event.serial for event in former), default=0)
         self._serials = itertools.count(after + 1)
-        self.events = Events([self._take], self._serials)
+        self.events = Events([self._take, *also], self._serials)
 
     @property
     def problem(self) -> str | None:

@@ -151,6 +151,12 @@ def _requests(figures: Figures) -> Iterator[Sample]:
             yield (message, outcome), count
 
 
+def _webhook_events(figures: Figures) -> Iterator[Sample]:
+    for name, one in figures.daemon.webhooks.items():
+        yield (name, "sent"), one.sent
+        yield (name, "dropped"), one.dropped
+
+
 def _pending(figures: Figures) -> Iterator[Sample]:
     for model in figures.models:
         for queue in model.queue:
@@ -208,6 +214,15 @@ FAMILIES: tuple[Family, ...] = (
                    reason: daemon.server_restarts.get(reason, 0)
                    for reason in ("ended", "planned", "replaced")
                }),
+    Family("webhook_events", "counter",
+           "Events of a webhook: posted (sent), or left out because it refused them, did not answer for an hour, or "
+           "too many waited (dropped).", ("webhook", "outcome"), _webhook_events),
+    _daemon_by("webhook_failed_posts", "counter", "Requests to a webhook that failed; most are tried again.",
+               "webhook", lambda daemon: {
+                   name: one.failures for name, one in daemon.webhooks.items()
+               }),
+    _daemon_by("webhook_waiting_events", "gauge", "Events that wait to be posted.", "webhook",
+               lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
     # ── models ───────────────────────────────────────────────────────────────────────────────────
     Family("model_state", "gauge", "1 for the state that a model is in, 0 for all others.",
            (*_MODEL, "state"), _model_states),

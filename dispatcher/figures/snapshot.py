@@ -27,6 +27,7 @@ from pytriton.ipc.messages.figures import (
     InstanceFigures,
     ModelFigures,
     QueueFigures,
+    WebhookFigures,
 )
 
 if TYPE_CHECKING:  # prometheus_client is imported when somebody asks for figures
@@ -62,6 +63,7 @@ class Snapshots:
     Attributes:
         lag: how late the event loop is; somebody has to run it.
         gpu: memory on GPUs by process, as far as somebody has found that out.
+        webhooks: tells what has become of their events.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Snapshots:
     ) -> None:
         self.lag = LoopLag()
         self.gpu: Mapping[int, int] = {}
+        self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -142,6 +145,7 @@ class Snapshots:
             disk_free=disk.free,
             disk_size=disk.size,
             problems=status.problems,
+            webhooks=self.webhooks(),
         )
 
     def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:

@@ -182,6 +182,15 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 8_000_000
 
+    webhooks: Annotated[
+        Optional[str],
+        Option(
+            "A TOML file of addresses to which events are posted, signed: docs/operations.md says what is in it. "
+            "Default: none.",
+            values.optional(values.path()),
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         for name, option in options().items():
             option.check(name, getattr(self, name))

@@ -91,6 +91,7 @@ from pytriton.ipc.messages.figures import (
     InstanceFigures,
     ModelFigures,
     QueueFigures,
+    WebhookFigures,
     Work,
 )
 from pytriton.ipc.messages.model_spec import (
@@ -225,6 +226,7 @@ __all__ = [
     "Verdict",
     "Warmup",
     "WarmupTensor",
+    "WebhookFigures",
     "WithdrawLane",
     "Work",
     "WorkerEnd",

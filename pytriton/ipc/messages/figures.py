@@ -147,6 +147,15 @@ class ModelFigures(msgspec.Struct, frozen=True):
     queue: list[QueueFigures] = []
 
 
+class WebhookFigures(msgspec.Struct, frozen=True):
+    """One webhook: events that were posted, that were left out, requests that failed, and events that wait."""
+
+    sent: int = 0
+    dropped: int = 0
+    failures: int = 0
+    waiting: int = 0
+
+
 class DaemonFigures(msgspec.Struct, frozen=True):
     """The daemon.
 
@@ -157,6 +166,7 @@ class DaemonFigures(msgspec.Struct, frozen=True):
         server_restarts: of tritonserver, by reason: "ended", "planned", "replaced".
         loop_lag: how late the event loop was, looked at each second.
         lines_dropped: log lines of children that were left out.
+        webhooks: by name.
         disk_free, disk_size: of the file system of the state directory; None when nothing is kept.
     """
 
@@ -178,6 +188,7 @@ class DaemonFigures(msgspec.Struct, frozen=True):
     disk_free: Optional[int] = None
     disk_size: Optional[int] = None
     problems: list[str] = []
+    webhooks: dict[str, WebhookFigures] = {}
 
 
 class Figures(Message, frozen=True):

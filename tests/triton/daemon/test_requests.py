@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,35 @@ FORWARD = {
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(tritonserver_options=FORWARD) as running:
+def posts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[Any]]]:
+    """The file of a webhook, and the events that are posted to it."""
+    events: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            events.extend(body["events"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    folder = tmp_path_factory.mktemp("hooks")
+    (folder / "secret").write_text("0123456789abcdef")
+    (folder / "secret").chmod(0o600)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        hook = f'[[webhook]]\nname = "all"\nurl = "{url}"\nsecret_file = "secret"\n'
+        (folder / "hooks.toml").write_text(hook)
+        yield str(folder / "hooks.toml"), events
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def daemon(posts: tuple[str, list[Any]]) -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(tritonserver_options=FORWARD, webhooks=posts[0]) as running:
         running.client.register(_say_id, "say", X, ID, progress=False)
         decoupled = ModelConfig(decoupled=True)
         running.client.register(
@@ -206,6 +234,16 @@ def command(daemon: RunningDaemon) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+def test_events_are_posted(daemon: RunningDaemon, posts: tuple[str, list[Any]]) -> None:
+    def registered() -> set[str]:
+        return {one["model"] for one in posts[1] if one["kind"] == "registered"}
+
+    eventually(lambda: registered() == {"say", "stream"}, lambda: f"events: {posts[1]}")
+    figures = daemon.client.figures().daemon.webhooks["all"]
+    assert figures.sent >= 2
+    assert (figures.dropped, figures.failures) == (0, 0)
 
 
 def test_a_profile_says_where_the_time_goes(

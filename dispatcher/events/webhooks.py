@@ -1,0 +1,231 @@
+"""Webhooks: events are posted to addresses of the operator's choice, signed, tried again, and never waited for.
+
+    tell ──▶ queue, 1,000 events ──▶ a thread for each webhook ──▶ POST, again after 1, 2, 4 … 60 s, for an hour
+
+The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body are signed with a secret that both sides know:
+`HMAC-SHA256(secret, "TIME." + body)`. Neither the secret nor the address, which may hold one, is logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from pytriton.dispatcher.events.webhook_settings import Hook
+from pytriton.ipc.messages.events import Event
+from pytriton.ipc.messages.figures import WebhookFigures
+
+_log = structlog.get_logger(__name__)
+
+#: Events that wait; the oldest make room.
+_MOST_WAITING = 1000
+#: Events of one request.
+_MOST_AT_ONCE = 50
+#: What an address may take to answer.
+_ANSWER_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+#: An event that could not be posted for so long is left out.
+_GIVE_UP_S = 3600.0
+#: What a stop waits for the last ones.
+_CLOSE_S = 2.0
+#: Answers of 400 to 499 after which the same may be taken later.
+_LATER = (408, 425, 429)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Refused(Exception):
+    """The address does not want these events, now or later."""
+
+
+class Webhook:
+    """One address, with the thread that posts to it. `take` is called for every event."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._waiting: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._sent = self._dropped = self._failures = 0
+        self._told = False
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    @property
+    def name(self) -> str:
+        """What it is called in metrics and in the log."""
+        return self._hook.name
+
+    def figures(self) -> WebhookFigures:
+        """Return what has become of its events."""
+        with self._changed:
+            return WebhookFigures(self._sent, self._dropped, self._failures, len(self._waiting))
+
+    def take(self, event: Event) -> None:
+        """Have an event posted, if it is one that is wanted; returns at once."""
+        hook = self._hook
+        if (hook.kinds and event.kind not in hook.kinds) or (
+            hook.models and event.model not in hook.models
+        ):
+            return
+        with self._changed:
+            if len(self._waiting) >= _MOST_WAITING:
+                self._waiting.popleft()
+                self._dropped += 1
+            self._waiting.append(event)
+            if self._thread is None:
+                name = f"webhook {hook.name}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def begin_close(self) -> None:
+        """Have what waits posted once more, and then nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for that."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> None:
+        pause_s = 0.0
+        while True:
+            with self._changed:
+                if pause_s:
+                    self._changed.wait_for(lambda: self._closing, pause_s)
+                self._changed.wait_for(lambda: self._closing or self._waiting)
+                last = self._closing
+                events = [
+                    self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))
+                ]
+            if not events:
+                return
+            if self._deliver(events):
+                pause_s = 0.0
+            elif last:
+                return
+            else:
+                pause_s = min(max(_FIRST_PAUSE_S, pause_s * 2), _LONGEST_PAUSE_S)
+
+    def _deliver(self, events: Sequence[Event]) -> bool:
+        """Post events, or put them back; whether they are done with."""
+        try:
+            self._post(events)
+        except _Refused as refusal:
+            self._count(dropped=len(events), failed=True)
+            self._tell(f"{refusal}: {len(events)} events are left out")
+            return True
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._put_back(events)
+            self._tell(f"{_reason(error)}; it is tried again")
+            return False
+        self._count(sent=len(events))
+        if self._told:
+            self._told = False
+            _log.info("a webhook takes events again", webhook=self.name)
+        return True
+
+    def _post(self, events: Sequence[Event]) -> None:
+        hook = self._hook
+        body = _encode({"host": socket.gethostname(), "pid": os.getpid(), "events": events})
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "pytriton-daemon",
+            "Pytriton-Delivery": f"{events[0].serial}-{events[-1].serial}",
+            **signed(hook.secret, body, int(time.time())),
+        }
+        request = urllib.request.Request(hook.url, body, headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=_ANSWER_S):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code < 500 and error.code not in _LATER:
+                raise _Refused(f"it answers {error.code}") from None
+            raise
+
+    def _put_back(self, events: Sequence[Event]) -> None:
+        late = time.time() - _GIVE_UP_S
+        kept = [event for event in events if event.at > late]
+        with self._changed:
+            room = _MOST_WAITING - len(self._waiting)
+            back = kept[max(0, len(kept) - room) :] if room > 0 else []
+            self._waiting.extendleft(reversed(back))
+            self._failures += 1
+            self._dropped += len(events) - len(back)
+
+    def _count(self, *, sent: int = 0, dropped: int = 0, failed: bool = False) -> None:
+        with self._changed:
+            self._sent += sent
+            self._dropped += dropped
+            self._failures += failed
+
+    def _tell(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            _log.warning("a webhook does not take events", webhook=self.name, reason=reason)
+
+
+class Webhooks:
+    """All webhooks of a daemon."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self._all = [Webhook(hook) for hook in hooks]
+
+    def take(self, event: Event) -> None:
+        """Hand an event to all of them."""
+        for one in self._all:
+            one.take(event)
+
+    def figures(self) -> dict[str, WebhookFigures]:
+        """Return what has become of events, by webhook."""
+        return {one.name: one.figures() for one in self._all}
+
+    def close(self) -> None:
+        """Post what waits, as far as that is quick."""
+        for one in self._all:
+            one.begin_close()
+        deadline = time.monotonic() + _CLOSE_S
+        for one in self._all:
+            one.join(max(0.0, deadline - time.monotonic()))
+
+
+def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
+    """Return the headers that tell the receiver who has posted a body, and when."""
+    digest = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return {"Pytriton-Timestamp": str(at), "Pytriton-Signature": f"sha256={digest}"}
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Events go where the operator has said, and nowhere else."""
+
+    def redirect_request(self, *arguments: Any, **more: Any) -> None:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """Say what went wrong without the address, which some errors repeat."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"it answers {error.code}"
+    inner = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror
+    return type(inner).__name__
