@@ -8,9 +8,7 @@ that stands in the certificate instead.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +77,10 @@ async def _certificate(
     roots: Path, ours: tuple[str | None, str | None], host: str, port: int
 ) -> Mapping[str, Any]:
     """Return the checked certificate of the listener, in the form of `SSLSocket.getpeercert`."""
+    # Here: each command of pytriton-daemon reads settings, and would import them for that.
+    import asyncio
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # which names there are is the question
     context.verify_flags |= _PARTIAL_CHAIN

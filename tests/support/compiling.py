@@ -1,10 +1,17 @@
-"""C programs of tests: each source is compiled once in a test run, whichever of its processes and programs needs it."""
+"""C programs of tests: each source is compiled once, whichever program, process or later run of the tests needs it.
+
+An object is used as long as nothing has changed of what it was made from: the compiler, its flags, the source, and each
+header that the compiler has read, those of the system among them.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
+import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +21,7 @@ from typing import Union
 import pytest
 
 from pytriton.dispatcher.install.proxy_compiler import compiler
+from support.kept import kept_folder, remove_unused
 
 #: What flags begin with that are of no use to the linker.
 _COMPILING = ("-I", "-D", "-U", "-W")
@@ -28,56 +36,68 @@ def compile_program(
     """Compile sources, and link them to a program or library.
 
     Args:
-        target: the program; it lies in a folder of pytest's tmp_path_factory
-        flags: of the compiler, for each source; `-I` and its folder in one
+        target: the program
+        flags: of the compiler, for each source
         sources: what it consists of
         link: libraries, and flags of the linker
     """
     command = compiler()
     assert command is not None, "these tests need a C compiler"
     given = [str(flag) for flag in flags]
-    headers = _digest_of_headers([Path(flag[2:]) for flag in given if flag.startswith("-I")])
+    folder = kept_folder("objects")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = list(
-            pool.map(lambda source: _object(command, given, source, headers, target), sources)
-        )
+        objects = list(pool.map(lambda source: _object(command, given, source, folder), sources))
     linked = [flag for flag in given if flag.startswith("-Wl,") or flag[:2] not in _COMPILING]
     _run([command, *linked, "-o", target, *objects, *link])
     return target
 
 
-def _object(command: str, flags: list[str], source: Path, headers: bytes, target: Path) -> Path:
+def _object(command: str, flags: list[str], source: Path, folder: Path) -> Path:
     """Return the object of a source, which another process of the tests may be compiling."""
-    digest = hashlib.sha256(headers)
-    for text in (command, *flags, str(source)):
+    digest = hashlib.sha256()
+    for text in (_identity(command), *flags, str(source)):
         digest.update(text.encode() + b"\0")
-    digest.update(source.read_bytes())
-    folder = _shared_folder(target)
     path = folder / f"{source.stem}-{digest.hexdigest()[:24]}.o"
+    made_of = path.with_suffix(".json")
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            part = path.with_suffix(".part")
-            _run([command, *flags, "-c", "-o", part, source])
+        if path.exists() and _is_unchanged(made_of):
+            os.utime(path)
+            os.utime(made_of)
+        else:
+            remove_unused(folder)
+            part, told = path.with_suffix(".part"), path.with_suffix(".d")
+            _run([command, *flags, "-MD", "-MF", told, "-c", "-o", part, source])
+            made_of.write_text(json.dumps({file: _digest(file) for file in _files(told)}))
             part.rename(path)
     return path
 
 
-def _shared_folder(target: Path) -> Path:
-    """Return a folder of this test run's that all its processes have."""
-    run = next((up for up in target.parents if up.name.startswith("pytest-")), target.parent)
-    folder = run / "objects"
-    folder.mkdir(exist_ok=True)
-    return folder
+@functools.cache
+def _identity(command: str) -> str:
+    """Return what differs between two compilers of one name."""
+    said = subprocess.run([command, "--version"], check=True, capture_output=True, text=True)
+    return f"{command}\n{said.stdout}"
 
 
-def _digest_of_headers(folders: Sequence[Path]) -> bytes:
-    """Return a digest of all that sources may include from those folders."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted((*folder.rglob("*.h"), *folder.glob("*.c"))):
-            digest.update(str(path).encode() + b"\0" + path.read_bytes())
-    return digest.digest()
+def _files(told: Path) -> list[str]:
+    """Return the source and its headers, of what the compiler writes for `make`."""
+    names = told.read_text().replace("\\\n", " ").partition(": ")[2]
+    return [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", names)]
+
+
+def _is_unchanged(made_of: Path) -> bool:
+    """Whether each file is what it was when the object was made."""
+    try:
+        digests: dict[str, str] = json.loads(made_of.read_text())
+        return all(_digest(file) == digest for file, digest in digests.items())
+    except (OSError, ValueError):  # a file is gone, or the run that wrote this was killed
+        return False
+
+
+@functools.cache
+def _digest(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def _run(command: Sequence[_Argument]) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from support.kept import kept_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,9 +44,7 @@ def make_environment(python: str, *requirements: str) -> str:
     """Return the interpreter of an environment with this checkout and `requirements` installed."""
     wanted = "\n".join([python, str(ROOT), *requirements, (ROOT / "pyproject.toml").read_text()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pytriton-daemon-tests"
-    base.mkdir(parents=True, exist_ok=True)
-    folder = base / key
+    folder = kept_folder() / key
     with FileLock(f"{folder}.lock"):
         if not (folder / "ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
