@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +20,8 @@ import psutil
 import pytest
 from pydantic import BaseModel
 from support.running import RunningDaemon, eventually
+
+from pytriton.dispatcher.openai_front.keys import KeyFile
 
 KEY = "sk-a-key-of-the-tests"
 KEYS = f"""
@@ -242,6 +247,51 @@ def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDae
     psutil.wait_procs([front], timeout=30)
     # The daemon listens on: this waits until another process accepts it.
     assert client.with_options(max_retries=3).models.list().data
+
+
+def block(language: str, number: int = 0) -> str:
+    """Return a block of docs/openai.md."""
+    text = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return str(found[number])
+
+
+def test_the_documents_way_from_a_function_to_an_answer(
+    daemon: RunningDaemon, url: str, tmp_path: Path
+) -> None:
+    name = "talk_of_the_document"
+    script = tmp_path / f"{name}.py"
+    script.write_text(block("python").replace("register(talk,", f"register(talk, {name!r},"))
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir}
+    subprocess.run([sys.executable, str(script)], check=True, env=env, timeout=120)
+    commands = [line[2:] for line in block("console").splitlines() if line.startswith("$ ")]
+    assert [one.split()[0] for one in commands] == [
+        "pytriton-daemon",
+        "python",
+        "pytriton-daemon",
+        "curl",
+    ]
+    status = subprocess.run(
+        [sys.executable, "-m", "pytriton.cli", *commands[2].split("|")[0].split()[1:]],
+        check=True, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    (shown,) = [one for one in block("console").splitlines() if one.startswith("OpenAI API")]
+    lines = [line.split() for line in status.stdout.splitlines()]
+    assert shown.replace("http://127.0.0.1:8003/v1", url).split() in lines
+    curl = commands[3].replace("localhost:8003/v1", url).replace('"talk"', f'"{name}"')
+    said = subprocess.run(
+        [*shlex.split(curl), "-sS", "-H", f"Authorization: Bearer {KEY}"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(said.stdout)["choices"][0]["message"]["content"] == "Hello you "
+
+
+def test_the_documents_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(block("toml").replace("…", hashlib.sha256(b"sk-x").hexdigest(), 1))
+    caller = KeyFile(path, print).caller("Bearer sk-x")
+    assert caller is not None
+    assert caller.entry.models == ("talk",)
 
 
 def test_clients_of_triton_get_plain_texts(daemon: RunningDaemon) -> None:

@@ -123,12 +123,17 @@ def with_upstream(
 
 def test_an_upstream_server_is_passed_on() -> None:
     choice = {"index": 0, "delta": {"content": "hel"}, "finish_reason": None}
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {"choices": [choice]},
         {"choices": [{"index": 0, "delta": {"content": "lo"}, "finish_reason": "length"}]},
         {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
     ]
-    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "theirs"}
+    head: dict[str, Any] = {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "theirs",
+    }
     sent = (
         "".join(f"data: {json.dumps({**head, **one})}\n\n" for one in chunks) + "data: [DONE]\n\n"
     )
