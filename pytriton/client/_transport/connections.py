@@ -7,7 +7,9 @@ is imported with the first connection of its kind: gevent and grpc are slow to i
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
+import os
 import threading
 import weakref
 from typing import Any, NoReturn, Protocol
@@ -49,7 +51,7 @@ class Connection(Protocol):
 
 def connect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
     """Return a connection for threads. Nothing is sent before the first call."""
-    return _Grpc(url, tls, "tritonclient.grpc") if url.is_grpc else _Http(url, tls)
+    return _SyncGrpc(url, tls, "tritonclient.grpc") if url.is_grpc else _Http(url, tls)
 
 
 def aconnect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
@@ -109,6 +111,33 @@ class _Grpc:
         client = self._detach()
         if client is not None:
             client.close()
+
+
+class _SyncGrpc(_Grpc):
+    pid = 0  #: of the process that has made the channel
+
+    def client(self) -> Any:
+        client = super().client()
+        if self not in _open:
+            self.pid = os.getpid()
+            _open.add(self)
+        return client
+
+
+#: Those that may have a channel.
+_open: weakref.WeakSet[_SyncGrpc] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close gRPC's channels while its threads still run.
+
+    At the interpreter's end, gRPC's threads stop wherever they are, perhaps with a lock that closing a channel takes: a
+    program whose clients were not closed hung there for ever.
+    """
+    for connection in list(_open):
+        if connection.pid == os.getpid():  # a fork has none of the threads
+            connection.close()
 
 
 class _AioGrpc(_Grpc):
