@@ -79,10 +79,10 @@ class RequestRecords:
     """One end of the ring; `wanted` … `write` are for the worker, `want` and `take` for the dispatcher."""
 
     def __init__(self, memory: memoryview) -> None:
-        """Take over a view of `SIZE` bytes."""
+        """Take over a view of `SIZE` bytes, or more."""
         self._memory = memory
         self._words = memory[:_HEADER].cast("Q")
-        self._ring = memory[_HEADER:]
+        self._ring = memory[_HEADER:SIZE]
         self._told_left_out = 0
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────

@@ -23,9 +23,10 @@ from pytriton.ipc.lanes.request_records import (
 Ends = tuple[RequestRecords, RequestRecords]
 
 
-@pytest.fixture
-def memory() -> bytearray:
-    return bytearray(SIZE)
+@pytest.fixture(params=[0, 4032])
+def memory(request: pytest.FixtureRequest) -> bytearray:
+    """A mapping ends with a page, so there is more than is needed."""
+    return bytearray(SIZE + int(request.param))
 
 
 @pytest.fixture
