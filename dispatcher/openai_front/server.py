@@ -86,7 +86,7 @@ class Front:
     def application(self) -> web.Application:
         """Return the routes."""
         from pytriton.dispatcher.openai_front.texts import TextRoute
-        from pytriton.dispatcher.openai_front.vectors import answer_embeddings
+        from pytriton.dispatcher.openai_front.vectors import answer_embeddings, answer_tensors
 
         app = web.Application(middlewares=[self._around])
         routes: list[tuple[str, str, Handler]] = [
@@ -98,6 +98,7 @@ class Front:
             ("POST", "/v1/completions", TextRoute(self, "completions").answer),
             ("POST", "/v1/responses", TextRoute(self, "responses").answer),
             ("POST", "/v1/embeddings", functools.partial(answer_embeddings, self)),
+            ("POST", "/v2/models/{name}/infer", functools.partial(answer_tensors, self)),
         ]
         for method, path, handler in routes:
             app.router.add_route(method, path, handler)

@@ -17,6 +17,7 @@ __all__ = [
     "CompletionBody",
     "EmbeddingsBody",
     "ResponsesBody",
+    "TensorsBody",
     "read_body",
 ]
 
@@ -123,6 +124,20 @@ class EmbeddingsBody(Body, kw_only=True, frozen=True):
     dimensions: Optional[_Positive] = None
 
 
+class TensorBody(msgspec.Struct, frozen=True):
+    """A tensor of texts in KServe's form."""
+
+    name: Literal["input_text"]
+    data: Annotated[list[str], Meta(min_length=1)]
+    datatype: Literal["BYTES"] = "BYTES"
+
+
+class TensorsBody(msgspec.Struct, frozen=True):
+    """Of `/v2/models/NAME/infer`."""
+
+    inputs: Annotated[list[TensorBody], Meta(min_length=1, max_length=1)]
+
+
 BODIES: dict[str, type[Body]] = {
     "chat": ChatBody,
     "completions": CompletionBody,
@@ -130,7 +145,7 @@ BODIES: dict[str, type[Body]] = {
     "embeddings": EmbeddingsBody,
 }
 
-_B = TypeVar("_B", bound=Body)
+_B = TypeVar("_B", bound=msgspec.Struct)
 #: Where in the request msgspec found a fault: " - at `$.messages[0].role`".
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")

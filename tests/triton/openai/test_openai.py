@@ -163,6 +163,30 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert ids.data[0].embedding == [3.0, 1.0]
 
 
+def test_embeddings_as_litellm_asks_triton_for_them(url: str) -> None:
+    import urllib.error
+    import urllib.request
+
+    def ask(**tensor: Any) -> Any:
+        said = {"name": "input_text", "shape": [2], "datatype": "BYTES", **tensor}
+        asked = urllib.request.Request(
+            f"{url.removesuffix('/v1')}/v2/models/embed/infer",
+            json.dumps({"inputs": [said]}).encode(),
+            {"Authorization": f"Bearer {KEY}"},
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return json.load(answer)["outputs"]
+
+    (found,) = ask(data=["a", "bb"])
+    assert (found["shape"], found["data"]) == ([2, 2], [1.0, 1.0, 2.0, 1.0])
+    wrongs: list[dict[str, Any]] = [{"data": []}, {"data": [1]}, {"data": ["a"], "name": "other"}]
+    for wrong in wrongs:
+        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+            ask(**wrong)
+        assert json.load(refused.value)["error"]["param"].startswith("inputs[0]")
+        refused.value.close()
+
+
 def test_many_streams_at_once_with_the_asynchronous_client(url: str) -> None:
     async def ask(client: openai.AsyncOpenAI, number: int) -> str:
         stream = await client.chat.completions.create(
@@ -284,6 +308,7 @@ def test_the_documents_way_from_a_function_to_an_answer(
         check=True, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert json.loads(said.stdout)["choices"][0]["message"]["content"] == "Hello you "
+    daemon.client.unregister(name)
 
 
 def test_the_documents_keys_are_read(tmp_path: Path) -> None:
