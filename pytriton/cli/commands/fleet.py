@@ -195,7 +195,7 @@ def _fleet(nodes: str | None, key_file: str | None) -> Iterator[FleetClient]:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What fails ends the command with its code."""
+    """End the command with the code of what fails."""
     from pytriton.exceptions import (
         DaemonNotRunningError,
         PyTritonBadParameterError,

@@ -34,7 +34,7 @@ _TOO_MANY = 65535
 
 @dataclass(frozen=True)
 class Settings:
-    """What a balancer is told besides the nodes.
+    """The settings of a balancer, besides the nodes.
 
     Attributes:
         http: where it takes HTTP, HOST:PORT; empty: nowhere

@@ -26,6 +26,7 @@ ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
 INSTALL = "pip install 'pytriton-daemon[balancer]', or apt install haproxy"
 _ANSWER_S = 10.0
 _START_S = 15.0
+_AWAY_S = 15.0
 _END_S = 10.0
 
 
@@ -82,7 +83,7 @@ class HAProxy:
         if not self._master.exists():
             return None
         try:
-            masters = [line.split() for line in self.ask("show proc").splitlines()]
+            masters = [line.split() for line in self.ask("show proc", 0.0).splitlines()]
         except HAProxyError:  # its socket is all that is left of it
             return None
         return next((int(words[0]) for words in masters if words[1:2] == ["master"]), None)
@@ -97,28 +98,53 @@ class HAProxy:
         if self.pid is None:
             self._start()
             return
+        self._reload()
+
+    def _reload(self) -> None:
+        before = self.workers()[:1]
         answer = self.ask("reload")
+        if "Success=1" in answer:
+            return
         if "Success=0" in answer:
             raise HAProxyError(f"HAProxy did not reload: {answer.strip()}")
+        # Before 2.7 it does not say what became of it, and its master is not there for a moment.
+        deadline = time.monotonic() + _START_S
+        while self.workers()[:1] == before:
+            if time.monotonic() > deadline:
+                raise HAProxyError(
+                    f"HAProxy has no new worker {_START_S:g} s after a reload; see {self.folder}/haproxy.log"
+                )
+            time.sleep(0.05)
 
-    def ask(self, command: str) -> str:
-        """Return the answer of the master's command line.
+    def ask(self, command: str, away_s: float = _AWAY_S) -> str:
+        """Return the answer of the master's command line, which may be away for so long.
 
         Raises:
             HAProxyError: it does not answer
         """
-        try:
-            with socket.socket(socket.AF_UNIX) as channel:
-                channel.settimeout(_ANSWER_S)
-                channel.connect(str(self._master))
-                channel.sendall(command.encode() + b"\n")
-                channel.shutdown(socket.SHUT_WR)
-                parts = iter(lambda: channel.recv(1 << 16), b"")
-                return b"".join(parts).decode("utf-8", "replace")
-        except OSError as error:
-            raise HAProxyError(
-                f"HAProxy in {self.folder} does not answer {command!r}: {error}"
-            ) from error
+        deadline = time.monotonic() + away_s
+        while True:
+            try:
+                return self._ask(command)
+            except ConnectionError as error:  # noqa: PERF203
+                ended = self._process is not None and self._process.poll() is not None
+                if ended or time.monotonic() > deadline:
+                    raise self._silent(command, error) from error
+                time.sleep(0.05)  # the master of 2.6 starts itself anew at a reload
+            except OSError as error:
+                raise self._silent(command, error) from error
+
+    def _ask(self, command: str) -> str:
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.settimeout(_ANSWER_S)
+            channel.connect(str(self._master))
+            channel.sendall(command.encode() + b"\n")
+            channel.shutdown(socket.SHUT_WR)
+            parts = iter(lambda: channel.recv(1 << 16), b"")
+            return b"".join(parts).decode("utf-8", "replace")
+
+    def _silent(self, command: str, error: OSError) -> HAProxyError:
+        return HAProxyError(f"HAProxy in {self.folder} does not answer {command!r}: {error}")
 
     def workers(self) -> list[int]:
         """Return the pids of its workers: the present one, and former ones that still have something to answer."""
@@ -160,9 +186,8 @@ class HAProxy:
         while self.pid is not None:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(
-                0.05
-            )  # a master that was left to us is no child, whose end could be waited for
+            # A master that was left to us is no child, whose end could be waited for.
+            time.sleep(0.05)
         return True
 
     def _statistics(self, of: str) -> list[dict[str, str]]:

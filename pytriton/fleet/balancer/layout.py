@@ -16,7 +16,7 @@ _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 class Endpoint(NamedTuple):
-    """Where a node takes requests."""
+    """An address at which a node takes requests."""
 
     host: str
     port: int

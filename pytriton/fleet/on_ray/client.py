@@ -253,7 +253,7 @@ class RayFleetClient:
 
 
 class BalancerView:
-    """What a balancer on Ray looks at; it tells the controller how far it has come.
+    """The nodes as a balancer on Ray is to see them; it tells the controller how far it has come.
 
     Args:
         fleet: whose nodes

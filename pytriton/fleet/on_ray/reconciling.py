@@ -1,4 +1,4 @@
-"""What has to be done so that each node serves the instances that Ray has placed there: pure, as tables.
+"""Steps after which each node serves the instances that Ray has placed there: pure, as tables.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 
