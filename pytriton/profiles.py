@@ -1,4 +1,4 @@
-"""What a worker's threads were doing when somebody looked: shares, a flame graph, a file for speedscope.
+"""Profiles: what a worker's threads did when somebody looked, as shares, a flame graph, a file for speedscope.
 
 A profile is made of samples: the stacks of all threads, so many times a second, as py-spy takes them from outside.
 """

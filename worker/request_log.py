@@ -28,7 +28,7 @@ UNKNOWN = -1
 
 
 class AnsweredStream(Protocol):
-    """What is known of a stream at its end; that of a batch has one for all of its requests."""
+    """The facts that are known of a stream at its end; that of a batch has one for all of its requests."""
 
     @property
     def failure(self) -> str:
@@ -44,7 +44,7 @@ Answers = Union[Sequence[Union[BatchDone, BatchFailed]], AnsweredStream]
 
 
 class _Outcome(NamedTuple):
-    """What became of a request."""
+    """The outcome of a request."""
 
     batch: Batch
     place: int

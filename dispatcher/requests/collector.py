@@ -54,7 +54,7 @@ class LogFile(Protocol):
 
 
 class _Job(NamedTuple):
-    """What one worker has written: messages, undecoded."""
+    """The records that one worker has written: messages, undecoded."""
 
     model: str
     version: int
@@ -65,7 +65,7 @@ class _Job(NamedTuple):
 
 
 class _Model:
-    """What is kept of one model."""
+    """The requests that are kept of one model."""
 
     def __init__(self) -> None:
         self.samples = Samples()

@@ -23,7 +23,7 @@ class _Piece:
 
 
 class Samples:
-    """What is kept of one model. Times are seconds since the epoch."""
+    """The samples that are kept of one model. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()

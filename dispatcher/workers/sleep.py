@@ -28,7 +28,7 @@ class WakeBounds:
 
 
 class Sleep:
-    """Where the workers of one registration stand between sleeping and serving.
+    """The sleep of one registration's workers: where they stand between sleeping and serving.
 
     Args:
         model: its name

@@ -1,4 +1,4 @@
-"""What tests make once and keep for later runs: `$XDG_CACHE_HOME/pytriton-daemon-tests`, which anybody may remove."""
+"""Files that tests make once and keep for later runs: `$XDG_CACHE_HOME/pytriton-daemon-tests`, to be removed at will."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Taken(NamedTuple):
-    """What the dispatcher has taken: messages, undecoded, and how many records were left out since."""
+    """The records that the dispatcher has taken: messages, undecoded, and how many records were left out since."""
 
     messages: Sequence[bytes] = ()
     left_out: int = 0

@@ -17,7 +17,7 @@ _PATHS = {"embed": "/v1/embeddings"}
 
 @dataclass
 class Seen:
-    """What all clients saw after the warm-up."""
+    """The times that all clients saw after the warm-up."""
 
     ends_at: float
     begins_at: float

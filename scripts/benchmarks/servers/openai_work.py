@@ -1,4 +1,4 @@
-"""What is behind the OpenAI API in each of the servers: 100 tokens at once, one every 10 ms, or embeddings.
+"""The work behind the OpenAI API in each of the servers: 100 tokens at once, one every 10 ms, or embeddings.
 
 This file is put on the path of every system's own environment, so it imports nothing but numpy.
 """
