@@ -66,7 +66,7 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """What it is called in metrics and in the log."""
+        """The name that it has in metrics and in the log."""
         return self._hook.name
 
     def figures(self) -> WebhookFigures:

@@ -139,13 +139,13 @@ class ModelInTriton:
         """
         if self.ready and not loaded:
             self._unserved = not await self._try_to_load(server)
-        elif loaded:
-            self.write_config()  # what was there for the start is gone
         elif loaded and not self.ready:
             async with self.alone:
                 if not self.ready:  # still
                     self._loads += 1
                     await server.take_out(self._name)
+        elif loaded:
+            self.write_config()  # what was there for the start is gone
         self.server_lost = False
         await self._pool.wake()
 

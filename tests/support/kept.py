@@ -1,4 +1,4 @@
-"""Files that tests make once and keep for later runs: `$XDG_CACHE_HOME/pytriton-daemon-tests`, to be removed at will."""
+"""Files that tests make once and keep for later runs: `$XDG_CACHE_HOME/pytriton-daemon-tests`; they may be removed."""
 
 from __future__ import annotations
 
