@@ -86,7 +86,7 @@ def _clean(text: str) -> str:
     """Return a client's text as one line that a log can show."""
     if text.isascii() and text.isprintable() and len(text) <= MOST:
         return text
-    return "".join(one if one.isprintable() else "?" for one in sendable(text[:MOST]))
+    return "".join(one if one.isprintable() else "?" for one in sendable(text[:MOST])[:MOST])
 
 
 @cache

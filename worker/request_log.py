@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 #: What a call that went well says of its requests.
 OK = "ok"
+_NUMBER = re.compile(r"[0-9]{1,18}")
 #: Bytes that nobody has counted.
 UNKNOWN = -1
 
@@ -122,4 +124,5 @@ def _version(ref: RequestRef) -> int:
     if VERSION_PARAMETER not in ref.parameters:
         return 0
     value: Any = json.loads(ref.parameters).get(VERSION_PARAMETER)
-    return int(value) if isinstance(value, str) and value.isdigit() else 0
+    # Of a model with one version, it is whatever a client has sent by that name.
+    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0

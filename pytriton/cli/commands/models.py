@@ -60,6 +60,10 @@ def register(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a registered model of that name.")
     ] = False,
+    access_log: Annotated[
+        bool,
+        typer.Option("--access-log", help="Write a line about each request to its access log."),
+    ] = False,
     factory: Annotated[
         bool, typer.Option("--factory", help="Call it in each worker; it returns the callable.")
     ] = False,
@@ -81,7 +85,7 @@ def register(
         "python": python,
         "requirements": requirement or None,
     }
-    options.update(replace=replace or None, factory=factory or None)
+    options.update(replace=replace or None, factory=factory or None, access_log=access_log or None)
     given = {key: value for key, value in options.items() if value is not None}
     act = register_target if model_dir is None else register_folder
     if (target is None) == (model_dir is None):

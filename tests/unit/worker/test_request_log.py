@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -104,6 +105,23 @@ def test_a_stream_has_one_end(stage: Stage, failure: str, sent: Any, said: Any) 
     stream = SimpleNamespace(failure=failure, bytes_out=sent)
     (found,) = stage.call([part(1, request("s"))], stream)
     assert (found.status, found.bytes_out) == said
+
+
+@pytest.mark.parametrize(
+    "value", ['"²"', '"9999999999999999999999"', "7", '"-1"', "null", '"x"', '"1\\n"']
+)
+def test_what_a_client_calls_a_version_is_none(stage: Stage, value: str) -> None:
+    one = request("a", parameters=f'{{"{VERSION_PARAMETER}":{value}}}')
+    (found,) = stage.call([part(1, one)], [BatchDone(1, [answer(1)])])
+    assert found.version == 0
+
+
+@pytest.mark.parametrize("name", ["\udc80" * 200, "\x00\x1b[2J", "x" * 100_000, "é"])
+def test_whatever_a_client_calls_its_request_it_is_written(stage: Stage, name: str) -> None:
+    for one in (request(name), request("", parameters=json.dumps({"X-Request-ID": name}))):
+        (found,) = stage.call([part(1, one)], [BatchDone(1, [answer(1)])])
+        assert 0 < len(found.id) <= 200
+        assert found.id.isprintable()
 
 
 def test_a_lost_stream_has_none(stage: Stage) -> None:
