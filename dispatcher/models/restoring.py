@@ -68,11 +68,15 @@ class Restoring:
 
     def restored(self, name: str) -> None:
         """A kept model is served."""
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
-            self.outcomes["restored"] += 1
+        kept = self._kept.get(name)
+        if kept is not None:  # nobody has unregistered it meanwhile
+            self._count(name, kept)
             self.news.tell()
+
+    def _count(self, name: str, kept: _Kept) -> None:
+        self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
+        self._kept.pop(name, None)
+        self.outcomes["restored"] += 1
 
     async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
         kept.task = asyncio.ensure_future(register(kept.entry))
@@ -96,7 +100,7 @@ class Restoring:
             _log.exception("a fault of the daemon", model=name)
             self._tell(kinds.NOT_RESTORED, kept, kept.error)
         else:
-            self.restored(name)
+            self._count(name, kept)
         finally:
             kept.task = None
             self.news.tell()
