@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from collections.abc import Mapping
+from typing import Any, Optional, Protocol
 
 import msgspec
 
 from pytriton.autoscale import Instances
 from pytriton.ipc import messages
 
-if TYPE_CHECKING:
-    from pytriton.fleet.client import FleetClient
+
+class Fleet(Protocol):
+    """The client that a model is asked of."""
+
+    def scale(self, name: str, instances: Any) -> Any:
+        """Have so many instances."""
+
+    def unregister(self, name: str) -> None:
+        """Stop serving a model."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -32,7 +40,7 @@ class FleetModel:
 
     def __init__(
         self,
-        fleet: FleetClient,
+        fleet: Fleet,
         name: str,
         by_node: dict[str, messages.ModelInfo],
         missing: list[str],
@@ -62,12 +70,8 @@ class FleetModel:
         return {node: info.url for node, info in self.by_node.items()}
 
     def scale(self, instances: Instances) -> None:
-        """Have so many instances on each node; see `FleetClient.scale`."""
+        """Have so many instances: on each node, or in all where Ray places them; see the `scale` of the client."""
         self._fleet.scale(self.name, instances)
-
-    def rollback(self) -> None:
-        """Put back what it was before it was last replaced; see `FleetClient.rollback`."""
-        self._fleet.rollback(self.name)
 
     def unregister(self) -> None:
         """Stop serving it on all nodes; see `FleetClient.unregister`."""
@@ -75,3 +79,23 @@ class FleetModel:
 
     def __repr__(self) -> str:
         return f"FleetModel({self.name!r}, nodes={list(self.by_node)}, missing={self.missing})"
+
+
+def models_of(
+    fleet: Fleet, told: Mapping[str, list[messages.ModelInfo]], *, everywhere: bool
+) -> list[FleetModel]:
+    """Return the models that nodes tell of, in the order of the first that does.
+
+    Args:
+        fleet: they are asked of
+        told: node -> its models
+        everywhere: each node should serve each of them
+    """
+    by_model: dict[str, dict[str, messages.ModelInfo]] = {}
+    for node, infos in told.items():
+        for info in infos:
+            by_model.setdefault(info.name, {})[node] = info
+    return [
+        FleetModel(fleet, name, found, [node for node in told if everywhere and node not in found])
+        for name, found in by_model.items()
+    ]

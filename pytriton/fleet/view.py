@@ -11,8 +11,7 @@ from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError
 from pytriton.fleet.addresses import Nodes, addresses_of
 from pytriton.fleet.fan_out import Answers, ask_each
-from pytriton.fleet.served import FleetModel, NodeStatus
-from pytriton.ipc import messages
+from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 
 if TYPE_CHECKING:
     from pytriton.fleet.client import FleetClient
@@ -52,19 +51,7 @@ class FleetView:
             DaemonNotRunningError: no node answers.
         """
         answers = self._ask_those_that_answer(lambda client: client.status().models)
-        by_model: dict[str, dict[str, messages.ModelInfo]] = {}
-        for node, infos in answers.done.items():
-            for info in infos:
-                by_model.setdefault(info.name, {})[node] = info
-        return [
-            FleetModel(
-                cast("FleetClient", self),
-                name,
-                found,
-                [node for node in answers.done if node not in found],
-            )
-            for name, found in by_model.items()
-        ]
+        return models_of(cast("FleetClient", self), answers.done, everywhere=True)
 
     def model(self, name: str) -> FleetModel:
         """Return a model by its name.

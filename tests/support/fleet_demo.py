@@ -80,7 +80,9 @@ def _play(cluster: Any, folder: Path, clients: int, begun: float) -> None:
         _until(lambda: sum(one.status is not None for one in fleet.nodes()) == NODES, "the daemons")
         _say(begun, f"{NODES} daemons run")
         images, labels = _register(fleet)
-        _say(begun, f"{MODEL_NAME} is registered with {INSTANCES} instances")
+        (model,) = fleet.models()
+        where = f"{model.ready} instances on {len(model.by_node)} nodes"
+        _say(begun, f"{model.name} is registered: {where}")
         with _balancer(address, folder) as (http_at, grpc_at):
             load_ = Load(http_at, grpc_at, images, labels)
             load_.wait_until_served()

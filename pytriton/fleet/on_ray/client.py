@@ -18,7 +18,7 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.fleet.on_ray import NAMESPACE, connected
-from pytriton.fleet.served import NodeStatus
+from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
 from pytriton.ipc import messages
 from pytriton.run_options import RegisterOptions, takes
@@ -185,6 +185,11 @@ class RayFleetClient:
             )
             for node, address, draining, status, error in self._ask("nodes")
         ]  # fmt: skip
+
+    def models(self) -> list[FleetModel]:
+        """Return the models that any node serves; `by_node` says where."""
+        told = {one.node: one.status.models for one in self.nodes() if one.status is not None}
+        return models_of(self, told, everywhere=False)
 
     def status(self) -> list[NodeStatus]:
         """Return the same as `FleetClient.status`."""
