@@ -44,6 +44,7 @@ class NodeActor:
     def __init__(self, runtime_dir: str, flags: Sequence[str]) -> None:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
+        self._stopped = False
         self._client = self._connected()
 
     def _connected(self) -> DaemonClient:
@@ -51,6 +52,8 @@ class NodeActor:
             return connect(self._runtime_dir, _ANSWER_S)
         except DaemonNotRunningError:
             pass
+        if self._stopped:  # a look that was under way must not start it again
+            raise PyTritonDaemonError("the fleet is being stopped")
         Path(self._runtime_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pytriton.cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
@@ -108,6 +111,7 @@ class NodeActor:
 
     def stop(self) -> None:
         """Stop the daemon; returns when it has ended."""
+        self._stopped = True
         subprocess.run(
             [sys.executable, "-m", "pytriton.cli", "stop", "--runtime-dir", self._runtime_dir],
             capture_output=True, timeout=_START_S, check=False,
