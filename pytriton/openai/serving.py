@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytriton.openai.asked import Asked, read, refusal
-from pytriton.openai.deltas import deltas_of
+from pytriton.openai.deltas import Delta, deltas_of
 from pytriton.openai.errors import APIError
 from pytriton.openai.held import Held
 from pytriton.proxy.sending import sending
@@ -106,6 +106,8 @@ def _is_whole(produced: Any) -> bool:
 
 
 def _text(asked: Asked, piece: Any) -> str:
+    if type(piece) is str:
+        return asked.answer.add(Delta(content=piece))
     return "".join([asked.answer.add(delta) for delta in deltas_of(piece)])
 
 
