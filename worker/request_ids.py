@@ -44,11 +44,16 @@ def trace_id(context: str | None) -> str:
     """Return the trace of a context, the JSON of its headers; "" when it has none."""
     if not context:
         return ""
+    return _of_traceparent(object_of(context).get("traceparent"))
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Return the members of a JSON object; none of what is no such: a proxy or a client has written it."""
     try:
-        found = json.loads(context)
-    except ValueError:
-        return ""
-    return _of_traceparent(found.get("traceparent")) if isinstance(found, dict) else ""
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _id(batch: Batch, place: int, ref: RequestRef) -> str:
@@ -71,7 +76,7 @@ def _of_headers(parameters: str) -> str:
     lower = parameters.lower()
     if "x-request-id" not in lower and "traceparent" not in lower:
         return ""
-    headers = {name.lower(): value for name, value in json.loads(parameters).items()}
+    headers = {name.lower(): value for name, value in object_of(parameters).items()}
     given = headers.get("x-request-id")
     found = _clean(given) if isinstance(given, str) else ""
     return found or _of_traceparent(headers.get("traceparent"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.ipc.lanes.lane_messages import (
@@ -17,7 +16,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.ipc.lanes.request_records import RequestRecord
 from pytriton.ipc.parameters import VERSION_PARAMETER
-from pytriton.worker.request_ids import id_at
+from pytriton.worker.request_ids import id_at, object_of
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 #: What a call that went well says of its requests.
 OK = "ok"
 _NUMBER = re.compile(r"[0-9]{1,18}")
+#: What a record can hold: sizes that a proxy tells may be anything.
+_MOST = (1 << 63) - 1
 #: Bytes that nobody has counted.
 UNKNOWN = -1
 
@@ -86,9 +87,11 @@ class RequestLog:
                         queue_ns=queue_ns,
                         compute_ns=ended_ns - begun_ns,
                         requests=len(outcomes),
-                        rows=rows,
-                        bytes_in=sum([ref.nbytes for ref in batch.requests[one.place].inputs]),
-                        bytes_out=one.bytes_out,
+                        rows=min(rows, _MOST),
+                        bytes_in=min(
+                            sum([ref.nbytes for ref in batch.requests[one.place].inputs]), _MOST
+                        ),
+                        bytes_out=min(one.bytes_out, _MOST),
                         version=_version(batch.requests[one.place]),
                     )
                 )
@@ -123,6 +126,6 @@ def _outcomes(parts: Sequence[Part], answers: Answers, kind: str) -> Iterator[_O
 def _version(ref: RequestRef) -> int:
     if VERSION_PARAMETER not in ref.parameters:
         return 0
-    value: Any = json.loads(ref.parameters).get(VERSION_PARAMETER)
+    value = object_of(ref.parameters).get(VERSION_PARAMETER)
     # Of a model with one version, it is whatever a client has sent by that name.
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "background/memory.h"
 
-#include "base/blocks.h"
+#include "memory/blocks.h"
 #include "base/clock.h"
 
 #ifdef __GLIBC__

@@ -1,6 +1,6 @@
 #include "base/text.h"
 
-#include "base/blocks.h"
+#include "memory/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "calls/outputs.h"
 
-#include "base/blocks.h"
+#include "memory/blocks.h"
 #include "calls/parts.h"
 #include "net/limits.h"
 

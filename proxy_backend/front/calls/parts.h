@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONT_PARTS_H
 #define PYTRITON_FRONT_PARTS_H
 
-#include "base/arena.h"
+#include "memory/arena.h"
 #include "calls/call.h"
 #include "calls/outputs.h"
 #include "calls/pool.h"

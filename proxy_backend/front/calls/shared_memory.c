@@ -3,7 +3,7 @@
 
 #include "base/names.h"
 #include "base/utf8.h"
-#include "base/bus_guard.h"
+#include "memory/bus_guard.h"
 #include "calls/cuda.h"
 
 #include <errno.h>

@@ -11,6 +11,7 @@ from support.front.building import FRONT, built
 
 _HERE = Path(__file__).parents[2] / "unit" / "front" / "calls"
 _ROOMS = (
+    "memory/*.c",
     "base/*.c",
     "background/*.c",
     "json/*.c",

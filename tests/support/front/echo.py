@@ -24,7 +24,7 @@ def build(target: Path, sanitizer: str) -> Path:
     """Compile the echo server with the rooms that connections need."""
     sources = [
         str(path.relative_to(FRONT))
-        for room in ("base", "background", "net")
+        for room in ("memory", "base", "background", "net")
         for path in FRONT.glob(f"{room}/*.c")
     ]
     return build_with("net_echo.c", sources, target, sanitizer)

@@ -15,7 +15,7 @@ from support.front.building import FRONT, built
 from support.front.calls import ADDRESSES, build_core
 
 _ROOMS = (
-    "base", "background", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
+    "memory", "base", "background", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
     "http2", "protobuf", "grpc", "program",
 )  # fmt: skip
 

@@ -224,7 +224,7 @@ def test_a_reload_takes_over_what_it_can(manager: Manager, tmp_path: Path) -> No
     """SIGHUP and `reload`: live settings hold at once, others are named, wrong ones change nothing."""
     settings = tmp_path / "settings.toml"
     settings.write_text("log_level = 'info'\n")
-    with RunningDaemon.start(**AS_SHIPPED) as daemon:
+    with RunningDaemon.start(**AS_SHIPPED, front="auto") as daemon:
         StartFlags(PORTS, str(settings), str(tmp_path)).write(daemon.config.rundir)
         manager.until("READY")
         settings.write_text("log_level = 'error'\ngrace_period_s = 7\nhttp_address = '127.0.0.2'\n")

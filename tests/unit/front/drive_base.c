@@ -1,6 +1,6 @@
 #include "driver.h"
 
-#include "base/blocks.h"
+#include "memory/blocks.h"
 #include "base/compression.h"
 #include "base/names.h"
 #include "base/utf8.h"

@@ -126,3 +126,18 @@ def test_whatever_a_client_calls_its_request_it_is_written(stage: Stage, name: s
 
 def test_a_lost_stream_has_none(stage: Stage) -> None:
     assert stage.call([], ()) == []
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["[" * 100_000 + VERSION_PARAMETER, f'["{VERSION_PARAMETER}"]', "x-request-id", '["traceparent"]'],
+)  # fmt: skip
+def test_sizes_and_parameters_of_a_proxy_gone_bad_end_no_worker(
+    stage: Stage, parameters: str
+) -> None:
+    most = (1 << 64) - 1
+    refs = [request("", most, parameters), request("", most, parameters)]
+    parts = [part(1, *refs, rows=most), part(2, *refs, rows=most)]
+    found = stage.call(parts, [BatchDone(number, [answer(most)] * 2) for number in (1, 2)])
+    assert len(found) == 4
+    assert {(one.rows, one.bytes_in, one.version) for one in found} == {((1 << 63) - 1,) * 2 + (0,)}

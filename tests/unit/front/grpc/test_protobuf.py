@@ -57,7 +57,7 @@ class _Copier:
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Copier]:
-    sources = [*("base/*.c",), "protobuf/protobuf.c", "protobuf/messages.c"]
+    sources = ["memory/*.c", "base/*.c", "protobuf/protobuf.c", "protobuf/messages.c"]
     program = built(
         Path(__file__).with_name("protobuf_copy.c"), sources, tmp_path_factory.mktemp("protobuf")
     )

@@ -17,7 +17,7 @@ Start = Callable[..., GrpcEcho]
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(
         Path(__file__).with_name("grpc_echo.c"),
-        ["base/*.c", "background/*.c", "net/*.c", "http2/*.c"],
+        ["memory/*.c", "base/*.c", "background/*.c", "net/*.c", "http2/*.c"],
         tmp_path_factory.mktemp("grpc_echo"),
         sanitizers=(f"-fsanitize={request.param}", "-fno-sanitize-recover=all"),
     )

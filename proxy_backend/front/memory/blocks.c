@@ -1,4 +1,4 @@
-#include "base/blocks.h"
+#include "memory/blocks.h"
 
 #include <malloc.h>
 #include <pthread.h>

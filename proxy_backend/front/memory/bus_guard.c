@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "base/bus_guard.h"
+#include "memory/bus_guard.h"
 
 #include <errno.h>
 #include <pthread.h>

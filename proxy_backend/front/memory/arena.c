@@ -1,4 +1,4 @@
-#include "base/arena.h"
+#include "memory/arena.h"
 
 #include <stdint.h>
 #include <stdlib.h>
