@@ -105,7 +105,7 @@ def _runs(program: Path) -> bool:
         return False
     try:
         said = subprocess.run([program], capture_output=True, timeout=_CHECK_S, check=False)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return False
     return b"usage:" in said.stderr
 

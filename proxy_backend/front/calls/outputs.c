@@ -42,8 +42,6 @@ static Piece *take_piece(CallParts *parts, const char *name, size_t size, Proble
         return NULL;
     }
     whole -= whole % ALIGNED;
-    if (memory->used + whole > memory->wanted)
-        memory->wanted = memory->used + whole;
     Piece *piece = take_from_block(memory, whole);
     bool in_block = piece != NULL;
     if (!in_block)
@@ -52,10 +50,10 @@ static Piece *take_piece(CallParts *parts, const char *name, size_t size, Proble
         problem_set(problem, PROBLEM_UNAVAILABLE, "there is no memory for output '%s' of %zu bytes", name, size);
         return NULL;
     }
-    if (!in_block)
-        memory->wanted += whole;
     *piece = (Piece){.parts = parts, .size = whole, .in_block = in_block};
     memory->bytes += whole;
+    if (memory->bytes > memory->wanted)
+        memory->wanted = memory->bytes;
     return piece;
 }
 
