@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 import threading
@@ -29,12 +30,31 @@ def run(
         HAProxyError: there is no HAProxy
         PyTritonBadParameterError: a setting is wrong
     """
-    from pytriton.fleet.balancer.balance import Balancer
-    from pytriton.fleet.balancer.configuration import render
-    from pytriton.fleet.balancer.haproxy import HAProxy, find_haproxy
+    from pytriton.fleet.balancer.haproxy import find_haproxy
 
     program = find_haproxy()
-    place = (folder or Path(tempfile.mkdtemp(prefix="ptb-"))).absolute()
+    if folder is not None:
+        _balance(look, settings, program, folder.absolute(), interval_s, applied)
+        return
+    made = Path(tempfile.mkdtemp(prefix="ptb-"))
+    try:
+        _balance(look, settings, program, made.absolute(), interval_s, applied)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _balance(
+    look: Callable[[], Iterable[NodeStatus]],
+    settings: Settings,
+    program: str,
+    place: Path,
+    interval_s: float,
+    applied: Callable[[], None],
+) -> None:
+    from pytriton.fleet.balancer.balance import Balancer
+    from pytriton.fleet.balancer.configuration import render
+    from pytriton.fleet.balancer.haproxy import HAProxy
+
     render([], settings, str(place))  # what is wrong with the settings is an error at once
     haproxy = HAProxy(place, program)
     stop = threading.Event()

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from pytriton.exceptions import PyTritonError
-from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, render
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonError
+from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, check_node, render
 from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
 from pytriton.fleet.served import NodeStatus
@@ -45,14 +45,23 @@ class Balancer:
         self._changed_at = 0.0
         self._nodes: list[Node] = []
         self._files: Files | None = None
+        self._wrong: list[str] = []
 
-    def follow(self) -> bool:
+    def follow(self, tell: Callable[[str], None] = lambda _: None) -> bool:
         """Look once; whether something had changed.
+
+        Args:
+            tell: hears once of each node or model that is left out
 
         Raises:
             PyTritonError: HAProxy refuses its files, or no node can be looked at; what ran runs on
         """
-        self._nodes = seen(self._nodes, self._look())
+        wrong: list[str] = []
+        self._nodes = self._usable(seen(self._nodes, self._look(), wrong.append), wrong.append)
+        for text in wrong:
+            if text not in self._wrong:
+                tell(text)
+        self._wrong = wrong
         files = render(self._nodes, self._settings, str(self._haproxy.folder))
         same = files == self._files and self._haproxy.pid is not None
         if not same:
@@ -63,22 +72,39 @@ class Balancer:
             self._applied()
         return not same
 
+    def _usable(self, nodes: Iterable[Node], tell: Callable[[str], None]) -> list[Node]:
+        found = []
+        for one in nodes:
+            try:
+                check_node(one, self._settings)
+                found.append(one)
+            except PyTritonBadParameterError as error:  # noqa: PERF203
+                tell(f"{one.name} is left out: {error}")
+        return found
+
     def _is_alone(self) -> bool:
         """Whether no former worker can get a request any more: it has ended, or all connections that were idle have."""
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 
     def run(self, stop: threading.Event, interval_s: float, tell: Callable[[str], None]) -> None:
-        """Look every `interval_s` until `stop` is set; what goes wrong on the way is told, and tried again."""
+        """Look every `interval_s` until `stop` is set; what goes wrong on the way is told, and tried again.
+
+        Nothing ends it but `stop`: HAProxy ends with it, and serves well while nodes or the disk are at fault.
+        """
         told = ""
         while not stop.is_set():
             try:
-                if self.follow():
+                if self.follow(tell):
                     models = {model for one in self._nodes for model in one.models}
                     tell(f"{len(self._nodes)} nodes, {len(models)} models")
                 told = ""
-            except PyTritonError as error:
-                if str(error) != told:
-                    tell(str(error))
-                told = str(error)
+            except Exception as error:
+                text = str(error)
+                if not isinstance(error, PyTritonError):
+                    text = f"{type(error).__name__}: {error}; HAProxy runs on as it was"
+                    _logger.debug("a look at the nodes failed", exc_info=True)
+                if text != told:
+                    tell(text)
+                told = text
             stop.wait(interval_s)

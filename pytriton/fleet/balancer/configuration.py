@@ -94,6 +94,18 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
     return Files("\n".join(lines) + "\n", text)
 
 
+def check_node(node: Node, settings: Settings) -> None:
+    """Check that the configuration can name this node.
+
+    Raises:
+        PyTritonBadParameterError: it has TLS, and a setting is missing for that
+    """
+    for protocol in ("http", "grpc"):
+        endpoint: Optional[Endpoint] = getattr(node, protocol)
+        if endpoint is not None and getattr(settings, protocol):
+            _towards(endpoint, protocol, settings)
+
+
 def server_name(node: Node) -> str:
     """Return what HAProxy calls a node: its address, of the characters that a name may have."""
     text = node.name[len("tcp://") :] if node.name.startswith("tcp://") else node.name

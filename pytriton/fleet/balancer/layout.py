@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
@@ -13,6 +14,9 @@ from pytriton.ipc import messages
 
 #: Addresses that a daemon tells because it listens on all: the node's own name says where it is.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
+#: What can stand in HAProxy's files: a node's words must not become directives of its configuration.
+_MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
 
 class Endpoint(NamedTuple):
@@ -38,24 +42,52 @@ class Node:
     leaves: bool = False
 
 
-def node_of(address: str, status: messages.Status) -> Node:
-    """Return a node of the status of its daemon; its host is the one at which the daemon was asked."""
+def node_of(
+    address: str, status: messages.Status, tell: Callable[[str], None] = lambda _: None
+) -> Node:
+    """Return a node of the status of its daemon; its host is the one at which the daemon was asked.
+
+    Args:
+        address: of its daemon
+        status: as the daemon told it
+        tell: hears which models are left out, for HAProxy's files cannot name them
+
+    Raises:
+        PyTritonBadParameterError: the daemon tells an address that is none
+    """
     host = _host(address)
+    names = {one.name for one in status.models}
+    models = {name for name in names if _MODEL.fullmatch(name)}
+    for name in sorted(names - models):
+        tell(
+            f"{address}: model {name!r} has no route of its own: "
+            "a name in HAProxy's files has letters, digits, '.', '_' and '-' only"
+        )
     return Node(
         address,
         _endpoint(status.server.http_url, host),
         _endpoint(status.server.grpc_url, host),
-        frozenset(one.name for one in status.models),
+        frozenset(models),
     )
 
 
-def seen(before: Sequence[Node], now: Iterable[NodeStatus]) -> list[Node]:
-    """Return the nodes as they are now; one that does not answer is as it was, for its health is HAProxy's to judge."""
+def seen(
+    before: Sequence[Node],
+    now: Iterable[NodeStatus],
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Node]:
+    """Return the nodes as they are now; one that does not answer is as it was, for its health is HAProxy's to judge.
+
+    One that tells nonsense is left out, and `tell` hears why: the others must not wait for it.
+    """
     former = {one.name: one for one in before}
     found = []
     for one in now:
         if one.status is not None:
-            found.append(node_of(one.node, one.status))
+            try:
+                found.append(node_of(one.node, one.status, tell))
+            except PyTritonBadParameterError as error:
+                tell(f"{one.node} is left out: {error}")
         elif one.node in former:
             found.append(former[one.node])
     return found
@@ -68,8 +100,13 @@ def _host(address: str) -> Optional[str]:
 def _endpoint(url: str, host: Optional[str]) -> Optional[Endpoint]:
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.port is None or parts.hostname is None:
-        raise PyTritonBadParameterError(f"a node says that it takes requests at {url!r}")
-    own = parts.hostname if parts.hostname not in _OF_THE_MACHINE or host is None else host
-    return Endpoint(own, parts.port, parts.scheme in ("https", "grpcs"))
+    wrong = f"a node says that it takes requests at {url[:300]!r}, which is no URL with a host and a port"
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise PyTritonBadParameterError(f"{wrong}: {error}") from error
+    if not port or name is None or not _HOST.fullmatch(name):
+        raise PyTritonBadParameterError(wrong)
+    own = name if name not in _OF_THE_MACHINE or host is None else host
+    return Endpoint(own, port, parts.scheme in ("https", "grpcs"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -25,11 +26,12 @@ class FakeHAProxy:
         self.used: list[Files] = []
         self.former = 0
         self.refuses = False
+        self.error: Exception = PyTritonDaemonError("refused")
         self.pid: int | None = None
 
     def use(self, files: Files) -> None:
         if self.refuses:
-            raise PyTritonDaemonError("refused")
+            raise self.error
         self.former += self.pid is not None
         self.pid = 1
         self.used.append(files)
@@ -46,6 +48,7 @@ class Loop:
         self.now = 100.0
         self.applied = 0
         self.nodes = {"a": ["m"], "b": ["m"]}
+        self.urls: dict[str, str] = {}
         self.balancer = Balancer(
             cast(HAProxy, self.haproxy), Settings(), self._look, self._apply, lambda: self.now
         )
@@ -54,13 +57,14 @@ class Loop:
         self.applied += 1
 
     def _look(self) -> list[NodeStatus]:
-        server = msgspec.structs.replace(SERVER, http_url="http://h:1", grpc_url="grpc://h:2")
         return [
             NodeStatus(
                 node,
                 msgspec.structs.replace(
                     status(*(messages.ModelInfo(name, 1, "ready", []) for name in models)),
-                    server=server,
+                    server=msgspec.structs.replace(
+                        SERVER, http_url=self.urls.get(node, "http://h:1"), grpc_url="grpc://h:2"
+                    ),
                 ),
             )
             for node, models in self.nodes.items()
@@ -112,3 +116,36 @@ def test_what_was_refused_is_tried_again_and_does_not_count(loop: Loop) -> None:
     assert loop.applied == 1
     loop.haproxy.refuses = False
     assert loop.balancer.follow() is True
+
+
+def test_haproxy_runs_on_when_the_disk_is_full(loop: Loop) -> None:
+    told: list[str] = []
+    stop = threading.Event()
+    loop.haproxy.refuses, loop.haproxy.error = True, OSError(28, "No space left on device")
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if not loop.haproxy.refuses:
+            stop.set()
+        loop.haproxy.refuses = False
+
+    loop.balancer.run(stop, 0.001, tell)
+    assert "No space left" in told[0]
+    assert told[1] == "2 nodes, 1 models"
+
+
+@pytest.mark.parametrize("url", ["http://h", "http://h:99999", "http://[h:1", "https://h:1"])
+def test_a_node_that_tells_nonsense_is_left_out_alone(loop: Loop, url: str) -> None:
+    told: list[str] = []
+    loop.balancer.follow()
+    loop.urls["b"] = url
+    loop.nodes = {"b": ["m"], "c": ["m"]}
+    assert [loop.balancer.follow(told.append) for _ in range(2)] == [True, False]
+    servers = {
+        line.split()[1]
+        for line in loop.haproxy.used[-1].configuration.splitlines()
+        if line.split()[0] == "server"
+    }
+    assert servers == {"c"}
+    assert len(told) == 1
+    assert told[0].startswith("b is left out")

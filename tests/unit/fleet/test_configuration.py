@@ -139,3 +139,21 @@ def test_a_node_that_does_not_answer_stays_for_haproxy_to_judge() -> None:
     later = seen(first, [NodeStatus("a", error="down"), NodeStatus("b", told())])
     assert later[0] == first[0]
     assert [one.name for one in seen(later, [NodeStatus("b", told())])] == ["b"]
+
+
+def test_what_a_node_says_becomes_no_directive() -> None:
+    names = ["m-1.x_y", "my model", "a\nbackend b", "x{}", ""]
+    infos = [messages.ModelInfo(name, 1, "ready", []) for name in names]
+    wrong: list[str] = []
+    found = node_of("a", msgspec.structs.replace(told(), models=infos), wrong.append)
+    assert found.models == {"m-1.x_y"}
+    assert len(wrong) == 4
+    assert any("'my model'" in text for text in wrong)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h x:1", "http://h", "http://h:0", "http://h:x", "http://:1"]
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(PyTritonBadParameterError, match="takes requests at"):
+        node_of("a", told(http_url=url))
