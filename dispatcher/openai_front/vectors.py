@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from aiohttp import web
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["answer_embeddings", "answer_tensors"]
 
+_Text = TypeVar("_Text", bound="str | list[int]")
+#: The most texts of a request: what OpenAI takes.
+_MOST_TEXTS = 2048
+#: The most batches of a request that are under way at a time; each has a connection of its own.
+_MOST_AT_ONCE = 8
+
 
 async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     """Answer a request of `/v1/embeddings`.
@@ -35,7 +41,9 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     asking = await front.asking(request)
     body = read_body(asking.data, EmbeddingsBody)
     model = front.model(asking, body.model, "embeddings")
-    rows, tokens = await _rows(front, asking, model, prompts_of(body.input), body.dimensions)
+    rows, tokens = await _rows(
+        front, asking, model, _texts("input", prompts_of(body.input)), body.dimensions
+    )
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
         for index, embedding in enumerate(_shown(rows, body.encoding_format == "base64"))
@@ -60,7 +68,7 @@ async def answer_tensors(front: Front, request: web.Request) -> web.Response:
     asking = await front.asking(request)
     body = read_body(asking.data, TensorsBody)
     model = front.model(asking, request.match_info["name"], "embeddings")
-    rows, _ = await _rows(front, asking, model, tuple(body.inputs[0].data))
+    rows, _ = await _rows(front, asking, model, _texts("inputs[0].data", body.inputs[0].data))
     embedding = {
         "name": EMBEDDING,
         "datatype": "FP32",
@@ -68,6 +76,21 @@ async def answer_tensors(front: Front, request: web.Request) -> web.Response:
         "data": rows.ravel().tolist(),
     }
     return answer_of({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
+
+
+def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
+    """Return the texts of a request. They are counted here as a list of tokens is one text, however long it is.
+
+    Raises:
+        APIError: there are too many
+    """
+    if len(given) > _MOST_TEXTS:
+        raise APIError(
+            f"'{place}' has {len(given)} texts; a request may have {_MOST_TEXTS}. Send the rest in further requests.",
+            param=place,
+            code="invalid_value",
+        )
+    return given
 
 
 async def _rows(
@@ -114,15 +137,24 @@ async def _within(asking: Any, timeout_s: float) -> Any:
 
 
 async def _embed(front: Front, model: str, texts: list[bytes], most: int) -> list[Vectors]:
-    batches = [texts[start : start + most] for start in range(0, len(texts), most)]
-    if len(batches) == 1:
-        return [await front.triton.embed(model, batches[0])]
-    asked = [asyncio.ensure_future(front.triton.embed(model, batch)) for batch in batches]
+    if len(texts) <= most:
+        return [await front.triton.embed(model, texts)]
+    found: dict[int, Vectors] = {}
+    left = iter(range(0, len(texts), most))
+
+    async def ask() -> None:
+        for start in left:  # all take from the same
+            found[start] = await front.triton.embed(model, texts[start : start + most])
+
+    asking = [
+        asyncio.ensure_future(ask()) for _ in range(min(_MOST_AT_ONCE, -(-len(texts) // most)))
+    ]
     try:
-        return await asyncio.gather(*asked)
+        await asyncio.gather(*asking)
     finally:
-        for one in asked:
+        for one in asking:
             one.cancel()
+    return [found[start] for start in sorted(found)]
 
 
 def _check_dimensions(wanted: int | None, rows: Any) -> None:
