@@ -89,6 +89,7 @@ class Sending:
         self._first_at: float | None = None
         self._wrote_at = front.clock()
         self._usage = Usage()
+        self._events = 0
         self._body = b""
         self._ended = False
 
@@ -151,6 +152,7 @@ class Sending:
         """Return what is for the client of a text of the worker's; see pytriton/openai/answers.py."""
         kind = text[:1]
         if kind == "s":
+            self._events += text.count("\n\n")
             return text[1:]
         if kind == "u":
             usage, _, rest = text[1:].partition("\n")
@@ -218,7 +220,9 @@ class Sending:
     def _measure(self, error: str) -> None:
         now, began = self._front.clock(), self._asking.began
         usage = self._usage
-        self._asking.used(usage.prompt_tokens + usage.completion_tokens)
+        # A stream that was cut off never said its usage: each event that came is a token then.
+        told = usage.prompt_tokens + usage.completion_tokens
+        self._asking.used(told if self._ended else self._events)
         self._front.meters.answered(
             self._model,
             _OPERATIONS[self._kind],

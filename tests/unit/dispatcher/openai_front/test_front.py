@@ -43,7 +43,8 @@ class Rig:
                 models = [Served("m", OpenAICard(["chat", "responses"]), created=5)]
                 state = State(self._answering, Upstream(str(triton.make_url(""))), models)
                 self.front = Front(state, self.said.append)
-                server = TestServer(self.front.application())
+                app = self.front.application()
+                server = TestServer(app, handler_cancellation=True)
                 async with TestClient(server) as client:
                     await test(client)
 
@@ -280,6 +281,30 @@ def test_quotas_fill_up_again(tmp_path: Path) -> None:
         caller.admit("m")
     assert caught.value.retry_after_s == pytest.approx(1)
     assert caller.headers()["x-ratelimit-remaining-tokens"] == "0"
+
+
+@pytest.mark.parametrize("end", ["whole", "timeout", "gone"])
+def test_streams_that_are_cut_off_cost_what_came(end: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\ntokens_per_minute = 60\n')
+    rig = Rig([], keys_file=str(path), timeout_s=0.2 if end == "timeout" else 60)
+    mine = {"Authorization": f"Bearer {KEY}"}
+
+    async def test(client: Client) -> None:
+        last = f"u{USAGE}\ndata: e\n\n" if end == "whole" else asyncio.Event()
+        rig.script[:] = ["sdata: a\n\ndata: b\n\n", "sdata: c\n\n", "sdata: d\n\n", last]
+        caller = rig.front.keys.caller(mine["Authorization"])
+        assert caller is not None
+        used: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        caller.used = used.set_result  # type: ignore[method-assign]
+        body = json.dumps({**HELLO, "stream": True})
+        async with client.post("/v1/chat/completions", data=body, headers=mine) as answer:
+            assert await answer.content.readuntil(b"d\n\n")
+            if end != "gone":
+                await answer.read()
+        assert await used == (3 if end == "whole" else 4)
+
+    rig.run(test)
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
