@@ -288,6 +288,7 @@ class Registry(ServedModels):
         Raises:
             RemoteFailure: no such model, another change of it is under way, or it cannot be kept; all is as it was.
         """
+        await self._adaptations.give_way(name)
         registration = self.by_name(name)
         with self._serving.reservations.reserve(name):
             former = registration.spec

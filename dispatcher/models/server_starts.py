@@ -50,10 +50,14 @@ class ServerStarts:
 
     async def have_loaded(self, loaded: set[str]) -> None:
         """tritonserver has loaded these at its first start; the others are restored in turn, and their errors told."""
+        await self._take_out_of(loaded)
         for registration in list(self._served):
             name = registration.spec.name
             if name in loaded:
                 await registration.load_again(self._server, loaded=True)
+            if self._served.names.get(name) is not registration or not registration.ready:
+                continue  # a client has it unregistered
+            if name in loaded:
                 self._restoring.restored(name)
             else:
                 await self._serving.take_back(registration)
@@ -64,12 +68,8 @@ class ServerStarts:
         return {one.spec.name: one.triton_config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
-        """After tritonserver was started again: load all models but those; their workers have kept theirs.
-
-        Of those that it has loaded, the ones that were unregistered meanwhile go out again.
-        """
-        gone = loaded - {one.spec.name for one in self._served}
-        await asyncio.gather(*map(self._server.take_out, gone))
+        """After tritonserver was started again: load all models but those; their workers have kept theirs."""
+        await self._take_out_of(loaded)
         for one in self._served:
             if one.spec.name not in loaded:
                 one.missing()
@@ -77,6 +77,11 @@ class ServerStarts:
             *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self._served)
         )
         self._serving.news.tell()
+
+    async def _take_out_of(self, loaded: set[str]) -> None:
+        """Unload what was unregistered while tritonserver loaded it."""
+        gone = loaded - {one.spec.name for one in self._served}
+        await asyncio.gather(*map(self._server.take_out, gone))
 
     @property
     def loads_again(self) -> bool:

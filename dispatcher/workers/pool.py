@@ -112,6 +112,8 @@ class Pool:
         self._supervisors = [
             supervisor for supervisor in self._supervisors if supervisor not in leaving
         ]
+        if not self.sleep.asleep and not self._stopping:
+            self._fill_up()  # what woke it has failed, and had fewer instances
         await self._tell(None)
 
     async def fall_asleep(self, idle_s: float, grace_s: float) -> None:
@@ -130,10 +132,13 @@ class Pool:
         if not self.sleep.asleep or self._stopping:
             return
         self.sleep.wake(why)
-        for slot in range(len(self._supervisors), numbering.count(self._spec)):
-            self._supervisors.append(self._supervisor(slot, self._spec, woken=True))
+        self._fill_up()
         if self.can_serve:  # a spare
             self.sleep.end()
+
+    def _fill_up(self) -> None:
+        for slot in range(len(self._supervisors), numbering.count(self._spec)):
+            self._supervisors.append(self._supervisor(slot, self._spec, woken=True))
 
     async def heal(self, report: ReportProgress) -> None:
         """Load a worker now for each instance that has none, instead of later or never.

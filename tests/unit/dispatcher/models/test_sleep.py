@@ -308,6 +308,45 @@ def test_one_that_tritonserver_refuses_at_its_start_says_why(
         sleeper.brain.close()
 
 
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("asked_at_s", [0.5, 2.0])
+def test_models_may_be_unregistered_while_tritonserver_starts_with_them(
+    tmp_path: Path, refused: bool, asked_at_s: float
+) -> None:
+    sleeper = Sleeper(tmp_path)
+    for name in ("a", "b", "c"):
+        sleeper.register(name)
+    sleeper.brain.close()
+    sleeper = Sleeper(tmp_path, grace_period_s=0.5)  # it is over before tritonserver is up
+    brain = sleeper.brain
+    try:
+        brain.server.unseen_s = 3.0
+        if refused:
+            brain.server.obstacles["b"] = Obstacle("refuse", 2)
+        brain.advance(asked_at_s)
+        requests = [brain.client.ask(messages.Unregister(name)) for name in ("a", "b")]
+        brain.advance(60.0)
+        assert all(one.answer is not None for one in requests)
+        assert not brain.main.done()
+        assert set(brain.server.models) == {"c"}
+        assert [one.name for one in brain.loop.ask(brain.daemon.model_infos)] == ["c"]
+    finally:
+        brain.close()
+
+
+def test_one_that_could_not_be_scaled_while_it_slept_has_all_its_instances(
+    sleeper: Sleeper,
+) -> None:
+    brain = sleeper.brain
+    sleeper.register(instances=3, autoscale=None, lazy=True)
+    assert sleeper.state() == "asleep"
+    brain.server.obstacles["m"] = Obstacle("refuse")
+    request = brain.client.ask(messages.Scale("m", 1))
+    brain.advance(5.0)
+    assert request.failure
+    assert len(brain.alive("m")) == 3
+
+
 def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
     """It does not sleep again; nobody asked for that."""
     brain = sleeper.brain
