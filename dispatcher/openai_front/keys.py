@@ -85,16 +85,16 @@ class Caller:
         self._requests = entry.requests_per_minute and Bucket(entry.requests_per_minute, clock)
         self._tokens = entry.tokens_per_minute and Bucket(entry.tokens_per_minute, clock)
 
-    def admit(self, model: str) -> None:
+    def may_use(self, model: str) -> bool:
+        """Whether a model is for this key."""
+        return self.entry.models is None or model in self.entry.models
+
+    def admit(self) -> None:
         """Count a request.
 
         Raises:
-            APIError: the model is not for this key, or a quota is used up
+            APIError: a quota is used up
         """
-        if self.entry.models is not None and model not in self.entry.models:
-            raise APIError(
-                f"This key may not use the model '{model}'.", 403, code="model_not_allowed"
-            )
         for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
             wait_s = bucket.wait_s(amount) if bucket else 0.0
             if bucket and wait_s > 0:

@@ -148,21 +148,30 @@ class Front:
         Raises:
             APIError: there is no such, it does not serve that, or the quota is used up
         """
-        found = self._models.get(name)
-        if found is None:
-            raise APIError(
-                f"The model '{name[:200]}' does not exist.",
-                404,
-                param="model",
-                code="model_not_found",
-            )
+        found = self._shown(asking.caller, name)
         if asking.caller is not None:
-            asking.caller.admit(name)
+            asking.caller.admit()
         if kind not in found.card.serves:
             raise APIError(
                 f"The model '{name}' serves {', '.join(found.card.serves)}, not {kind}.", 404,
                 param="model", code="model_not_found",
             )  # fmt: skip
+        return found
+
+    def _shown(self, caller: Caller | None, name: str) -> Served:
+        """Return a model. One that is not for the caller's key is as one that is not there: no key can find it out.
+
+        Raises:
+            APIError: there is no such
+        """
+        found = self._models.get(name)
+        if found is None or (caller is not None and not caller.may_use(name)):
+            raise APIError(
+                f"The model '{name[:200]}' does not exist, or you have no access to it.",
+                404,
+                param="model",
+                code="model_not_found",
+            )
         return found
 
     @contextmanager
@@ -243,25 +252,16 @@ class Front:
 
     async def _list(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
-        mine = None if caller is None else caller.entry.models
         shown = [
-            shown_model(one) for one in self._models.values() if mine is None or one.name in mine
+            shown_model(one)
+            for one in self._models.values()
+            if caller is None or caller.may_use(one.name)
         ]
         return answer_of({"object": "list", "data": shown})
 
     async def _one(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
-        name = request.match_info["name"]
-        found = self._models.get(name)
-        if found is None or (
-            caller and caller.entry.models is not None and name not in caller.entry.models
-        ):
-            raise APIError(
-                f"The model '{name[:200]}' does not exist.",
-                404,
-                param="model",
-                code="model_not_found",
-            )
+        found = self._shown(caller, request.match_info["name"])
         return answer_of(shown_model(found))
 
 

@@ -238,10 +238,16 @@ def test_keys_are_asked_for_and_never_told(tmp_path: Path) -> None:
             status, _, text = await post(client, HELLO, headers=shown)
             assert status == 401
             assert "wrong-secret" not in text
-        status, _, text = await post(client, HELLO, headers={"Authorization": f"Bearer {KEY}"})
-        assert (status, json.loads(text)["error"]["code"]) == (403, "model_not_allowed")
-        async with client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"}) as answer:
+        mine = {"Authorization": f"Bearer {KEY}"}
+        async with client.get("/v1/models", headers=mine) as answer:
             assert (await answer.json())["data"] == []
+        said_of = {}  # of a model that is not for this key, and of none
+        for name in ("m", "n"):
+            status, _, text = await post(client, {**HELLO, "model": name}, headers=mine)
+            async with client.get(f"/v1/models/{name}", headers=mine) as answer:
+                assert (status, answer.status, await answer.text()) == (404, 404, text)
+            said_of[name] = text.replace(f"'{name}'", "'NAME'")
+        assert said_of["m"] == said_of["n"]
         async with client.get("/metrics") as answer:
             assert answer.status == 401
         said = "".join(rig.said)
@@ -269,22 +275,24 @@ def test_quotas_fill_up_again(tmp_path: Path) -> None:
     keys = KeyFile(path, print, clock)
     caller = keys.caller(f"Bearer {KEY}")
     assert caller is not None
-    caller.admit("m")
-    caller.admit("m")
+    caller.admit()
+    caller.admit()
     with pytest.raises(APIError, match="2 requests per minute"):
-        caller.admit("m")
+        caller.admit()
     clock.now += 30
-    caller.admit("m")
+    caller.admit()
     caller.used(90)
     clock.now += 30
     with pytest.raises(APIError, match="60 tokens per minute") as caught:
-        caller.admit("m")
+        caller.admit()
     assert caught.value.retry_after_s == pytest.approx(1)
     assert caller.headers()["x-ratelimit-remaining-tokens"] == "0"
 
 
 @pytest.mark.parametrize("end", ["whole", "timeout", "gone"])
-def test_streams_that_are_cut_off_cost_what_came(end: str, tmp_path: Path) -> None:
+def test_streams_that_are_cut_off_cost_what_came(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\ntokens_per_minute = 60\n')
     rig = Rig([], keys_file=str(path), timeout_s=0.2 if end == "timeout" else 60)
@@ -296,7 +304,7 @@ def test_streams_that_are_cut_off_cost_what_came(end: str, tmp_path: Path) -> No
         caller = rig.front.keys.caller(mine["Authorization"])
         assert caller is not None
         used: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        caller.used = used.set_result  # type: ignore[method-assign]
+        monkeypatch.setattr(caller, "used", used.set_result)
         body = json.dumps({**HELLO, "stream": True})
         async with client.post("/v1/chat/completions", data=body, headers=mine) as answer:
             assert await answer.content.readuntil(b"d\n\n")
