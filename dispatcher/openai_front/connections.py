@@ -48,6 +48,7 @@ class Connections:
         self._busy: set[Any] = set()
         self._since: dict[Any, float] = {}
         self._asked: set[Any] = set()
+        self._closing: dict[Any, tuple[Any, float]] = {}
 
     def begins(self, request: web.Request) -> None:
         """Note that the headers of a request have come."""
@@ -71,6 +72,7 @@ class Connections:
         now = self._clock()
         limits = self._answering()
         self._asked.intersection_update(connections)
+        self._abort(connections, now, limits)
         self._since = {
             one: self._since.get(one, now) for one in connections if one not in self._busy
         }
@@ -82,8 +84,21 @@ class Connections:
                 continue
             if late and not asked and one.transport is not None:
                 one.transport.write(_TOO_SLOW)
+            if one.transport is not None:
+                self._closing[one] = (one.transport, now)
             one.force_close()
             closed += 1
+
+    def _abort(self, connections: list[Any], now: float, limits: Answering) -> None:
+        """End what was closed before and is still there: a peer that does not read keeps what was written to it.
+
+        It has as long as for its headers to read that, and until now where there are too many connections.
+        """
+        here = set(connections)
+        self._closing = {one: left for one, left in self._closing.items() if one in here}
+        for transport, since in self._closing.values():
+            if now - since >= limits.headers_s or len(here) > self._most:
+                transport.abort()
 
 
 def all_descriptors() -> int:

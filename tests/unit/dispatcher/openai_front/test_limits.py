@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Any
 
 import pytest
@@ -33,13 +34,17 @@ class Connection:
         self.transport: Any = self
         self.protocol = self
         self.written = b""
-        self.closed = False
+        self.closed = self.aborted = False
 
     def write(self, data: bytes) -> None:
         self.written += data
 
     def force_close(self) -> None:
         self.closed = True
+        self.transport = None
+
+    def abort(self) -> None:
+        self.aborted = True
 
 
 def test_which_connections_are_closed() -> None:
@@ -74,6 +79,62 @@ def test_too_many_connections_cost_those_that_idle_the_longest() -> None:
     connections.look(all_)
     # The second is under way, the last was answered last.
     assert [one.closed for one in all_] == [True, False, True, True, False]
+
+
+def test_connections_whose_peer_does_not_read_are_aborted() -> None:
+    clock = Clock()
+    connections: Any = Connections(lambda: Answering(headers_s=10, idle_s=50), 2, clock)
+    all_ = stuck, busy, late = [Connection() for _ in range(3)]
+    for one in all_:
+        connections.begins(one)
+    connections.ends(stuck)
+    connections.look([stuck, busy])
+    clock.now += 50
+    connections.look([stuck, busy])
+    assert (stuck.closed, stuck.aborted) == (True, False)
+    clock.now += 9
+    connections.look([stuck, busy])
+    assert not stuck.aborted
+    clock.now += 1
+    connections.look([stuck, busy])
+    assert [one.aborted for one in all_] == [True, False, False]
+    # Where there are too many, the next look is soon enough.
+    connections.ends(busy)
+    connections.look([busy, late, Connection()])
+    assert (busy.closed, busy.aborted) == (True, False)
+    connections.look([busy, late, Connection()])
+    assert [one.aborted for one in all_] == [True, True, False]
+
+
+def test_a_peer_that_never_reads_loses_its_connection() -> None:
+    async def test() -> None:
+        clock, ended = Clock(), asyncio.Event()
+        connections: Any = Connections(Answering, 9, clock)
+
+        class Never(asyncio.Protocol):
+            transport: Any = None
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+                transport.write(bytes(64 << 20))  # more than sockets hold
+
+            def connection_lost(self, exc: Any) -> None:
+                ended.set()
+
+            def force_close(self) -> None:  # as aiohttp's does
+                if self.transport is not None:
+                    self.transport.close()
+                    self.transport = None
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, never = await asyncio.get_running_loop().create_connection(Never, sock=ours)
+            for _ in range(3):
+                connections.look([never])
+                clock.now += 15
+            await asyncio.wait_for(ended.wait(), 30)
+
+    asyncio.run(test())
 
 
 def request_with(body: bytes) -> web.Request:
