@@ -24,6 +24,8 @@ NEVER = (1 << 64) - 1
 UNBOUNDED = 1 << 62
 #: Bytes of the ring; a message has a quarter of it at most.
 RING = 1 << 18
+#: Records of a message: it has room for so many with the longest ids.
+_AT_ONCE = 64
 _HEADER = 64
 #: Bytes that it takes in all.
 SIZE = _HEADER + RING
@@ -109,8 +111,10 @@ class RequestRecords:
         if records:
             budget -= min(budget, len(records))
             words[_BUDGET] = budget
-            if not self._put(_encode(records)):
-                words[_LEFT_OUT] += len(records)
+            for at in range(0, len(records), _AT_ONCE):
+                piece = records[at : at + _AT_ONCE]
+                if not self._put(_encode(piece)):
+                    words[_LEFT_OUT] += len(piece)
         words[THRESHOLD] = words[_LIMIT] if budget else NEVER
 
     def _put(self, message: bytes) -> bool:
@@ -151,7 +155,8 @@ class RequestRecords:
             data = bytes(self._ring[at : at + left]) + bytes(self._ring[: max(0, at + left - RING)])
             found = list(_messages(data))
         words[_TAKEN] = written
-        return Taken(found, max(0, min(more, UNBOUNDED)))
+        # A worker can say anything again and again, and the sum of it has to fit a message.
+        return Taken(found, max(0, min(more, RING)))
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -166,7 +171,7 @@ def _messages(data: bytes) -> Sequence[bytes]:
     while at + _PREFIX <= len(data):
         size = int.from_bytes(data[at : at + _PREFIX], "little")
         at += _PREFIX
-        if size > len(data) - at:
+        if not 0 < size <= len(data) - at:
             break
         found.append(data[at : at + size])
         at += size

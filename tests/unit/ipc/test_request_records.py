@@ -114,6 +114,33 @@ def test_whatever_the_memory_holds_nothing_but_records_comes_of_it(
     assert dispatcher.take().messages == []
 
 
+def test_what_a_worker_says_it_left_out_adds_up_to_what_a_message_carries(
+    ends: Ends, memory: bytearray
+) -> None:
+    _, dispatcher = ends
+    words = memoryview(memory)[:64].cast("Q")
+    total = 0
+    for _ in range(100):
+        for said in (0, NEVER):
+            words[2] = said
+            total += dispatcher.take().left_out
+    assert 0 < total <= 200 * RING
+
+
+def test_messages_of_no_bytes_are_none(ends: Ends, memory: bytearray) -> None:
+    _, dispatcher = ends
+    memoryview(memory)[:64].cast("Q")[0] = RING
+    assert dispatcher.take().messages == []
+
+
+def test_all_requests_of_a_large_call_have_a_record(ends: Ends) -> None:
+    worker, dispatcher = ends
+    names = [f"{number:03}" + "\U0001f600" * 197 for number in range(200)]  # the longest ids
+    worker.write([record(name) for name in names])
+    assert taken(dispatcher) == names
+    assert dispatcher.take().left_out == 0
+
+
 def test_bytes_that_are_no_records_are_none() -> None:
     assert decoded(b"\xc1") is None
     assert decoded(msgspec.msgpack.encode([["id", "ok", "no number", 1, 1, 1, 1, 1, 1]])) is None
