@@ -75,7 +75,7 @@ class Registry(ServedModels):
             events=events,
         )
         self.news = self._serving.news
-        self._stopping = False
+        self.stopping = False  #: for good: all models end, and none is gone
         self._adaptations = Adaptations(self._serving.reservations)
         self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
 
@@ -228,7 +228,7 @@ class Registry(ServedModels):
         """Stop serving a temporary model, whose process has ended, unless another one has its name by now."""
         name = registration.spec.name
         await self._serving.reservations.until_free(name)
-        if self.names.get(name) is registration and not self._stopping:
+        if self.names.get(name) is registration and not self.stopping:
             why = "the process that registered it has ended"
             await self._serving.take_down(name, why)
             self._events.tell(kinds.UNREGISTERED, model=name, reason=why)
@@ -314,7 +314,7 @@ class Registry(ServedModels):
             RemoteFailure: a new worker failed; it is as it was.
         """
         name, rules = registration.spec.name, registration.spec.autoscale
-        if rules is None or self.names.get(name) is not registration or self._stopping:
+        if rules is None or self.names.get(name) is not registration or self.stopping:
             return False
         if not self._server.ready:
             return False
@@ -331,7 +331,7 @@ class Registry(ServedModels):
 
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
-        self._stopping = True
+        self.stopping = True
         self._adaptations.stop()
         await self._serving.give_up_all()
         ends = [self._serving.take_down(name, "the daemon stops", last=True) for name in self.names]
@@ -387,7 +387,7 @@ class Registry(ServedModels):
         self._check_open(name, done)
 
     def _check_open(self, name: str, done: str) -> None:
-        if self._stopping:
+        if self.stopping:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
             )

@@ -30,6 +30,8 @@ from pytriton.ipc.messages.requests import RequestEntry
 _LOOK_S = 0.25
 #: Bytes that wait for the thread; more are left out.
 _MOST_WAITING = 16 << 20
+#: What a message takes beside its bytes: a worker may write as small ones as it likes.
+_MESSAGE_BYTES = 64
 #: What a stop waits for the disk.
 _CLOSE_S = 2.0
 #: Of an id, which a worker says.
@@ -62,6 +64,11 @@ class _Job(NamedTuple):
     messages: list[bytes]
     #: Where all of it goes; None: it is sampled only.
     log: LogFile | None
+
+    @property
+    def size(self) -> int:
+        """What it takes while it waits, in bytes."""
+        return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
 
 
 class _Model:
@@ -106,8 +113,9 @@ class RequestCollector:
         """Take what workers have written, and tell them what is wanted."""
         now = time.time()
         ledger = self._registry.ledger
-        for name in [name for name in self._models if ledger.get(name) is None]:
-            self._forget(self._models.pop(name))
+        if not self._registry.stopping:  # a model that ends with the daemon keeps its log
+            for name in [name for name in self._models if ledger.get(name) is None]:
+                self._forget(self._models.pop(name))
         for name, tally in ledger.items():
             registration = self._registry.get(name)
             model = self._models.setdefault(name, _Model())
@@ -148,7 +156,7 @@ class RequestCollector:
             self._thread.join(_CLOSE_S)
 
     def _hand_over(self, job: _Job) -> None:
-        size = sum(map(len, job.messages))
+        size = job.size
         with self._lock:
             if self._waiting + size > _MOST_WAITING:
                 self._left_out(job.model, len(job.messages))
@@ -178,7 +186,7 @@ class RequestCollector:
                 written = job.log.write("\n".join(_encode(one).decode() for one in entries))
             now = time.time()
             with self._lock:
-                self._waiting -= sum(map(len, job.messages))
+                self._waiting -= job.size
                 self._count(job, len(entries), written=written)
                 model = self._models.get(job.model)
                 samples = model.samples if model is not None else Samples()

@@ -36,10 +36,10 @@ class Stage:
         self.worker = SimpleNamespace(alive=True, gauge=self.gauge)
         self.tally.of(3, 1).workers.append(cast(Any, self.worker))
         self.opened: list[LogFile] = []
-        registry = SimpleNamespace(
-            ledger=self.ledger, get=self.registration, by_name=self.registration
+        self.registry = SimpleNamespace(
+            ledger=self.ledger, get=self.registration, by_name=self.registration, stopping=False
         )
-        self.collector = RequestCollector(cast(Registry, registry), self.path, self.open)
+        self.collector = RequestCollector(cast(Registry, self.registry), self.path, self.open)
         self.collector.look()
 
     def registration(self, name: str) -> Any:
@@ -150,6 +150,17 @@ def test_the_log_goes_with_the_model(stage: Stage) -> None:
     stage.ledger.forget("m")
     stage.collector.look()
     assert list(stage.folder.iterdir()) == []
+
+
+def test_a_stop_of_the_daemon_leaves_the_logs(stage: Stage) -> None:
+    stage.log(on=True)
+    stage.serve("a")
+    stage.collector.look()
+    stage.registry.stopping = True
+    stage.ledger.forget("m")
+    stage.collector.look()
+    stage.collector.close()
+    assert stage.logged() == ["a"]
 
 
 def test_what_a_worker_makes_up_is_bounded(stage: Stage) -> None:
