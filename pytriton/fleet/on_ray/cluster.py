@@ -17,6 +17,8 @@ _ANSWER_S = 2.0
 _CONCURRENCY = 16
 #: The label by which Ray knows each node.
 _NODE_LABEL = "ray.io/node-id"
+#: The id of no node: Ray wants at least one in a list.
+_NOWHERE = "none"
 
 Look = tuple[messages.Status, dict[str, tuple[str, int]]]
 
@@ -107,11 +109,19 @@ class Cluster:
             return True, str(error)
         return True, ""
 
-    def hold(self, name: str, resources: dict[str, Any], but: Sequence[str]) -> None:
-        """Have Ray hold resources for one instance, on any node but those."""
+    def hold(
+        self,
+        name: str,
+        resources: dict[str, Any],
+        but: Sequence[str],
+        only: Optional[Sequence[str]] = None,
+    ) -> None:
+        """Have Ray hold resources for one instance, on any node but those, or on one of `only` alone."""
         options = dict(resources)
-        if but:
-            options["label_selector"] = {_NODE_LABEL: f"!in({','.join(but)})"}
+        selector = dict(options.get("label_selector") or {})
+        where = nodes_expression(selector.get(_NODE_LABEL, ""), but, only)
+        if where:
+            options["label_selector"] = {**selector, _NODE_LABEL: where}
         self._holders[name] = (
             self._ray.remote(Holder)
             .options(
@@ -188,3 +198,23 @@ class Cluster:
             )
             .remote(f"{folder}/{self._fleet}-{node[:8]}", settings.get("flags", []))
         )  # fmt: skip
+
+
+def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
+    """Return where a holder may be, in the one expression that Ray takes for a label; empty: anywhere.
+
+    Args:
+        wish: the user's own expression for the node's id: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
+        but: nodes that drain
+        only: the fleet's nodes where they are not the whole cluster
+    """
+    inner = wish.lstrip("!")
+    inner = inner[3:-1] if inner.startswith("in(") else inner
+    named = [one.strip() for one in inner.split(",") if one.strip()]
+    if wish.startswith("!"):
+        but = [*but, *named]
+    elif named:
+        only = [one for one in named if only is None or one in only]
+    if only is not None:
+        return f"in({','.join(one for one in only if one not in but) or _NOWHERE})"
+    return f"!in({','.join(but)})" if but else ""

@@ -80,6 +80,8 @@ class State(msgspec.Struct):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     models: dict[str, Model] = msgspec.field(default_factory=dict)
     draining: list[str] = msgspec.field(default_factory=list)
+    #: The nodes that holders were last confined to, where the fleet is not to have the whole cluster.
+    among: list[str] = msgspec.field(default_factory=list)
 
 
 class Controller:
@@ -296,6 +298,7 @@ class Controller:
                 node: {model: Served(*told) for model, told in models.items()}
                 for node, (_, models) in found.items()
             }
+            self._place_anew()
             self._wanted = {name: self._wanted_of(one) for name, one in self._state.models.items()}
             plan = reconcile(self._wanted, self._observed, self._left())
             self._publish(plan)
@@ -347,11 +350,11 @@ class Controller:
             del self._running[key]
             self._cluster.forget_look(step.node)  # it may be of before
             # A node that died is no fault of the model: Ray places it anew.
-            if error and step.node in self._cluster.alive and isinstance(step, Register):
+            if error and step.node in self._cluster.alive and isinstance(step, (Register, Scale)):
                 self._errors[step.model] = f"{step.node[:8]}: {error}", self._clock()
             elif error:
                 _logger.warning("step %s failed: %s", step, error)
-            elif isinstance(step, Register):
+            elif isinstance(step, (Register, Scale)):
                 self._errors.pop(step.model, None)
 
     # ── holders ──────────────────────────────────────────────────────────────────────────────────
@@ -360,16 +363,52 @@ class Controller:
         while len(model.holders) < model.spec.instances:
             model.serial += 1
             name = f"{model.spec.name}/{model.serial}"
-            self._cluster.hold(name, model.resources, self._state.draining)
+            self._cluster.hold(name, model.resources, self._state.draining, self._only())
             model.holders.append(name)
         while len(model.holders) > model.spec.instances:
             model.retired.append(model.holders.pop())
 
-    def _leave_node(self, model: Model, node: str) -> None:
+    def _only(self) -> Optional[list[str]]:
+        """Return the nodes that holders are confined to; None: all of the cluster."""
+        return sorted(self._cluster.alive) if self._state.settings.get("nodes") else None
+
+    def _place_anew(self) -> None:
+        """Find holders another place that Ray has put, or may put, where nothing of them can serve."""
+        # One that was pending when its node began to drain, or that Ray has started again, may be there only now.
+        moved = [
+            self._leave_node(model, node)
+            for node in self._state.draining
+            for model in self._state.models.values()
+        ]
+        only = self._only() or []
+        if only != self._state.among:
+            self._state.among = only
+            moved.append(True)
+            for model in self._state.models.values() if only else ():
+                self._renew_pending(model)
+        if any(moved):
+            self._save()
+
+    def _renew_pending(self, model: Model) -> None:
+        """Hold anew what has no place on the fleet's nodes: it knows the former ones only."""
+        places = self._cluster.places
+        lost = [
+            one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive
+        ]
+        model.holders = [one for one in model.holders if one not in lost]
+        for one in lost:
+            self._cluster.release(one)
+        self._make_holders(model)
+
+    def _leave_node(self, model: Model, node: str) -> bool:
+        """Have a model's instances on a node placed elsewhere; whether there were any."""
         there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
+        if not there:
+            return False
         model.holders = [one for one in model.holders if one not in there]
         model.retired.extend(there)
         self._make_holders(model)
+        return True
 
     def _release_retired(self) -> None:
         """Give resources back once what they held is served elsewhere, and is served there no more."""

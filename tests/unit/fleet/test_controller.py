@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from support.fakes.fake_dispatcher import status
 
 from pytriton.fleet import NodeStatus
-from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
 from pytriton.fleet.on_ray.controller import Controller, Store
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
@@ -40,6 +41,8 @@ class FakeCluster:
         self.served: dict[str, dict[str, tuple[str, int]]] = {node: {} for node in nodes}
         self.places: dict[str, tuple[str, list[str]]] = {}
         self.but: dict[str, list[str]] = {}
+        self.only: dict[str, Sequence[str] | None] = {}
+        self.others: list[str] = []
         self.silent: set[str] = set()
         self.refuses: set[str] = set()
         self.room = 99
@@ -83,8 +86,14 @@ class FakeCluster:
     def ended(self, reference: str) -> tuple[bool, str]:
         return True, reference
 
-    def hold(self, name: str, resources: dict[str, Any], but: Sequence[str]) -> None:
-        self.but[name] = list(but)
+    def hold(
+        self,
+        name: str,
+        resources: dict[str, Any],
+        but: Sequence[str],
+        only: Sequence[str] | None = None,
+    ) -> None:
+        self.but[name], self.only[name] = list(but), only
 
     def release(self, name: str) -> None:
         self.places.pop(name, None)
@@ -101,7 +110,9 @@ class FakeCluster:
     def _place(self, name: str) -> None:
         self.places.pop(name, None)
         there = [place[0] for place in self.places.values()]
-        may = [node for node in self.alive if node not in self.but[name]]
+        everywhere, only = [*self.others, *self.alive], self.only[name]
+        may = [one for one in everywhere if one not in self.but[name]]
+        may = may if only is None else [one for one in may if one in only]
         if may and len(there) < self.room:
             self.places[name] = min(may, key=there.count), []
 
@@ -258,3 +269,88 @@ def test_a_daemon_that_is_silent_for_a_moment_stays_in_the_view(fleet: Fleet) ->
     fleet.cluster.silent = {B}
     fleet.steps()
     assert fleet.seen() == (generation, seen)
+
+
+def test_a_holder_that_ray_puts_on_a_drained_node_later_is_moved(fleet: Fleet) -> None:
+    fleet.cluster.room = 3
+    fleet.register()
+    fleet.steps(30)
+    (pending,) = set(fleet.cluster.but) - set(fleet.cluster.places)
+    fleet.controller.drain(B)
+    fleet.cluster.room = 99
+    fleet.cluster.places[pending] = B, []  # it was held before the drain, so it may be there
+    fleet.steps(40)
+    assert fleet.cluster.counts() == {A: 4}
+    assert fleet.controller.drained(B)
+
+
+def test_holders_stay_on_the_nodes_of_a_fleet_that_has_not_the_whole_cluster(fleet: Fleet) -> None:
+    fleet.controller._state.settings = {"nodes": 2}
+    fleet.cluster.others = [C]
+    fleet.register()
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 2, B: 2}
+
+
+def test_holders_follow_when_other_nodes_become_those_of_the_fleet(fleet: Fleet) -> None:
+    fleet.controller._state.settings = {"nodes": 2}
+    there, fleet.cluster.alive = fleet.cluster.alive, {}
+    fleet.cluster.others = [C]
+    fleet.register()  # before the first look: where the fleet's nodes are is not known
+    fleet.cluster.alive = there
+    fleet.steps()
+    assert fleet.cluster.counts() == {A: 2, B: 2}
+    kept = dict(fleet.cluster.places)
+    fleet.steps()
+    assert fleet.cluster.places == kept
+
+
+def test_a_scaling_that_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps()
+    fleet.cluster.refuses = {B}
+    fleet.controller.scale("m", 6)
+    fleet.steps()
+    assert fleet.controller.progress("m")[3] == "bbbb: no room"
+    assert fleet.cluster.asked.count(("scale", B)) == 1
+    fleet.cluster.refuses = set()
+    fleet.steps(80)
+    assert fleet.controller.progress("m") == (True, 6, 6, "")
+
+
+@pytest.mark.parametrize(
+    ("wish", "but", "only", "expected"),
+    [
+        ("", [], None, ""),
+        ("", ["a"], None, "!in(a)"),
+        ("", ["a"], ["a", "b"], "in(b)"),
+        ("in(a,b)", ["a"], None, "in(b)"),
+        ("a", ["a"], None, "in(none)"),
+        ("!a", ["b"], None, "!in(b,a)"),
+        ("!in(a, b)", [], ["b", "c"], "in(c)"),
+        ("a", [], ["b"], "in(none)"),
+    ],
+)
+def test_the_users_choice_of_nodes_and_the_fleets_hold_both(
+    wish: str, but: list[str], only: list[str] | None, expected: str
+) -> None:
+    assert nodes_expression(wish, but, only) == expected
+
+
+def test_the_users_labels_stay_when_a_node_has_been_drained() -> None:
+    held: dict[str, Any] = {}
+
+    class Actor:
+        def options(self, **options: Any) -> Actor:
+            held.update(options)
+            return self
+
+        def remote(self) -> None:
+            return None
+
+    cluster = Cluster.__new__(Cluster)
+    cluster._ray, cluster._fleet, cluster._holders = Mock(remote=lambda _: Actor()), "f", {}
+    mine = {"label_selector": {"disk": "ssd"}, "num_cpus": 2}
+    cluster.hold("m/1", mine, [A])
+    assert held["label_selector"] == {"disk": "ssd", "ray.io/node-id": f"!in({A})"}
+    assert mine["label_selector"] == {"disk": "ssd"}
