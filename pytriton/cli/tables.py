@@ -39,7 +39,8 @@ def print_status(status: messages.Status) -> None:
         grid.add_row("control", "", Text(status.control_tcp, overflow="fold"))
     server = status.server
     pid = "no process" if server.pid is None else f"pid {server.pid}"
-    grid.add_row("tritonserver", state_text(server.state), f"{pid} {server.version}".rstrip())
+    facts = ", ".join(filter(None, [f"{pid} {server.version}".rstrip(), _front(server)]))
+    grid.add_row("tritonserver", state_text(server.state), facts)
     for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
     if status.openai_url:
@@ -147,6 +148,13 @@ def make_table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
+
+
+def _front(server: messages.ServerInfo) -> str:
+    """Return which program answers clients; "" when the daemon does not say."""
+    if not server.binary:
+        return ""
+    return "native front" if server.binary.endswith("/pytriton-front") else "NVIDIA's front"
 
 
 def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
