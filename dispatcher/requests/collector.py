@@ -13,11 +13,12 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
+import structlog
 
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.requests.samples import KEPT, Samples
@@ -25,6 +26,8 @@ from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import FAILURES
 from pytriton.ipc.lanes.request_records import UNBOUNDED, RequestRecord, decoded
 from pytriton.ipc.messages.requests import RequestEntry
+
+_log = structlog.get_logger(__name__)
 
 #: How often the rings are emptied: a busy worker fills one in a second.
 _LOOK_S = 0.25
@@ -71,6 +74,12 @@ class _Job(NamedTuple):
         return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
 
 
+class _Deletion(NamedTuple):
+    """A log that is to be deleted, after what is written to it before."""
+
+    log: LogFile
+
+
 class _Model:
     """The requests that are kept of one model."""
 
@@ -98,7 +107,7 @@ class RequestCollector:
         self._path = path
         self._open_log = open_log
         self._models: dict[str, _Model] = {}
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
         self._waiting = 0  #: bytes
         self._lock = threading.Lock()  #: of samples, tallies and `_waiting`
         self._thread: threading.Thread | None = None
@@ -107,7 +116,10 @@ class RequestCollector:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                _log.exception("a fault of the daemon: records of requests were not taken")
 
     def look(self) -> None:
         """Take what workers have written, and tell them what is wanted."""
@@ -162,6 +174,9 @@ class RequestCollector:
                 self._left_out(job.model, len(job.messages))
                 return
             self._waiting += size
+        self._put(job)
+
+    def _put(self, job: _Job | _Deletion) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="requests", daemon=True)
             self._thread.start()
@@ -174,16 +189,33 @@ class RequestCollector:
 
     def _forget(self, model: _Model) -> None:
         if model.log is not None:
-            model.log.delete()
+            self._put(_Deletion(model.log))
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self._do(job)
+        for model in list(self._models.values()):
+            if model.log is not None:
+                model.log.close()
+
+    def _do(self, job: _Job | _Deletion) -> None:
+        try:
+            if isinstance(job, _Deletion):
+                job.log.delete()
+            else:
+                self._take_down(job)
+        except Exception:
+            _log.exception("a fault of the daemon: an access log is not as it should be")
+
+    def _take_down(self, job: _Job) -> None:
+        written = False
+        entries: list[RequestEntry] = []
+        try:
             entries = list(_entries(job))
-            written = True
-            if job.log is not None and entries:
-                written = job.log.write("\n".join(_encode(one).decode() for one in entries))
+            written = job.log is None or not entries or job.log.write(_lines(entries))
+        finally:
             now = time.time()
             with self._lock:
                 self._waiting -= job.size
@@ -192,9 +224,6 @@ class RequestCollector:
                 samples = model.samples if model is not None else Samples()
                 for one in entries:
                     samples.see(one, now)
-        for model in list(self._models.values()):
-            if model.log is not None:
-                model.log.close()
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
         tally = self._registry.ledger.get(job.model)
@@ -204,6 +233,10 @@ class RequestCollector:
             tally.records_logged += count
         else:
             tally.records_left_out += count
+
+
+def _lines(entries: Sequence[RequestEntry]) -> str:
+    return "\n".join(_encode(one).decode() for one in entries)
 
 
 def _entries(job: _Job) -> Iterator[RequestEntry]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,19 +145,62 @@ def test_what_is_lost_is_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
     eventually(lambda: stage.told().left_out == lost + 3, "records")
 
 
-def test_the_log_goes_with_the_model(stage: Stage) -> None:
+def test_the_log_goes_with_the_model(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.log(on=True)
     stage.serve("a")
     eventually(lambda: stage.told().logged == 1, "records")
+    written = threading.Event()
+    write = stage.opened[0].write
+    monkeypatch.setattr(stage.opened[0], "write", lambda line: written.wait(30) and write(line))
+    stage.serve("b")
+    stage.collector.look()
     stage.ledger.forget("m")
     stage.collector.look()
+    written.set()
+    stage.collector.close()  # it waits for all that was to be written
     assert list(stage.folder.iterdir()) == []
+
+
+def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.log(on=True)
+
+    def faulty(line: str) -> bool:
+        raise OSError("a fault")
+
+    monkeypatch.setattr(stage.opened[0], "write", faulty)
+    stage.serve("a")
+    eventually(lambda: stage.told().left_out == 1, "records")
+    monkeypatch.undo()
+    stage.serve("b")
+    eventually(lambda: stage.told().logged == 1, "records")
+    assert stage.collector._waiting == 0
+
+
+def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector_module, "_LOOK_S", 0.001)
+
+    async def looked() -> None:
+        again = asyncio.Event()
+        looks = iter([OSError("a fault")])
+
+        def look() -> None:
+            for error in looks:
+                raise error
+            again.set()
+
+        monkeypatch.setattr(stage.collector, "look", look)
+        running = asyncio.create_task(stage.collector.run())
+        await asyncio.wait_for(again.wait(), 30)
+        running.cancel()
+
+    asyncio.run(looked())
+    monkeypatch.undo()
 
 
 def test_a_stop_of_the_daemon_leaves_the_logs(stage: Stage) -> None:
     stage.log(on=True)
     stage.serve("a")
-    stage.collector.look()
+    eventually(lambda: stage.told().logged == 1, "records")
     stage.registry.stopping = True
     stage.ledger.forget("m")
     stage.collector.look()
