@@ -304,6 +304,10 @@ def balance(
     node_ca: Annotated[
         str, typer.Option(metavar="FILE", help="Certificates that sign those of nodes with TLS.")
     ] = "",
+    node_name: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="In the certificates of nodes that are named by IP."),
+    ] = "",
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for an answer, and between parts of a stream.")
     ] = 600.0,
@@ -335,6 +339,7 @@ def balance(
         str(Path(node_ca).absolute()) if node_ca else "",
         timeout,
         connections,
+        node_name=node_name,
     )
     if name is not None:
         from pytriton.daemon import connect

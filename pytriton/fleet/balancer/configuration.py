@@ -14,6 +14,7 @@ most seven sets, however many models.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Settings:
         max_connections: of clients, at a time; more wait in the kernel. 0: as many as this process may open files for
         own_backends: models that have one each; with more, those on the same nodes share one
         sequence_header: the header that names a sequence, so that its requests reach the same node
+        node_name: the name that the certificates of all nodes have; empty: each has that of its node's host
     """
 
     http: str = "127.0.0.1:8000"
@@ -55,6 +57,7 @@ class Settings:
     max_connections: int = 0
     own_backends: int = 200
     sequence_header: str = "x-sequence-id"
+    node_name: str = ""
 
 
 class Files(NamedTuple):
@@ -79,7 +82,7 @@ def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
         folder: where the files and HAProxy's socket are to lie
 
     Raises:
-        PyTritonBadParameterError: a setting cannot stand in the text, or `node_ca` is missing for nodes with TLS
+        PyTritonBadParameterError: a setting cannot stand in the text, or one is missing for nodes with TLS
     """
     _check(settings, folder)
     there = sorted((one for one in nodes if not one.leaves), key=lambda one: one.name)
@@ -254,13 +257,30 @@ def _towards(endpoint: Endpoint, protocol: str, settings: Settings) -> str:
         raise PyTritonBadParameterError(
             f"The node at {endpoint} takes TLS only: say with --node-ca which certificates sign those of the nodes."
         )
-    return f" ssl verify required ca-file {settings.node_ca}" + (" alpn h2" if h2 else "")
+    name = settings.node_name or endpoint.host
+    if _is_ip(name):
+        raise PyTritonBadParameterError(
+            f"The node at {endpoint} takes TLS, and HAProxy finds no IP address in a certificate: say with --node-name "
+            "which name the certificates of the nodes have, or name the nodes by their hosts' names."
+        )
+    # Requests check the name that they ask for; a health check asks for the same one.
+    checked = f" sni str({name}) check-sni {name} verifyhost {name}"
+    return f" ssl verify required ca-file {settings.node_ca}{checked}" + (" alpn h2" if h2 else "")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _check(settings: Settings, folder: str) -> None:
     texts: Iterable[tuple[str, str]] = (
         ("http", settings.http), ("grpc", settings.grpc), ("certificate", settings.certificate),
-        ("node_ca", settings.node_ca), ("sequence_header", settings.sequence_header), ("folder", folder),
+        ("node_ca", settings.node_ca), ("sequence_header", settings.sequence_header),
+        ("node_name", settings.node_name), ("folder", folder),
     )  # fmt: skip
     for name, text in texts:
         if any(char.isspace() or char in "\"'#\\%$(),{}" for char in text):

@@ -11,7 +11,7 @@ from support.fakes.fake_dispatcher import SERVER, status
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet import NodeStatus
-from pytriton.fleet.balancer.configuration import Settings, render, server_name
+from pytriton.fleet.balancer.configuration import Settings, check_node, render, server_name
 from pytriton.fleet.balancer.layout import Endpoint, Node, node_of, seen
 from pytriton.ipc import messages
 
@@ -87,9 +87,21 @@ def test_tls() -> None:
     with pytest.raises(PyTritonBadParameterError, match=r"h:1 takes TLS only.*--node-ca"):
         render([secure], Settings(), "/d")
     text = render([secure], Settings(node_ca="/ca.pem", certificate="/c.pem"), "/d").configuration
-    assert "server a h:1 ssl verify required ca-file /ca.pem\n" in text
-    assert "server a h:2 ssl verify required ca-file /ca.pem alpn h2 no-check track" in text
+    verified = "ssl verify required ca-file /ca.pem sni str(h) check-sni h verifyhost h"
+    assert f"server a h:1 {verified}\n" in text
+    assert f"server a h:2 {verified} alpn h2 no-check track" in text
     assert "bind 127.0.0.1:8000 ssl crt /c.pem alpn h2,http/1.1" in text
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
+def test_nodes_named_by_ip_need_the_name_of_their_certificates(host: str) -> None:
+    secure = Node("a", Endpoint(host, 1, True), None, frozenset(["m"]))
+    with pytest.raises(PyTritonBadParameterError, match="--node-name"):
+        check_node(secure, Settings(node_ca="/ca.pem"))
+    settings = Settings(node_ca="/ca.pem", node_name="nodes.example")
+    check_node(secure, settings)
+    text = render([secure], settings, "/d").configuration
+    assert "sni str(nodes.example) check-sni nodes.example verifyhost nodes.example\n" in text
 
 
 @pytest.mark.parametrize(
@@ -100,6 +112,7 @@ def test_tls() -> None:
         (Settings(http="h:70000"), "/d"),
         (Settings(http="", grpc=""), "/d"),
         (Settings(certificate="/a\nglobal"), "/d"),
+        (Settings(node_name="a) b"), "/d"),
         (Settings(), "/with space"),
     ],
 )
