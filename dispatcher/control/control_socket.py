@@ -52,7 +52,7 @@ MOST_PAYLOADS = 1024
 #: Of what a sender says a message is.
 _LONGEST_NAME = 250
 #: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
-_ABANDONABLE = (messages.Register,)
+_ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
 #: What ZeroMQ's authenticator knows the TCP socket by; the unix socket has none, so it is not asked there.
 _DOMAIN = "pytriton-daemon"

@@ -25,6 +25,8 @@ _LEAST_S, _MOST_S = 1.0, 300.0
 _PATIENCE_S = 30.0
 #: Bytes of stacks in an answer.
 _MOST = 4 << 20
+#: Bytes of stacks that are looked at: a worker with many threads and deep stacks makes far more.
+_MOST_READ = 64 << 20
 #: Of what py-spy says when it fails.
 _MOST_SAID = 500
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -83,13 +85,12 @@ class Profiler:
         )
         try:
             said = await _run(program, worker.pid, asked.seconds, file.name)
-            stacks = Path(file.name).read_bytes()
-            if not stacks:
+            text, left_out = await asyncio.to_thread(_read, Path(file.name))
+            if not text:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, _why_not(worker, asked.model, said))
         finally:
             self._under_way.discard(worker.pid)
             file.close()
-        text, left_out = _fitting(stacks.decode(errors="backslashreplace"))
         return messages.Profiled(
             worker.instance, worker.name, worker.pid, round(asked.seconds), _RATE, text, left_out
         )
@@ -137,6 +138,15 @@ def _why_not(worker: Worker, model: str, said: str) -> str:
             "--cap-add SYS_PTRACE), or allow it for a while: sysctl kernel.yama.ptrace_scope=0"
         )
     return f"py-spy could not look into {who}: {sendable(said.strip())[:_MOST_SAID]}"
+
+
+def _read(file: Path) -> tuple[str, int]:
+    """Return the stacks of a file's beginning as far as they fit an answer; and the samples left out of them."""
+    with file.open("rb") as stream:
+        stacks = stream.read(_MOST_READ)
+        if stream.read(1):
+            stacks = stacks[: stacks.rfind(b"\n") + 1]
+    return _fitting(stacks.decode(errors="backslashreplace"))
 
 
 def _fitting(stacks: str) -> tuple[str, int]:

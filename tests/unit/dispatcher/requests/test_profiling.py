@@ -64,6 +64,34 @@ def test_of_too_many_stacks_the_commonest_are(
     assert (told.stacks, told.left_out) == ("common 9\nusual 5", 1)
 
 
+def test_of_a_huge_file_whole_lines_of_its_beginning_are_read(
+    tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_spy("open(file, 'w').write('a 1\\nb 2\\nc 3\\n')")
+    monkeypatch.setattr(profiling, "_MOST_READ", 10)
+    assert profiled(tmp_path).stacks == "a 1\nb 2\n"
+    monkeypatch.setattr(profiling, "_MOST_READ", 12)
+    assert profiled(tmp_path).stacks == "a 1\nb 2\nc 3\n"
+
+
+def test_one_that_is_given_up_ends_and_leaves_nothing(tmp_path: Path, py_spy: Any) -> None:
+    begun, seen = tmp_path / "begun", []
+    os.mkfifo(begun)
+    py_spy(f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+
+    async def give_up() -> None:
+        task = asyncio.create_task(Profiler(tmp_path).profile(worker(), ASKED))
+        seen.append(int(await asyncio.to_thread(begun.read_text)))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[0], 0)
+    assert sorted(os.listdir(tmp_path)) == ["begun", "py-spy"]
+
+
 @pytest.mark.parametrize(
     ("body", "scope", "said"),
     [
