@@ -8,6 +8,7 @@ The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body ar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -18,7 +19,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,8 +36,9 @@ _log = structlog.get_logger(__name__)
 _MOST_WAITING = 1000
 #: Events of one request.
 _MOST_AT_ONCE = 50
-#: What an address may take to answer.
+#: What an address may take for each piece of its answer, and for all of it.
 _ANSWER_S = 10.0
+_WHOLE_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: An event that could not be posted for so long is left out.
 _GIVE_UP_S = 3600.0
@@ -62,7 +65,10 @@ class Webhook:
         self._thread: threading.Thread | None = None
         self._sent = self._dropped = self._failures = 0
         self._told = False
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._deadline = _Deadline()
+        self._opener = urllib.request.build_opener(
+            _NoRedirects, _Http(self._deadline), _Https(self._deadline)
+        )
 
     @property
     def name(self) -> str:
@@ -154,7 +160,7 @@ class Webhook:
         }
         request = urllib.request.Request(hook.url, body, headers, method="POST")
         try:
-            with self._opener.open(request, timeout=_ANSWER_S):
+            with self._deadline.kept(), self._opener.open(request, timeout=_ANSWER_S):
                 return
         except urllib.error.HTTPError as error:
             error.close()
@@ -219,6 +225,86 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *arguments: Any, **more: Any) -> None:
         return None
+
+
+class _Deadline:
+    """Cuts off what takes too long in all: a socket's timeout begins again with each byte that an address drips."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self._passed = False
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """End the connections that are made meanwhile, if this takes too long."""
+        self._passed = False
+        timer = threading.Timer(_WHOLE_S, self._pass)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            self._follow(None)
+
+    def watch(self, connection: socket.socket) -> None:
+        """Take note of a connection, by a descriptor of our own: TLS takes that one over."""
+        self._follow(connection.dup())
+        if self._passed:
+            raise TimeoutError
+
+    def _follow(self, connection: socket.socket | None) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = connection
+
+    def _pass(self) -> None:
+        with self._lock:
+            self._passed = True
+            if self._connection is not None:
+                with contextlib.suppress(OSError):  # the address has closed it
+                    self._connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Connection(http.client.HTTPConnection):
+    deadline: _Deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.deadline.watch(self.sock)
+
+
+class _SecureConnection(http.client.HTTPSConnection, _Connection):
+    """`HTTPSConnection.connect` calls ours, and begins with TLS then."""
+
+
+def _connection(
+    kind: type[_Connection], deadline: _Deadline, *arguments: Any, **more: Any
+) -> _Connection:
+    made = kind(*arguments, **more)
+    made.deadline = deadline
+    return made
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_connection, _Connection, self._deadline), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_connection, _SecureConnection, self._deadline), req)
 
 
 def _reason(error: Exception) -> str:

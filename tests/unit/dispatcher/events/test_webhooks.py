@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -152,6 +154,42 @@ def test_nobody_waits_and_the_oldest_make_room(
     receiver.may_answer.set()
     settled(hook, 21, dropped=80)
     assert receiver.serials() == [0, *range(81, 101)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "begins"),
+    [("http", b"HTTP/1.1 "), ("https", b"\x16\x03\x03\x3f\xff\x02")],
+    ids=["http", "https"],
+)
+def test_an_answer_that_drips_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, begins: bytes
+) -> None:
+    monkeypatch.setattr(webhooks_module, "_WHOLE_S", 0.3)
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(begins)
+            while not over.wait(0.02):
+                connection.sendall(b"0")
+
+    def accept() -> None:
+        while not over.is_set():
+            drip(listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        hook = Webhook(Hook("slow", f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", SECRET))
+        hook.take(event(1))
+        try:
+            eventually(lambda: hook.figures().failures, "the end of a try", 30)
+            hook.begin_close()
+            hook.join(30)
+        finally:
+            over.set()
+            with socket.create_connection(listener.getsockname()):
+                accepting.join(30)
 
 
 def test_what_could_not_be_posted_for_an_hour_is_left_out() -> None:
