@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pytriton._control.registration_progress import Report, reporter
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.daemon import DaemonClient
@@ -25,6 +27,7 @@ from pytriton.fleet.served import FleetModel
 from pytriton.fleet.syncing import carry_out, plan_sync
 from pytriton.fleet.view import Clients, FleetView, raise_first
 from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
 from pytriton.run_options import RegisterOptions, takes
 
 if TYPE_CHECKING:
@@ -118,7 +121,9 @@ class FleetClient(FleetView):
             return "it has its former number of instances"
 
         with reporter(progress, name) as report:
-            found = Change("scaled", name, make, undo).on_all(clients, report)
+            # The former number is right on a node that was silent, whatever it did.
+            change = Change("scaled", name, make, undo, lambda *_: True)
+            found = change.on_all(clients, report)
         return FleetModel(self, name, found, [])
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> FleetModel:
@@ -250,7 +255,23 @@ class FleetClient(FleetView):
             client.unregister(name)
             return "it was withdrawn"
 
-        found = Change("registered", name, make, undo).on_all(clients, report)
+        former = ask_each(
+            {node: clients[node] for node in before},
+            lambda _, client: client.registrations(name)[0].digest,
+        ).done
+
+        def was_made(node: str, client: DaemonClient) -> bool:
+            # The daemon's digest is that of the spec as it was received: whole numbers may be floats by then.
+            spec = msgspec.msgpack.decode(
+                msgspec.msgpack.encode(message.spec), type=messages.ModelSpec
+            )
+            digest = registration_digest(spec, payloads)
+            # One that had the same before shows nothing by having it now.
+            if node in before and former.get(node, digest) == digest:
+                return False
+            return client.registrations(name)[0].digest == digest
+
+        found = Change("registered", name, make, undo, was_made).on_all(clients, report)
         return FleetModel(self, name, found, [])
 
     def _specs(self, clients: Clients, name: str) -> dict[str, messages.ModelSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +11,12 @@ from typing import Generic, Optional, TypeVar
 
 from pytriton._control.registration_progress import Report
 from pytriton.daemon import DaemonClient
-from pytriton.exceptions import FleetError, ModelExistsError, PyTritonError
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    FleetError,
+    ModelExistsError,
+    PyTritonError,
+)
 from pytriton.ipc import messages
 
 T = TypeVar("T")
@@ -80,6 +85,7 @@ class Change(Generic[T]):
         model: its name
         make: makes it on one node
         undo: undoes it there; returns what became of the model, for the error
+        was_made: whether it was made on a node that was silent when it was asked to; only then is it undone there
     """
 
     def __init__(
@@ -88,11 +94,13 @@ class Change(Generic[T]):
         model: str,
         make: Callable[[str, DaemonClient, Report], T],
         undo: Callable[[str, DaemonClient], str],
+        was_made: Callable[[str, DaemonClient], bool] = lambda *_: False,
     ) -> None:
         self._what = what
         self._model = model
         self._make = make
         self._undo = undo
+        self._was_made = was_made
 
     def on_all(self, clients: Mapping[str, DaemonClient], report: Optional[Report]) -> dict[str, T]:
         """Make it; what other nodes have under way is given up as soon as one refuses.
@@ -117,7 +125,19 @@ class Change(Generic[T]):
         if not answers.failed:
             return answers.done
         undone = self._undo_on({node: clients[node] for node in answers.done})
-        raise self._error(answers.failed, undone)
+        silent = {
+            node: clients[node]
+            for node, error in answers.failed.items()
+            if isinstance(error, DaemonNotRunningError)
+        }
+        settled = ask_each(silent, self._settle).done
+        undone.update({node: text for node, text in settled.items() if text})
+        unknown = [node for node in silent if not settled.get(node)]
+        raise self._error(answers.failed, undone, unknown)
+
+    def _settle(self, node: str, client: DaemonClient) -> str:
+        """Undo it on a node that was silent; returns nothing where it may still come."""
+        return self._undo(node, client) if self._was_made(node, client) else ""
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
         undone = ask_each(clients, self._undo)
@@ -126,14 +146,22 @@ class Change(Generic[T]):
         }
         return {**undone.done, **left}
 
-    def _error(self, failed: Mapping[str, Exception], undone: Mapping[str, str]) -> FleetError:
+    def _error(
+        self, failed: Mapping[str, Exception], undone: Mapping[str, str], unknown: Sequence[str]
+    ) -> FleetError:
         refused = {node: error for node, error in failed.items() if not isinstance(error, _GivenUp)}
         texts = [f"{node}: {error}" for node, error in refused.items()]
         texts += [f"{node}: {text}" for node, text in undone.items()]
         kind = FleetError
         if all(isinstance(error, ModelExistsError) for error in refused.values()):
             kind = FleetModelExistsError
-        text = f"Model {self._model!r} was not {self._what}, on no node.\n" + "\n".join(texts)
+        where = "on no node."
+        if unknown:
+            where = (
+                f"on no node that answers; what became of it on {', '.join(unknown)} is not known: "
+                "look there once it answers."
+            )
+        text = f"Model {self._model!r} was not {self._what}, {where}\n" + "\n".join(texts)
         return kind(text, model_name=self._model, failures=refused)
 
 

@@ -21,6 +21,7 @@ from pytriton.exceptions import (
 )
 from pytriton.fleet import FleetClient
 from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
 from pytriton.model_config import Tensor
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))
@@ -43,6 +44,8 @@ class Node(FakeDispatcher):
         super().__init__()
         self.models = {name: "digest" for name in models}
         self.refuses: type | None = None
+        self.restarts_on: type | None = None
+        self.registers = True
         self.answers = {
             messages.GetStatus: lambda _: [status(*self._infos())],
             messages.ListModels: lambda _: [messages.Models(self._infos())],
@@ -85,6 +88,12 @@ class Node(FakeDispatcher):
         refusal = self._or_refusal(message)
         if refusal is not None:
             return [refusal]
+        if self.restarts_on is messages.Register:
+            if self.registers:
+                digest = registration_digest(message.spec, self.payloads[-1])
+                self.models[message.spec.name] = digest
+            self.die_and_come_back()
+            return []
         self.models[message.spec.name] = "digest"
         return [messages.Progress("loading", "loads", 1, 2), messages.Registered(info("m"))]
 
@@ -169,6 +178,24 @@ def test_what_one_node_refuses_is_withdrawn_from_the_others(
     undo = messages.Rollback if replace else messages.Unregister
     assert second in ([messages.Register, undo], [messages.Register, messages.Cancel])
     assert [type(one) for one in nodes[2].changes()] == [messages.Register]
+
+
+@pytest.mark.parametrize("registers", [True, False])
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_node_that_went_away_is_asked_what_became_of_it(
+    nodes: list[Node], fleet: FleetClient, registers: bool, replace: bool
+) -> None:
+    if replace:
+        nodes[1].models["m"] = "old"
+    nodes[1].restarts_on, nodes[1].registers = messages.Register, registers
+    with pytest.raises(FleetError) as caught:
+        register(fleet, replace=replace)
+    undo = messages.Rollback if replace else messages.Unregister
+    sent = [type(one) for one in nodes[1].changes() if not isinstance(one, messages.Cancel)]
+    assert sent == [messages.Register, undo][: 1 + registers]
+    unknown = f"what became of it on {nodes[1].path} is not known"
+    assert (unknown in str(caught.value)) is not registers
+    assert "m" not in nodes[0].models
 
 
 def test_a_name_that_is_taken_somewhere_is_refused_before_anything_is_sent(
