@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 from typing import cast
@@ -10,8 +11,10 @@ import msgspec
 import pytest
 from support.fakes.fake_dispatcher import SERVER, status
 
+from pytriton.cli.balancing import run
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
+from pytriton.fleet.balancer import configuration, haproxy
 from pytriton.fleet.balancer.balance import Balancer
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings
 from pytriton.fleet.balancer.haproxy import HAProxy
@@ -149,3 +152,21 @@ def test_a_node_that_tells_nonsense_is_left_out_alone(loop: Loop, url: str) -> N
     assert servers == {"c"}
     assert len(told) == 1
     assert told[0].startswith("b is left out")
+
+
+def test_a_folder_made_for_one_run_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(haproxy, "find_haproxy", lambda: "/bin/false")
+    seen: list[list[Path]] = []
+
+    def render(*_: object) -> None:
+        seen.append(list(tmp_path.iterdir()))
+        raise PyTritonDaemonError("wrong settings")
+
+    monkeypatch.setattr(configuration, "render", render)
+    with pytest.raises(PyTritonDaemonError):
+        run(list, Settings(), None, 1.0)
+    assert len(seen[0]) == 1
+    assert list(tmp_path.iterdir()) == []
