@@ -70,7 +70,7 @@ class _Job(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What it takes while it waits, in bytes."""
+        """The bytes that it takes while it waits."""
         return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
 
 
