@@ -61,7 +61,7 @@ class FakeDispatcher:
         self._context.term()
         self._lock.close()
         shutil.rmtree(self.rundir.path)
-        assert self.faults == []
+        assert self.faults == [], self.faults
 
     def _take_lock(self, pid: str) -> Any:
         lock = open(self.rundir.lock_file, "w")  # noqa: SIM115
