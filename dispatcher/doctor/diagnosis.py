@@ -183,7 +183,7 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     if not advisories.is_faulty(version):
         return Check(name, "ok", f"none that this version of pytriton-daemon knows of {version}")
     detail = f"{version} has published ones ({', '.join(advisories.CVES)} and others)"
-    if _has_front(choice):
+    if _native_front(choice):
         return Check(name, "ok", f"{detail}, which clients cannot reach through the native front")
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
@@ -212,22 +212,22 @@ def _check_front(choice: ServerChoice) -> Check:
     name = "front"
     if choice.front == "triton":
         return Check(name, "ok", "NVIDIA's executable, as the settings say")
-    if compiled_front.is_built(cache_dir(choice.cache_dir)):
-        return Check(name, "ok", "the native front is there")
-    command = compiler()
-    if command:
-        return Check(
-            name, "ok", f"the native front will be built at the first start, with {command}"
-        )
+    native = _native_front(choice)
+    if native:
+        return Check(name, "ok", native)
     detail = "no native front, and no C compiler to build it: NVIDIA's executable answers, which is slower"
     status: Status = "problem" if choice.front == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
 
 
-def _has_front(choice: ServerChoice) -> bool:
-    return choice.front != "triton" and (
-        compiled_front.is_built(cache_dir(choice.cache_dir)) or compiler() is not None
-    )
+def _native_front(choice: ServerChoice) -> str:
+    """Return where the native front comes from; "" when NVIDIA's executable serves."""
+    if choice.front == "triton":
+        return ""
+    if compiled_front.is_built(cache_dir(choice.cache_dir)):
+        return "the native front is there"
+    command = compiler()
+    return f"the native front will be built at the first start, with {command}" if command else ""
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:
