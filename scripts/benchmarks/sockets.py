@@ -16,7 +16,6 @@ from benchmarks.load import generators
 from benchmarks.runner import Recorder
 from benchmarks.systems.base import System
 from benchmarks.workloads import WORKLOADS, Workload
-from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 _CONNECTIONS = (
     9_000  #: of each protocol; client and server have to stay below what a process may open
@@ -100,7 +99,7 @@ def _opened(protocol: str, deployment: Deployment) -> socket.socket:
 
 def _unix(system: System, quick: bool) -> Rows:
     """Send the same load over TCP and over unix sockets, in turn, by h2load."""
-    if (system.front or DaemonConfig().front) != "native":
+    if system.front == "triton":  # NVIDIA's frontends listen on TCP only
         return []
     with Deployment(system, _plain(), unix=True) as deployment:
         deployment.wait_right()
