@@ -96,11 +96,11 @@ def connect(
     Args:
         runtime_dir: default: `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`,
             `/run/pytriton-daemon` for root, or a folder of this user's among the temporary files;
-            or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/security.md
+            or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/operations/security.md
         timeout_s: seconds within which a daemon that is well answers
         key_file: for `tcp://`: what `pytriton-daemon keys add` wrote
-        nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/fleet.md; nothing is
-            asked of them yet
+        nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/operations/fleet.md;
+            nothing is asked of them yet
         fleet: instead of both: the name of a fleet on a Ray cluster
         ray_address: of that cluster; default: that of this machine
 
@@ -162,7 +162,7 @@ class DaemonClient(PythonRegistering):
         """Serve a callable as a model; returns when it answers requests. All or nothing.
 
         What is None is as the callable's `@declare` says, else as given in brackets below.
-        docs/registering.md shows every way.
+        docs/how-to/registering.md shows every way.
 
         Args:
             infer_fn: any callable that takes a list of requests and returns a list of dicts (or is
@@ -275,7 +275,8 @@ class DaemonClient(PythonRegistering):
     def log_requests(self, name: str, on: bool = True) -> None:
         """From now on write a line about each request of a model to its access log, or do not.
 
-        It needs no new worker, and holds for the daemon's next start, too. docs/operations.md says what a line has.
+        It needs no new worker, and holds for the daemon's next start, too. docs/operations/operations.md says what a
+        line has.
 
         Raises:
             ModelNotFoundError: no such model is served by workers.

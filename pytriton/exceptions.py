@@ -108,7 +108,7 @@ class DaemonStartError(PyTritonDaemonError):
 
     Args:
         message: why, and what to do
-        exit_code: what it ended with, see docs/cli.md; 5: a port is in use. None: it was stopped
+        exit_code: what it ended with, see docs/reference/cli.md; 5: a port is in use. None: it was stopped
     """
 
     def __init__(self, message: str = "", *, exit_code: int | None = None) -> None:

@@ -296,7 +296,7 @@ class CallableOptions(WorkerOptions, total=False):
         Optional[OpenAI],
         Option(
             'serve it behind the OpenAI API, too: "chat", "completions", "responses", several of these, "embeddings", '
-            "or a pytriton.openai.ModelCard; the callable takes and gives what docs/openai.md says, and has no "
+            "or a pytriton.openai.ModelCard; the callable takes and gives what docs/how-to/openai.md says, and has no "
             "`inputs` and `outputs` (Triton's API alone)",
             check=_openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
@@ -320,7 +320,7 @@ class _RegistrationOptions(TypedDict, total=False):
         Optional[Sequence[str]],
         Option(
             "where this model's spans go, as tritonserver's option says it, such as "
-            '"opentelemetry,url=http://...": docs/tracing.md (as for all models)',
+            '"opentelemetry,url=http://...": docs/how-to/tracing.md (as for all models)',
             check=_trace_settings,
         ),
     ]

@@ -188,9 +188,7 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
     detail += f", and listens beyond this machine: {', '.join(exposed)}"
-    mend = (
-        "use the native front, 127.0.0.1, a firewall, or a newer tritonserver; see docs/security.md"
-    )
+    mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver; see docs/operations/security.md"
     return Check(name, "warning", detail, mend)
 
 

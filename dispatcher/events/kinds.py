@@ -1,4 +1,4 @@
-"""The kinds of events, declared once: the log, `explain`, webhooks and docs/explain.md are made of this table."""
+"""The kinds of events, declared once, for the log, `explain`, webhooks and docs/operations/explain.md."""
 
 from __future__ import annotations
 

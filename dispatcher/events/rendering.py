@@ -1,4 +1,4 @@
-"""docs/explain.md's table of kinds, made of their declarations: `python -m pytriton.dispatcher.events.rendering`."""
+"""The table of kinds in docs/operations/explain.md: `python -m pytriton.dispatcher.events.rendering`."""
 
 from __future__ import annotations
 

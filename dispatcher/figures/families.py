@@ -1,4 +1,4 @@
-"""Every metric of the daemon's own, declared once: /metrics and docs/metrics.md are made of this table.
+"""Every metric of the daemon's own, declared once: /metrics and docs/reference/metrics.md are made of this table.
 
 Labels have few values: models, versions and instances that there are, states and reasons that are listed in the code.
 An instance is `model_instance`: Prometheus itself calls what it scrapes `instance`, and renames a label that is there.

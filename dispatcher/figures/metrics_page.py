@@ -1,4 +1,4 @@
-"""docs/metrics.md, made of the declarations: `python -m pytriton.dispatcher.figures.metrics_page > docs/metrics.md`."""
+"""Writes the page of metrics: `python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEAD = """\
 # Metrics
 
 This page is made of the declarations in `dispatcher/figures/families.py` by
-`python -m pytriton.dispatcher.figures.metrics_page > docs/metrics.md`; a test fails when it is out of date.
+`python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md`; a test fails when it is out of date.
 
 With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`: its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they are. By
@@ -24,9 +24,9 @@ scrape_configs:
 ```
 
 `operations_certificate` and `operations_key` make it HTTPS. With `operations_token = true` a request has to carry the
-access token (`Authorization: Bearer …`; see [security.md](security.md)). A scrape reads what workers have written into
-shared memory, and asks none of them: one that hangs holds up nothing, and shows what it last did. If tritonserver does
-not answer within two seconds, its metrics are left out of that scrape.
+access token (`Authorization: Bearer …`; see [security.md](../operations/security.md)). A scrape reads what workers have
+written into shared memory, and asks none of them: one that hangs holds up nothing, and shows what it last did. If
+tritonserver does not answer within two seconds, its metrics are left out of that scrape.
 
 Counters belong to a model's name: they go on over ends of workers and replacements, and go when it is unregistered.
 The labels `model`, `version` and `model_instance` have as many values as there are instances (`instance` is what
@@ -52,7 +52,7 @@ def _row(family: Family) -> str:
 
 
 def metrics_page() -> str:
-    """Return docs/metrics.md."""
+    """Return docs/reference/metrics.md."""
     return _HEAD + "".join(map(_row, FAMILIES))
 
 

@@ -1,8 +1,8 @@
 """Known vulnerabilities of old versions of tritonserver, and a warning where others can reach them.
 
 Source: NVIDIA's security bulletins for Triton Inference Server of August and September 2025, and three requests
-that end the fetched one (docs/security.md). This module does not follow later bulletins: users who bring their own
-tritonserver have to read those themselves.
+that end the fetched one (docs/operations/security.md). This module does not follow later bulletins: users who bring
+their own tritonserver have to read those themselves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str |
     return (
         f"tritonserver {version} has published faults ({', '.join(CVES)} and others): whoever reaches it can end it "
         f"with one request, perhaps take it over. It listens beyond this machine: {', '.join(ports)}. Use 127.0.0.1, "
-        "let only clients that you trust reach these ports, or bring a newer tritonserver: docs/security.md says how."
+        "let only clients that you trust reach these ports, or bring a newer tritonserver: "
+        "docs/operations/security.md says how."
     )
 
 

@@ -1,6 +1,6 @@
 """Every setting of the daemon, declared once: here, in server_settings.py, front_settings.py and place_settings.py.
 
-Flags, environment variables, keys of `pytriton-daemon.toml` and docs/configuration.md are all made
+Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are all made
 of `DaemonConfig`; sources.py reads what people set. The daemon process gets the result as one
 object.
 """
@@ -185,8 +185,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: Annotated[
         Optional[str],
         Option(
-            "A TOML file of addresses to which events are posted, signed: docs/operations.md says what is in it. "
-            "Default: none.",
+            "A TOML file of addresses to which events are posted, signed: docs/operations/operations.md says what is "
+            "in it. Default: none.",
             values.optional(values.path()),
         ),
     ] = None

@@ -21,7 +21,7 @@ class Limit:
     usual: float
 
 
-#: Names ending in `_s` are seconds, in `_bytes` bytes. What each is about: docs/security.md.
+#: Names ending in `_s` are seconds, in `_bytes` bytes. What each is about: docs/operations/security.md.
 LIMITS = {
     "header_bytes": Limit(1024, 1 << 24, 1 << 16),
     "headers": Limit(8, 1 << 16, 128),

@@ -10,7 +10,7 @@ from pytriton.dispatcher.settings.place_settings import PlaceSettings
 
 
 class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of models that are registered with `openai=`; docs/openai.md."""
+    """Of models that are registered with `openai=`; docs/how-to/openai.md."""
 
     # ── the OpenAI API ───────────────────────────────────────────────────────────────────────────
     openai_address: Annotated[

@@ -1,4 +1,4 @@
-"""Settings as text: `start --print-config`, and docs/configuration.md."""
+"""Settings as text: `start --print-config`, and docs/reference/configuration.md."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HEAD = f"""\
 # Configuration
 
 This page is made of the declarations in `dispatcher/settings/declarations.py` by
-`python -m pytriton.dispatcher.settings.rendering > docs/configuration.md`; a test fails when it is out of
+`python -m pytriton.dispatcher.settings.rendering > docs/reference/configuration.md`; a test fails when it is out of
 date.
 
 Every setting can stand in four places. A later one wins over an earlier one:
@@ -121,7 +121,7 @@ flag repeated. They are the options of Triton 2.51; see NVIDIA's documentation f
 
 
 def configuration_page() -> str:
-    """Return docs/configuration.md."""
+    """Return docs/reference/configuration.md."""
     parts = [_HEAD]
     parts += [_section(name) for name in options()]
     parts += [_TRITON]

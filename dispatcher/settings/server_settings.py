@@ -76,7 +76,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "A folder of models in Triton's layout, or s3://, gs:// or as://; may be given several "
-            "times. See docs/runner.md.",
+            "times. See docs/how-to/runner.md.",
             values.several(values.path()),
         ),
     ] = ()
@@ -141,7 +141,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "Endpoints of Triton that ask for the access token, over HTTP and gRPC; see "
-            "docs/security.md.",
+            "docs/operations/security.md.",
             values.names(*_ALL_ENDPOINTS),
         ),
     ] = _ENDPOINTS

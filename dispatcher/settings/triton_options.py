@@ -1,7 +1,7 @@
 """tritonserver's own options: which there are, and which of them the daemon sets itself.
 
 Source: `tritonserver --help` of Triton 2.51, the version in the wheel whose binaries we fetch
-(docs/architecture.md). A user's own tritonserver of another version may know others or fewer.
+(docs/concepts/architecture.md). A user's own tritonserver of another version may know others or fewer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OURS: Mapping[str, str] = {
     "model-config-name": "a model's configuration travels with its registration",
     "disable-auto-complete-config": _COMPLETE,
     "strict-model-config": _COMPLETE,
-    "help": "see docs/configuration.md, or run the tritonserver binary with --help",
+    "help": "see docs/reference/configuration.md, or run the tritonserver binary with --help",
 }
 KNOWN = SINGLE | REPEATABLE
 

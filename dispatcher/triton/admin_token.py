@@ -1,7 +1,7 @@
 """The token that guards Triton's administrative endpoints: made, published to our clients, hidden from others.
 
 tritonserver takes the token on its command line only, which every user of the machine can read
-(/proc/PID/cmdline). So it is blanked out there once tritonserver has read it; docs/security.md
+(/proc/PID/cmdline). So it is blanked out there once tritonserver has read it; docs/operations/security.md
 says what window remains.
 """
 
@@ -97,7 +97,7 @@ def blank_out(pid: int, token: str | None) -> bool:
     except (OSError, ValueError) as error:
         _log.warning(
             "the access token could not be removed from the command line of a process: other users "
-            "of this machine can read it there; see docs/security.md",
+            "of this machine can read it there; see docs/operations/security.md",
             pid=pid,
             reason=f"{type(error).__name__}: {hide(str(error), token)}",
         )

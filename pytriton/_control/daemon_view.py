@@ -153,7 +153,7 @@ class DaemonView:
 
         Args:
             model: that they are about; default: all, and those of the daemon itself
-            kinds: names of kinds, see docs/explain.md; default: all
+            kinds: names of kinds, see docs/operations/explain.md; default: all
             since: seconds since the epoch
             after: only those with a higher `serial`
             limit: how many at most (1,000 in any case)

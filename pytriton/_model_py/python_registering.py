@@ -42,7 +42,7 @@ class PythonRegistering(DaemonView):
         Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
 
         `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
-        docs/model-py.md tells how, and what differs from Triton's own python backend.
+        docs/how-to/model-py.md tells how, and what differs from Triton's own python backend.
 
         Args:
             model: a model's folder in a model repository, on the daemon's machine; or a class with the

@@ -48,7 +48,7 @@ def default_lanes(config: Mapping[str, Any]) -> int:
     """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
 
     Without batching, the next request travels while one is computed. With it, a second proxy would take what
-    is queued before a batch has come together (docs/performance.md has the figures). And what a
+    is queued before a batch has come together (docs/audits/performance.md has the figures). And what a
     second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)

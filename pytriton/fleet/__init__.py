@@ -1,7 +1,8 @@
 """Several daemons as one: a client that registers with all of them, and the configuration of the balancer before them.
 
 It belongs here: what is done on many nodes at once. It is client side: it talks with daemons as any other client does,
-and imports what users import. There is no process of its own, no scheduler and no consensus: see docs/fleet.md.
+and imports what users import. There is no process of its own, no scheduler and no consensus: see
+docs/operations/fleet.md.
 
     >>> fleet = pytriton.connect(nodes="dns:models", key_file="alice.pytriton-key")     # doctest: +SKIP
     >>> fleet.register(infer_fn)                                                        # doctest: +SKIP

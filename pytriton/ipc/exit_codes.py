@@ -1,6 +1,6 @@
 """The exit codes of our processes: the contract with shells and with supervisors.
 
-`pytriton-daemon` and `python -m pytriton.dispatcher` use the same numbers; docs/cli.md lists them.
+`pytriton-daemon` and `python -m pytriton.dispatcher` use the same numbers; docs/reference/cli.md lists them.
 """
 
 from __future__ import annotations

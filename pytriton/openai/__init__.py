@@ -1,6 +1,6 @@
 """Callables behind the OpenAI API: what they are given, what they may yield, and the model that they become.
 
-`client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/openai.md shows it.
+`client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/how-to/openai.md shows it.
 
     card.py        which routes a model serves, and what `/v1/models` says of it
     bodies.py      the fields of requests that are known, with their types and limits

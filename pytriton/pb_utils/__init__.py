@@ -8,7 +8,7 @@ your own, `install()` does the same:
     >>> pb_utils.install()  # doctest: +SKIP
     >>> import model  # a model.py, doctest: +SKIP
 
-Names and behaviour follow the documentation of Triton's python backend; docs/model-py.md lists what differs.
+Names and behaviour follow the documentation of Triton's python backend; docs/how-to/model-py.md lists what differs.
 """
 
 from __future__ import annotations

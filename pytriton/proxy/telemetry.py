@@ -1,7 +1,7 @@
 """OpenTelemetry in the process where callables run: the tracer that makes their spans.
 
 Spans are made only for requests that tritonserver traces (its trace mode `opentelemetry`), in the
-worker; docs/tracing.md says how they nest and where they go. A tracer of one's own has to be set
+worker; docs/how-to/tracing.md says how they nest and where they go. A tracer of one's own has to be set
 where the callable runs: in its module, its factory, or its first call.
 """
 

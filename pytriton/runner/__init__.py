@@ -6,7 +6,7 @@
     ...     print(result.as_numpy("OUTPUT__0"))
 
 What BentoML's guide "Triton Inference Server" shows works with another import, without BentoML and without a
-container: see docs/runner.md.
+container: see docs/how-to/runner.md.
 """
 
 from __future__ import annotations

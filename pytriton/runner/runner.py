@@ -43,7 +43,7 @@ class Runner(AsyncCalls):
         daemon: a running daemon to attach to: its client, or its runtime directory; instead of a repository
         timeout_s: longest wait for an answer, in seconds
         start_timeout_s: seconds that a daemon of its own may take to start and load the models
-        settings: further settings of a daemon of its own, see docs/configuration.md
+        settings: further settings of a daemon of its own, see docs/reference/configuration.md
 
     Raises:
         RunnerArgumentError: an argument cannot be right.

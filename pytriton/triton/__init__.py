@@ -1,4 +1,4 @@
-"""Serve callables from a script or a notebook, as PyTriton does: docs/pytriton.md.
+"""Serve callables from a script or a notebook, as PyTriton does: docs/how-to/pytriton.md.
 
 Importing this starts nothing.
 

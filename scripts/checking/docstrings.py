@@ -3,7 +3,7 @@
     python -m checking.docstrings FOLDER ...
 
 A docstring of a module or class begins with a noun, that of a function with a verb. The patterns below stand for the
-inversions that readers stumble over; docs/glossary.md has the nouns.
+inversions that readers stumble over; docs/concepts/glossary.md has the nouns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where C sources lie: in rooms with layers, as the tables of docs/architecture.md say."""
+"""Where C sources lie: in rooms with layers, as the tables of docs/concepts/architecture.md say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_HEADER_EACH = ["proxy_backend/native"]
 
 def _tables() -> dict[str, list[list[str]]]:
     """Return the layers of each program, topmost first."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "concepts" / "architecture.md").read_text()
     return {
         found["program"]: [
             re.findall(r"`([^`]+)`", row.split("|")[1]) for row in found["rows"].splitlines()

@@ -77,7 +77,7 @@ def test_a_process_folder_is_linked_and_mapped(folder: str) -> None:
 
 def _texts() -> list[Path]:
     """Return what people install by: documents, requirements, Dockerfiles, and modules that tell them what to type."""
-    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found += [path for path in (ROOT / "examples").rglob("*") if path.is_file()]
     return found + [ROOT / path for path in python_files()]
 

@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 def rows(table: str) -> list[Row]:
-    text = (ROOT / "docs" / table).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "audits" / table).read_text(encoding="utf-8")
     letter, _ = TABLES[table]
     lines = [line for line in text.splitlines() if re.match(rf"\| {letter}\d", line)]
     return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]

@@ -175,6 +175,6 @@ def test_help_and_completion_show_every_option(method: Any, kind: Any) -> None:
 
 
 def test_the_document_names_every_option() -> None:
-    text = (ROOT / "docs" / "registering.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "registering.md").read_text()
     unnamed = [name for name in OPTIONS if f"{name}=" not in text]
-    assert unnamed == [], "name these in docs/registering.md, as `NAME=`"
+    assert unnamed == [], "name these in docs/how-to/registering.md, as `NAME=`"

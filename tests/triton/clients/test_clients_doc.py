@@ -1,4 +1,4 @@
-"""Every example of docs/clients.md runs as written, but for the address of the daemon."""
+"""Every example of docs/how-to/clients.md runs as written, but for the address of the daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.running import RunningDaemon
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "clients.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "clients.md"
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
 BLOCKS = _BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))
 

@@ -1,6 +1,6 @@
 """Every curl command of README.md and docs/ is answered by the models that the text registers, as the text shows.
 
-(The curl command of docs/pytriton.md is also sent to the script beside it, by test_triton_class_doc.py.)
+(The curl command of docs/how-to/pytriton.md is also sent to the script beside it, by test_triton_class_doc.py.)
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Command:
 
 def _commands() -> list[Command]:
     found = []
-    for path in (README, *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (README, *sorted((ROOT / "docs").glob("**/*.md"))):
         for block in _FENCED.findall(path.read_text(encoding="utf-8")):
             found += [
                 Command(str(path.relative_to(ROOT)), *match)
@@ -107,7 +107,7 @@ def _python(path: Path, part: str) -> str:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with the model of README.md, registered as it says: by a script; and that of docs/registering.md."""
+    """A daemon with the models of README.md, registered by a script as it says, and of docs/how-to/registering.md."""
     with RunningDaemon.start() as daemon, pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTRITON_DAEMON_RUNTIME_DIR", daemon.config.runtime_dir)
         # `pytriton-daemon` is in the folder of this interpreter.
@@ -120,9 +120,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"http://{daemon.http}/v2/models/linear\n"
-        count = _python(ROOT / "docs" / "registering.md", "def count(")
+        count = _python(ROOT / "docs" / "how-to" / "registering.md", "def count(")
         names: dict[str, Any] = {"np": np, "Tensor": Tensor, "ModelConfig": ModelConfig}
-        exec(compile(count, "docs/registering.md", "exec"), {**names, "client": daemon.client})
+        code = compile(count, "docs/how-to/registering.md", "exec")
+        exec(code, {**names, "client": daemon.client})
         yield daemon
 
 
@@ -130,9 +131,9 @@ def test_all_commands_are_found() -> None:
     """This test knows these; whoever writes another one, says here what it answers."""
     assert list(COMMANDS) == [
         "README.md: /v2/models/linear/infer",
-        "docs/pytriton.md: /v2/models/linear/infer",
-        "docs/registering.md: /v2/models/count/generate_stream",
-        "docs/security.md: /v2/models/linear/stats",
+        "docs/how-to/pytriton.md: /v2/models/linear/infer",
+        "docs/how-to/registering.md: /v2/models/count/generate_stream",
+        "docs/operations/security.md: /v2/models/linear/stats",
     ]
 
 
@@ -141,7 +142,7 @@ def test_inference(served: RunningDaemon) -> None:
     first = COMMANDS["README.md: /v2/models/linear/infer"]
     assert json.loads(first.shown)["outputs"][0]["data"] == [3, 5, 7]
     assert first.send(served) == first.shown.rstrip("\n")
-    second = COMMANDS["docs/pytriton.md: /v2/models/linear/infer"]
+    second = COMMANDS["docs/how-to/pytriton.md: /v2/models/linear/infer"]
     assert second.send(served) == first.shown.rstrip("\n")
 
 
@@ -167,12 +168,12 @@ def test_the_tritonclient_beside_it(
 
 
 def test_generate_stream(served: RunningDaemon) -> None:
-    answer = COMMANDS["docs/registering.md: /v2/models/count/generate_stream"].send(served)
+    answer = COMMANDS["docs/how-to/registering.md: /v2/models/count/generate_stream"].send(served)
     events = [json.loads(line[len("data: ") :]) for line in answer.splitlines() if line]
     assert [event["i"] for event in events] == [0, 1, 2]
 
 
 def test_statistics_with_the_token(served: RunningDaemon) -> None:
-    command = COMMANDS["docs/security.md: /v2/models/linear/stats"]
+    command = COMMANDS["docs/operations/security.md: /v2/models/linear/stats"]
     (stats,) = json.loads(command.send(served))["model_stats"]
     assert stats["name"] == "linear"

@@ -1,4 +1,4 @@
-"""scripts/bench from end to end, as short as it gets; its figures are in docs/performance.md."""
+"""scripts/bench from end to end, as short as it gets; its figures are in docs/audits/performance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short run of scripts/chaos; the figures of a long one are in docs/reliability.md."""
+"""A short run of scripts/chaos; the figures of a long one are in docs/concepts/reliability.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small run of `scripts/fuzz` against a real daemon; docs/reliability.md has the figures of a large one."""
+"""A small run of `scripts/fuzz` against a real daemon; docs/concepts/reliability.md has the figures of a large one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Models come and go: register, infer, unregister, again and again, must leave nothing behind.
 
-PYTRITON_ROUNDS sets how many rounds are run (default 12; docs/reliability.md has the figures of
+PYTRITON_ROUNDS sets how many rounds are run (default 12; docs/concepts/reliability.md has the figures of
 200).
 """
 

@@ -75,7 +75,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:
-    """What docs/kubernetes.md has people put into the Secret: the server's keys and the clients' public ones."""
+    """The Secret as docs/operations/kubernetes.md has people make it: the server's keys, the clients' public ones."""
     keys = KeyStore(tmp_path_factory.mktemp("keys") / "keys")
     keys.make_server_key()
     keys.add("alice", key_file)

@@ -1,7 +1,7 @@
 """Clients that go in the middle of an answer leave nothing: no generator, slot, task, descriptor or memory.
 
 PYTRITON_CUT_ROUNDS sets how many rounds are run (default 2), PYTRITON_CUT_STREAMS how many streams are cut in each
-(default 40); docs/reliability.md has the figures of ten rounds of 200.
+(default 40); docs/concepts/reliability.md has the figures of ten rounds of 200.
 """
 
 from __future__ import annotations

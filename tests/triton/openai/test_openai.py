@@ -274,8 +274,8 @@ def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDae
 
 
 def block(language: str, number: int = 0) -> str:
-    """Return a block of docs/openai.md."""
-    text = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
+    """Return a block of docs/how-to/openai.md."""
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "openai.md").read_text()
     found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return str(found[number])
 

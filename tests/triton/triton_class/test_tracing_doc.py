@@ -1,4 +1,4 @@
-"""The example of docs/tracing.md runs as written, but for ports, and its spans arrive."""
+"""The example of docs/how-to/tracing.md runs as written, but for ports, and its spans arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.collector import collector
 from support.ports import lasting_port
 from support.running import eventually
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "tracing.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "tracing.md"
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
 BLOCKS = _BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -215,7 +215,7 @@ def test_a_model_is_bound_anew_and_unbound(triton: Triton) -> None:
 
 
 def test_every_argument_of_register_works(triton: Triton) -> None:
-    """But `temporary`: docs/pytriton.md says so. `openai` has tests of its own: it says what the tensors are."""
+    """But `temporary`: docs/how-to/pytriton.md says so. `openai` has tests of its own: it says what the tensors are."""
     seen: list[Any] = []
     given: dict[str, Any] = {
         "instances": 2, "devices": ["cpu", "cpu"], "factory": True, "python": sys.executable, "cwd": "/",

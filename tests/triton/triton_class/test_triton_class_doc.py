@@ -1,4 +1,4 @@
-"""The examples of docs/pytriton.md and of README.md run as written, but for the ports."""
+"""The examples of docs/how-to/pytriton.md and of README.md run as written, but for the ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.scripts import Script
 ROOT = Path(__file__).parents[3]
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
 _BODY = re.compile(r"-d '(\{.*?\})'")
-DOCUMENT = (ROOT / "docs" / "pytriton.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "how-to" / "pytriton.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LOG = "import logging, sys\nlogging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
 
@@ -63,7 +63,7 @@ def print(*what):
 
 def test_what_differs_from_pytriton_is_as_the_document_says(tmp_path: Path) -> None:
     """All examples are one script; `print(...)  # text` prints this text."""
-    document = (ROOT / "docs" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "how-to" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
     code = "\n".join(blocks(document, ""))
     told = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert len(told) == 5
@@ -77,4 +77,4 @@ def test_the_other_examples_are_python() -> None:
     skipped = [code for mark, code in _BLOCK.findall(DOCUMENT) if mark]
     assert len(skipped) == 3
     for code in skipped:
-        compile(code, "docs/pytriton.md", "exec")
+        compile(code, "docs/how-to/pytriton.md", "exec")

@@ -63,7 +63,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def test_the_table_of_exit_codes_is_documented() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE))
     assert rows == {str(int(code)): code.meaning for code in ExitCode}
 

@@ -72,7 +72,7 @@ def _directives(unit: str) -> set[str]:
 
 
 def test_the_document_describes_the_unit_that_is_installed() -> None:
-    document = (ROOT / "docs" / "security.md").read_text()
+    document = (ROOT / "docs" / "operations" / "security.md").read_text()
     _, _, text = document.partition("2. **systemd hardening.**")
     written, _, left_out = text.partition("\n3. ")[0].partition("Left out")
     names = re.compile(r"`([A-Z]\w+)")
@@ -148,5 +148,5 @@ def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:
 
 def test_live_settings_exist_and_are_documented() -> None:
     assert set(options()) >= LIVE
-    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operations" / "service.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in LIVE)

@@ -1,4 +1,4 @@
-"""The code of docs/model-configuration.md runs, and does what the text says."""
+"""The code of docs/how-to/model-configuration.md runs, and does what the text says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.proxy.types import Request
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "model-configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "model-configuration.md"
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ sum(rate(nv_inference_queue_duration_us{ {{- $pods -}} }[{{ $window }}])) / (sum
 {{- fail "autoscaling.keda.serverAddress: give the URL of Prometheus, such as http://prometheus.monitoring:9090" -}}
 {{- end -}}
 {{- if and .Values.control.enabled (not .Values.control.keysSecret) -}}
-{{- fail "control.keysSecret: name the Secret with the keys; control over TCP takes keys (docs/kubernetes.md)" -}}
+{{- fail "control.keysSecret: name the Secret with the keys; control over TCP takes keys (docs/operations/kubernetes.md)" -}}
 {{- end -}}
 {{- if and (eq .Values.workload "StatefulSet") .Values.settings.ephemeral -}}
 {{- fail "settings.ephemeral: a StatefulSet keeps registrations; take a Deployment for pods that keep none" -}}

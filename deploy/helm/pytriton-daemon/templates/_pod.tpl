@@ -196,7 +196,7 @@ spec:
   containers:
     - name: pytriton
       {{- include "pytriton.daemonContainer" . | nindent 6 }}
-      # The first process of the container: it is its own init (docs/service.md).
+      # The first process of the container: it is its own init (docs/operations/service.md).
       command:
         - pytriton-daemon
         - start

@@ -287,7 +287,7 @@ def test_names_of_flags_and_variables() -> None:
 
 
 def test_the_documentation_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     assert page == configuration_page(), (
         "run python -m pytriton.dispatcher.settings.rendering, see there"
     )
