@@ -55,43 +55,53 @@ void timers_clear(Timers *timers, Timer *timer)
     unlink_timer(timers, timer);
 }
 
-static void expire_slot(Timers *timers, uint64_t slot, uint64_t now_ms)
+/* Let a slot's timers be overdue; there are none when it is called. */
+static void take_slot(Timers *timers, uint64_t slot)
 {
-    Timer *due = timers->slots[slot];
-    if (due == NULL)
-        return;
+    timers->overdue = timers->slots[slot];
+    if (timers->overdue)
+        timers->overdue->link = &timers->overdue; /* each may be cleared by another one's function */
     timers->slots[slot] = NULL;
     timers->used[slot / 64] &= ~(1ull << slot % 64);
-    due->link = &due; /* each may be cleared by another one's function */
-    while (due) {
-        Timer *timer = due;
-        due = timer->next;
-        if (due)
-            due->link = &due;
-        timer->link = NULL;
-        if (timer->due_ms > now_ms) {
-            link_timer(timers, timer, tick_for(timers, timer->due_ms));
-        } else {
-            timer->due_ms = 0;
-            timer->expired(timer);
-        }
+}
+
+static void expire_first(Timers *timers, uint64_t now_ms)
+{
+    Timer *timer = timers->overdue;
+    timers->overdue = timer->next;
+    if (timer->next)
+        timer->next->link = &timers->overdue;
+    timer->link = NULL;
+    if (timer->due_ms > now_ms) {
+        link_timer(timers, timer, tick_for(timers, timer->due_ms));
+    } else {
+        timer->due_ms = 0;
+        timer->expired(timer);
     }
 }
 
 void timers_expire(Timers *timers, uint64_t now_ms)
 {
-    uint64_t first = timers->tick + 1, last = now_ms / TIMER_TICK_MS;
-    if (last < first)
-        return;
-    timers->tick = last; /* what is set from now on goes into later slots */
-    if (last - first >= TIMER_SLOTS)
-        first = last - TIMER_SLOTS + 1; /* it has slept for a whole turn of the wheel */
-    for (uint64_t tick = first; tick <= last; tick++)
-        expire_slot(timers, tick % TIMER_SLOTS, now_ms);
+    uint64_t last = now_ms / TIMER_TICK_MS;
+    if (last > timers->tick + TIMER_SLOTS)
+        timers->tick = last - TIMER_SLOTS; /* it has slept for a whole turn of the wheel */
+    for (int called = 0; called < TIMERS_AT_ONCE;) {
+        if (timers->overdue) {
+            expire_first(timers, now_ms);
+            called++;
+        } else if (timers->tick < last) {
+            timers->tick++;
+            take_slot(timers, timers->tick % TIMER_SLOTS);
+        } else {
+            return;
+        }
+    }
 }
 
 int timers_wait(const Timers *timers, uint64_t now_ms)
 {
+    if (timers->overdue)
+        return 0;
     uint64_t tick = timers->tick + 1, end = timers->tick + TIMER_SLOTS;
     while (tick < end) {
         uint64_t slot = tick % TIMER_SLOTS, used = timers->used[slot / 64] >> slot % 64;

@@ -1,8 +1,10 @@
 /* Thousands of timers that are set, moved and cleared at random, in a time of its own: it goes as far as the wheel says that nothing is to be done.
- * The argument is the seed. It writes how many were called, how many too early or too late, and how many are left at the end.
+ * The argument is the seed. It writes how many were called, how many too early or too late, and how many are left at the end;
+ * and at most how many were called at once, when all were due.
  */
 #include "net/timers.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +13,7 @@ enum { COUNT = 3000, ROUNDS = 20000, LATE_MS = 2 * TIMER_TICK_MS };
 static Timers wheel;
 static Timer timers[COUNT];
 static uint64_t due[COUNT], now_ms = 123456;
-static int called, early, late, unset;
+static int called, early, late, unset, at_once;
 
 static void set(int which, uint64_t after_ms)
 {
@@ -49,6 +51,22 @@ static void change_some(void)
     }
 }
 
+/* All at the same time: how many calls of timers_expire it takes, each with so many at most. */
+static int expire_all_at_once(void)
+{
+    int calls = 0;
+    for (int which = 0; which < COUNT; which++)
+        set(which, 1);
+    now_ms += LATE_MS;
+    while (timers_wait(&wheel, now_ms) == 0) {
+        int before = called;
+        timers_expire(&wheel, now_ms);
+        at_once = called - before > at_once ? called - before : at_once;
+        calls++;
+    }
+    return calls;
+}
+
 int main(int count, char **arguments)
 {
     srand((unsigned)atoi(count > 1 ? arguments[1] : "1"));
@@ -63,10 +81,14 @@ int main(int count, char **arguments)
             now_ms += round < ROUNDS && rand() % 3 ? (uint64_t)(rand() % (wait_ms + 1)) : (uint64_t)wait_ms;
         timers_expire(&wheel, now_ms);
     }
+    bool several = expire_all_at_once() > 2;
+    while (timers_wait(&wheel, now_ms) >= 0)
+        timers_expire(&wheel, now_ms += (uint64_t)timers_wait(&wheel, now_ms));
     int left = 0;
     for (int i = 0; i < COUNT; i++)
         left += due[i] != 0 || timers[i].link != NULL;
     printf("called %s, early %d, late %d, unset %d, left %d\n", called > ROUNDS ? "many" : "few", early, late, unset,
         left);
+    printf("all at once: %d at most in each of %s calls\n", at_once, several ? "several" : "two");
     return 0;
 }
