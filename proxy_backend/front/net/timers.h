@@ -8,8 +8,8 @@
 
 enum {
     TIMER_SLOTS = 1024, /* a minute */
-    TIMERS_AT_ONCE =
-        32, /* thousands may be due in one tick, and each may free megabytes: requests have their turn in between */
+    /* Thousands may be due in one tick, and each may free megabytes: requests have their turn in between. */
+    TIMERS_AT_ONCE = 32,
 };
 
 typedef struct {
