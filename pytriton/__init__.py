@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig as ModelConfig
     from pytriton.model_config import QueuePolicy as QueuePolicy
     from pytriton.model_config import Tensor as Tensor
+    from pytriton.shared_weights import shared as shared
 
     __version__: str
 
@@ -49,6 +50,7 @@ _NAMES = {
     "declare": "pytriton.declaration",
     "empty_output": "pytriton.buffers",
     "infer": "pytriton.calls",
+    "shared": "pytriton.shared_weights",
     "stream": "pytriton.calls",
 }
 
@@ -81,6 +83,7 @@ __all__ = [
     "declare",
     "empty_output",
     "infer",
+    "shared",
     "stream",
 ]
 

@@ -24,6 +24,7 @@ from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_connection import socket_path
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Gauge
+from pytriton.ipc.shared_entries import ENV_SHARED_DIR
 from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)
@@ -106,7 +107,10 @@ class WorkerProcess(Worker):
         try:
             child = await Child.start(
                 argv,
-                env=_environment(spec, instance, place.tracing),
+                env={
+                    **_environment(spec, instance, place.tracing),
+                    ENV_SHARED_DIR: str(place.library.parent / "shared"),
+                },
                 cwd=world.cwd,
                 on_line=on_line,
                 kill_on_death=place.kill_on_death,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -24,6 +25,9 @@ _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SEAL = 1
 _F_SEAL_SHRINK = 2
+_F_SEAL_GROW = 4
+_F_SEAL_WRITE = 8
+_FOR_GOOD = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
 
 
 @functools.cache
@@ -65,6 +69,19 @@ def is_sealed_against_shrinking(fd: int) -> bool:
         return False
 
 
+def seal_for_good(fd: int) -> None:
+    """Make it impossible for anybody to change the memory, its owner included; nobody may have it mapped to write."""
+    fcntl.fcntl(fd, _F_ADD_SEALS, _FOR_GOOD)
+
+
+def is_sealed_for_good(fd: int) -> bool:
+    """Return whether `seal_for_good` was called on the memory behind `fd`."""
+    try:
+        return fcntl.fcntl(fd, _F_GET_SEALS) & _FOR_GOOD == _FOR_GOOD
+    except OSError:  # not a file that knows seals
+        return False
+
+
 def available_memory() -> int:
     """Return how many bytes can be taken before the kernel kills processes.
 
@@ -76,13 +93,22 @@ def available_memory() -> int:
     return min([int(kib) * 1024, *_left_to_control_groups()])
 
 
+def total_memory() -> int:
+    """Return how many bytes the machine has, or the control groups (v2) of this process may have if less."""
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        kib = next(line.split()[1] for line in meminfo if line.startswith("MemTotal:"))
+    limits = [int(kib) * 1024]
+    for group in _control_groups():
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the root, version 1, no controller, or "max"
+            limits.append(int((group / "memory.max").read_text()))
+    return min(limits)
+
+
 def _left_to_control_groups() -> Iterator[int]:
     """Yield what the memory limit of each control group leaves, from this process's up to the root."""
-    with open("/proc/self/cgroup", encoding="utf-8") as groups:
-        own = next((line[3:].strip() for line in groups if line.startswith("0::")), "/")
-    names = own.strip("/").split("/")
-    for depth in range(len(names), -1, -1):
-        group = Path("/sys/fs/cgroup", *names[:depth])
+    for group in _control_groups():
         try:
             limit = (group / "memory.max").read_text().strip()
             used = int((group / "memory.current").read_text())
@@ -91,6 +117,15 @@ def _left_to_control_groups() -> Iterator[int]:
             continue
         if limit != "max":  # "inactive_file": the cache of files, given up under pressure
             yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield the folders of this process's control groups (v2), from its own up to the root."""
+    with open("/proc/self/cgroup", encoding="utf-8") as groups:
+        own = next((line[3:].strip() for line in groups if line.startswith("0::")), "/")
+    names = own.strip("/").split("/")
+    for depth in range(len(names), -1, -1):
+        yield Path("/sys/fs/cgroup", *names[:depth])
 
 
 def oom_kills() -> int:

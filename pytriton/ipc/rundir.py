@@ -10,9 +10,10 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy
       lib/               holds `pytriton` only: what workers put first on their sys.path
+      shared/            what workers share: who holds it (ipc/shared_entries.py)
       logs/              daemon.log and model-NAME.log: JSON lines, rotated
 
-What was in `l`, `models`, `backends` and `lib` goes when a daemon takes the directory: it makes them anew.
+What was in `l`, `models`, `backends`, `lib` and `shared` goes when a daemon takes the directory: it makes them anew.
 
 The directory is 0700. When a group of users may control the daemon (`control_group`), it is 0750, control.sock
 0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. All else
@@ -38,7 +39,7 @@ ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
 MAX_SOCKET_PATH = 107
 
 #: What a daemon makes anew, so that what lies there does not matter.
-_MADE_ANEW = ("l", "models", "backends", "lib", "proxy-python", "given")
+_MADE_ANEW = ("l", "models", "backends", "lib", "proxy-python", "given", "shared")
 #: What it opens: a link there would lead it elsewhere.
 _NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
 
@@ -153,6 +154,10 @@ class RuntimeDir:
     @property
     def library(self) -> Path:
         return self.path / "lib"
+
+    @property
+    def shared(self) -> Path:
+        return self.path / "shared"
 
     @property
     def logs(self) -> Path:
@@ -271,7 +276,7 @@ class RuntimeDir:
             )
 
     def _make_folders(self) -> None:
-        for folder in (self.lanes, self.models, self.backends, self.logs):
+        for folder in (self.lanes, self.models, self.backends, self.shared, self.logs):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def clear(self) -> None:

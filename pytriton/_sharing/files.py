@@ -1,0 +1,122 @@
+"""Files that are mapped as they are: safetensors, and numpy's .npy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytriton._sharing import segments, trees
+from pytriton._sharing.segments import Segment
+from pytriton.exceptions import PyTritonValidationError
+
+#: safetensors' name of a data type -> numpy's ("" where it has none), torch's.
+_DTYPES = {
+    "F64": ("<f8", "float64"),
+    "F32": ("<f4", "float32"),
+    "F16": ("<f2", "float16"),
+    "BF16": ("", "bfloat16"),
+    "F8_E4M3": ("", "float8_e4m3fn"),
+    "F8_E5M2": ("", "float8_e5m2"),
+    "I64": ("<i8", "int64"),
+    "I32": ("<i4", "int32"),
+    "I16": ("<i2", "int16"),
+    "I8": ("|i1", "int8"),
+    "U64": ("<u8", "uint64"),
+    "U32": ("<u4", "uint32"),
+    "U16": ("<u2", "uint16"),
+    "U8": ("|u1", "uint8"),
+    "BOOL": ("|b1", "bool"),
+}
+#: Of a safetensors file's header, at most: as its own library has it.
+_LONGEST_HEADER = 100_000_000
+
+
+def digest_of(path: Path) -> str:
+    """Return what is the same for one content of a file: its place, when it was written, and its size.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    real = path.resolve(strict=True)
+    seen = os.stat(real)
+    return f"{real} {seen.st_dev} {seen.st_ino} {seen.st_mtime_ns} {seen.st_size}"
+
+
+def load(path: Path, digest: str, framework: str) -> Any:
+    """Return the arrays of a file, mapped.
+
+    Raises:
+        PyTritonValidationError: it is no such file, or holds what cannot be mapped.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".safetensors", ".npy"):
+        raise PyTritonValidationError(
+            f"pytriton.shared: {path} is neither a .safetensors nor a .npy file. For others, share what a function "
+            f"makes of it: pytriton.shared(lambda: load({str(path)!r}), key=Path({str(path)!r}))."
+        )
+    if not os.path.getsize(path):
+        raise PyTritonValidationError(f"pytriton.shared: {path} is empty.")
+    segment = segments.file(digest, path)
+    try:
+        if suffix == ".npy":
+            return _npy(path, segment, framework)
+        return _safetensors(segment, framework)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        text = f"pytriton.shared: {path} is no {suffix} file that can be mapped: {error}"
+        raise PyTritonValidationError(text) from error
+
+
+def _npy(path: Path, segment: Segment, framework: str) -> Any:
+    with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran, dtype = read(file)
+        at = file.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if at + dtype.itemsize * int(np.prod(shape, dtype=np.int64)) > segment.size:
+        raise ValueError("it is shorter than it says")
+    sizes = list(reversed(shape)) if fortran else list(shape)
+    if framework == "torch":
+        found = trees.tensor(segment, at, dtype.name, sizes)
+        return found.permute(*reversed(range(len(shape)))) if fortran else found
+    found = trees.array(segment, at, dtype, sizes)
+    return found.transpose() if fortran else found
+
+
+def _safetensors(segment: Segment, framework: str) -> dict[str, Any]:
+    mapped = segment.read_only()
+    length = int.from_bytes(mapped[:8], "little")
+    if not 2 <= length <= min(_LONGEST_HEADER, segment.size - 8):
+        raise ValueError("its header has no sensible length")
+    header = json.loads(mapped[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {
+        name: _tensor(segment, 8 + length, name, told, framework) for name, told in header.items()
+    }
+
+
+def _tensor(segment: Segment, data: int, name: str, told: Any, framework: str) -> Any:
+    of_numpy, of_torch = _DTYPES[told["dtype"]]
+    shape, (begin, end) = list(told["shape"]), told["data_offsets"]
+    if not 0 <= begin <= end <= segment.size - data or any(one < 0 for one in shape):
+        raise ValueError(f"{name} lies outside of the file")
+    if framework == "torch":
+        found = trees.tensor(segment, data + begin, of_torch, shape)
+        size = found.element_size() * found.numel()
+    elif of_numpy:
+        found = trees.array(segment, data + begin, np.dtype(of_numpy), shape)
+        size = found.nbytes
+    else:
+        raise ValueError(f"{name} is {told['dtype']}, which numpy has not; say framework='torch'")
+    if size != end - begin:
+        raise ValueError(f"{name} has {end - begin} bytes, and {size} by its shape")
+    return found

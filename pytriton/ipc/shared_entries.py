@@ -1,0 +1,129 @@
+"""The list of what workers share on a machine: one small file for each mapping, with the processes that hold it.
+
+    <runtime directory>/shared/
+      <digest>.json      what it is, how large, and its holders: process, when that started, its descriptor
+      <digest>.lock      locked (flock) by whoever makes it, or becomes a holder
+
+The memory itself has no name anywhere: it belongs to its holders' descriptors, so the kernel frees it when the last of
+them has ended, however that was. A worker gets it by opening a holder's descriptor below /proc. What is listed here
+and held by nobody is rubbish that anybody may remove.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+#: Names the folder in a worker's environment.
+ENV_SHARED_DIR = "PYTRITON_DAEMON_SHARED_DIR"
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True):
+    """A process that has the mapping; `started` in clock ticks since the machine's start, as a pid comes again."""
+
+    pid: int
+    started: int
+    fd: int
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return started_at(self.pid) == self.started
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One mapping; `kind` is "memory", or "file" for one of a file, whose pages the kernel may drop and read again."""
+
+    label: str
+    kind: str
+    size: int
+    holders: list[Holder]
+
+    def living(self) -> Entry:
+        """Return it with those holders that live."""
+        return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
+
+
+def started_at(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since the machine did; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+@contextlib.contextmanager
+def locked(folder: Path, digest: str) -> Iterator[None]:
+    """Be the only one who changes an entry, or makes what it is about; waits for others."""
+    fd = os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def read(folder: Path, digest: str) -> Entry | None:
+    """Return an entry with its living holders; None if there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / f"{digest}.json").read_bytes(), type=Entry).living()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write(folder: Path, digest: str, entry: Entry) -> None:
+    """Put an entry in the place of the former one; the caller has it locked."""
+    path = folder / f"{digest}.json"
+    beside = path.with_suffix(f".{os.getpid()}")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(entry))
+    beside.rename(path)
+
+
+def all_of(folder: Path) -> dict[str, Entry]:
+    """Return what living processes hold, by digest, and remove the entries of the others."""
+    found = {}
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    for name in names:
+        digest, dot, suffix = name.partition(".")
+        if suffix != "json" or not dot:
+            continue
+        entry = read(folder, digest)
+        if entry is not None and entry.holders:
+            found[digest] = entry
+        else:
+            _remove(folder, digest)
+    return found
+
+
+def size_of_all(folder: Path) -> int:
+    """Return the bytes of all that living processes hold."""
+    return sum(entry.size for entry in all_of(folder).values())
+
+
+def _remove(folder: Path, digest: str) -> None:
+    """Remove an entry that nobody holds, unless somebody is at it."""
+    try:
+        fd = os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        entry = read(folder, digest)
+        if entry is None or not entry.holders:
+            (folder / f"{digest}.json").unlink(missing_ok=True)
+    except BlockingIOError:
+        pass  # somebody makes it anew
+    finally:
+        os.close(fd)

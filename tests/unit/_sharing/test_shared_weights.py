@@ -1,0 +1,429 @@
+"""Weights in memory once: made by the first, mapped by all, gone with the last, whatever ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pytriton
+from pytriton._sharing import segments
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import linux, shared_entries
+from pytriton.ipc.shared_entries import ENV_SHARED_DIR, Entry, Holder
+
+#: Another process: it shares what the first line says, tells what it has, and lives until its input ends.
+_OTHER = """
+import sys, os, pathlib, numpy as np, pytriton
+from pytriton._sharing import segments
+def make():
+    with open("made", "a") as file:
+        file.write("x")
+    if pathlib.Path("broken").exists():
+        raise RuntimeError("no weights")
+    return {"w": np.arange(1000, dtype=np.float32)}
+shared = eval(sys.stdin.readline())
+segment = next(iter(segments._segments.values()))
+print(float(shared["w"].sum()), os.fstat(segment.fd).st_ino, flush=True)
+sys.stdin.read()
+"""
+_KEYED = 'pytriton.shared(make, key="weights v1")'
+_SUM = float(np.arange(1000).sum())
+
+
+class Node:
+    """A folder of entries, and processes that share there."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+
+    def start(self, source: str = _KEYED) -> subprocess.Popen[str]:
+        process = self._stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", _OTHER],
+                cwd=self.folder,
+                env={**os.environ, ENV_SHARED_DIR: str(self.folder / "shared")},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        self._stack.callback(process.kill)
+        assert process.stdin is not None
+        process.stdin.write(source + "\n")
+        process.stdin.flush()
+        return process
+
+    def said(self, process: subprocess.Popen[str]) -> tuple[float, int]:
+        """Return the sum of what a process has, and which memory that is."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        total, inode = line.split()
+        return float(total), int(inode)
+
+    def made(self) -> int:
+        return len((self.folder / "made").read_text())
+
+    def entries(self) -> dict[str, Entry]:
+        return shared_entries.all_of(self.folder / "shared")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with ExitStack() as stack:
+        yield Node(tmp_path, stack)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process shares with nobody, and keeps nothing of the test before."""
+    folder = tmp_path / "own"
+    monkeypatch.setenv(ENV_SHARED_DIR, str(folder))
+    monkeypatch.setattr(segments, "_segments", {})
+    return folder
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_processes_that_start_together_have_one_memory_made_once(node: Node) -> None:
+    others = [node.start() for _ in range(4)]
+    said = {node.said(one) for one in others}
+    assert len(said) == 1
+    assert said.pop()[0] == _SUM
+    assert node.made() == 1
+    (entry,) = node.entries().values()
+    assert (entry.label, entry.kind) == ("weights v1", "memory")
+    assert {one.pid for one in entry.holders} == {one.pid for one in others}
+    assert shared_entries.size_of_all(node.folder / "shared") == entry.size >= 4000
+
+
+def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> None:
+    first = node.start()
+    memory = node.said(first)
+    second = node.start()
+    assert node.said(second) == memory
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    third = node.start()
+    assert node.said(third) == memory
+    assert node.made() == 1
+    for one in (second, third):
+        one.send_signal(signal.SIGKILL)
+        one.wait()
+    assert node.entries() == {}
+    assert list((node.folder / "shared").glob("*.json")) == []
+    assert node.said(node.start())[0] == _SUM
+    assert node.made() == 2
+
+
+def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
+    slow = node.start(
+        'pytriton.shared(lambda: (print("making 1", flush=True), __import__("time").sleep(600)), key="weights v1")'
+    )
+    assert slow.stdout is not None
+    assert slow.stdout.readline() == "making 1\n"
+    waits = node.start()
+    slow.send_signal(signal.SIGKILL)
+    assert node.said(waits)[0] == _SUM
+
+
+def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
+    (node.folder / "broken").touch()
+    failed = node.start()
+    assert "RuntimeError: no weights" in failed.communicate()[1]
+    (node.folder / "broken").unlink()
+    assert node.said(node.start())[0] == _SUM
+    assert node.made() == 2
+
+
+def test_what_is_made_of_a_file_is_made_anew_when_that_has_changed(node: Node) -> None:
+    file = node.folder / "weights.bin"
+    file.write_bytes(b"one")
+    source = 'pytriton.shared(make, key=pathlib.Path("weights.bin"))'
+    first, second = node.said(node.start(source)), node.said(node.start(source))
+    assert first == second
+    file.write_bytes(b"another")
+    assert node.said(node.start(source)) != first
+    assert node.made() == 2
+
+
+def test_a_file_is_mapped_by_all(node: Node) -> None:
+    write_safetensors(node.folder / "w.safetensors", {"w": np.arange(1000, dtype=np.float32)})
+    source = 'pytriton.shared("w.safetensors")'
+    said = {node.said(node.start(source)) for _ in range(2)}
+    assert said == {(_SUM, os.stat(node.folder / "w.safetensors").st_ino)}
+    (entry,) = node.entries().values()
+    assert entry.kind == "file"
+
+
+# ── what a hostile or broken process may have left ──────────────────────────────────────────────
+
+
+def digest_of(folder: Path) -> str:
+    (entry,) = folder.glob("*.json")
+    return entry.stem
+
+
+def test_memory_that_somebody_could_change_is_not_taken(own_folder: Path) -> None:
+    pytriton.shared(lambda: {"w": np.zeros(4)}, key="k")
+    digest = digest_of(own_folder)
+    segments._segments.clear()
+    started = shared_entries.started_at(os.getpid())
+    assert started is not None
+    open_ = linux.memfd_create(f"pytriton-shared-{digest}")  # not sealed
+    os.write(open_, b"rubbish")
+    another = linux.memfd_create("pytriton-shared-of-another")
+    linux.seal_for_good(another)
+    holders = [Holder(os.getpid(), started, one) for one in (open_, another, 9999)]
+    shared_entries.write(own_folder, digest, Entry("k", "memory", 7, holders))
+    assert pytriton.shared(lambda: {"w": np.ones(4)}, key="k")["w"].tolist() == [1.0] * 4
+    os.close(open_)
+    os.close(another)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b'{"label": 1}', b"[" * 100_000])
+def test_an_entry_that_cannot_be_read_counts_as_none(own_folder: Path, text: bytes) -> None:
+    pytriton.shared(lambda: np.zeros(4), key="k")
+    path = own_folder / f"{digest_of(own_folder)}.json"
+    segments._segments.clear()
+    path.write_bytes(text)
+    assert pytriton.shared(lambda: np.ones(4), key="k").tolist() == [1.0] * 4
+
+
+def test_nobody_can_change_what_is_shared(own_folder: Path) -> None:
+    array = pytriton.shared(lambda: np.zeros(4), key="k")
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.flags.writeable = True
+    (segment,) = segments._segments.values()
+    with pytest.raises(OSError, match=r"permitted|permission|descriptor"):
+        os.write(segment.fd, b"x")
+    with pytest.raises(OSError, match="not permitted"):
+        os.write(os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR), b"x")
+
+
+def test_a_folder_that_others_may_write_to_is_refused(own_folder: Path) -> None:
+    own_folder.mkdir()
+    own_folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="for that user alone"):
+        pytriton.shared(lambda: np.zeros(4), key="k")
+
+
+def test_more_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linux, "available_memory", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"8,\d+ bytes are to be shared, and 1,000 bytes"):
+        pytriton.shared(lambda: np.zeros(1000), key="k")
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────
+
+_ARRAYS = st.sampled_from(
+    [
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(10)[::3],
+        np.array(3.5, np.float16),
+        np.empty((0, 4), np.uint8),
+        np.array([True, False]),
+        np.array(["ab", "c"]),
+        np.array([b"ab", b"c"]),
+        np.arange(3, dtype=">i4"),
+        np.array([1 + 2j]),
+    ]
+)
+_PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))
+_TREES = st.recursive(
+    st.one_of(_ARRAYS, _PLAIN),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.tuples(inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60)
+@given(_TREES)
+def test_a_value_comes_back_as_it_was(tree: Any) -> None:
+    value = {"one": np.arange(3), "tree": tree}
+    same(pytriton.shared(value)["tree"], tree)
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, np.ndarray):
+        assert found.dtype == wanted.dtype
+        assert found.shape == wanted.shape
+        assert found.tolist() == wanted.tolist()
+    elif isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        for key in wanted:
+            same(found[key], wanted[key])
+    elif isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted):
+            same(one, other)
+    else:
+        assert found == wanted
+
+
+def test_the_same_content_is_one_memory_without_a_key(own_folder: Path) -> None:
+    for _ in range(2):
+        pytriton.shared({"w": np.arange(5)})
+    pytriton.shared({"w": np.arange(6)})
+    assert len(segments._segments) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.array([None]), "value is an array of object"),
+        (np.zeros(2, [("a", "i4")]), "value is an array of"),
+        ({"a": [np.zeros(2), {1, 2}]}, "value['a'][1] is a set"),
+        ({1: np.zeros(2)}, "a dictionary with a key 1 that is no text"),
+        ({"a": 1}, "there is no array in it"),
+    ],
+)
+def test_what_cannot_be_shared_is_told(value: Any, text: str) -> None:
+    with pytest.raises(PyTritonValidationError) as error:
+        pytriton.shared(value)
+    assert text in str(error.value)
+
+
+def test_wrong_arguments_are_told(tmp_path: Path) -> None:
+    with pytest.raises(PyTritonValidationError, match="a function needs a key"):
+        pytriton.shared(lambda: np.zeros(2))
+    with pytest.raises(PyTritonValidationError, match="framework has to be 'numpy' or 'torch'"):
+        pytriton.shared(np.zeros(2), framework="jax")
+    with pytest.raises(FileNotFoundError):
+        pytriton.shared(tmp_path / "nothing.npy")
+    (tmp_path / "w.bin").write_bytes(b"x")
+    with pytest.raises(PyTritonValidationError, match=r"neither a \.safetensors nor a \.npy file"):
+        pytriton.shared(tmp_path / "w.bin")
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_safetensors(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    names = {"float32": "F32", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
+    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    at = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": names[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    data = b"".join(array.tobytes() for array in arrays.values())
+    write_raw(path, json.dumps(header).encode(), data)
+
+
+def write_raw(path: Path, header: bytes, data: bytes) -> None:
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+
+
+def test_a_safetensors_file(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array(7, np.int64),
+        "c": np.empty((0, 2), np.float32),
+        "d": np.array([True, False]),
+    }
+    write_safetensors(tmp_path / "w.safetensors", arrays)
+    found = pytriton.shared(tmp_path / "w.safetensors")
+    same(found, arrays)
+    assert not found["a"].flags.writeable
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_an_npy_file(tmp_path: Path, fortran: bool) -> None:
+    array = np.arange(24.0).reshape(2, 3, 4)
+    np.save(tmp_path / "w.npy", np.asfortranarray(array) if fortran else array)
+    found = pytriton.shared(tmp_path / "w.npy")
+    same(found, array)
+    assert not found.flags.owndata
+
+
+def told(**changed: Any) -> bytes:
+    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changed}
+    return json.dumps({"w": tensor}).encode()
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (b"{", "is no .safetensors file"),
+        (b"[]", "is no .safetensors file"),
+        (told(dtype="F33"), "is no .safetensors file"),
+        (told(data_offsets=[0, 4000]), "w lies outside of the file"),
+        (told(data_offsets=[-8, 0]), "w lies outside of the file"),
+        (told(shape=[3]), "w has 8 bytes, and 12 by its shape"),
+        (told(shape=[-2]), "w lies outside of the file"),
+        (told(shape=[1 << 40]), "is no .safetensors file"),
+        (told(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy has not"),
+    ],
+)
+def test_a_damaged_safetensors_file_is_told(tmp_path: Path, header: bytes, text: str) -> None:
+    write_raw(tmp_path / "w.safetensors", header, bytes(64))
+    with pytest.raises(PyTritonValidationError) as error:
+        pytriton.shared(tmp_path / "w.safetensors")
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.npy"])
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 100, b"\x93NUMPY\x01\x00"])
+def test_what_is_no_such_file_is_told(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PyTritonValidationError, match=r"pytriton.shared: .*w\.(safetensors|npy)"):
+        pytriton.shared(tmp_path / name)
+
+
+def test_a_shortened_npy_file_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.arange(100.0))
+    content = (tmp_path / "w.npy").read_bytes()
+    (tmp_path / "w.npy").write_bytes(content[:-8])
+    with pytest.raises(PyTritonValidationError, match="it is shorter than it says"):
+        pytriton.shared(tmp_path / "w.npy")
+
+
+# ── torch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tensors_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    state = {"w": torch.arange(6.0).reshape(2, 3).T, "h": torch.ones(3, dtype=torch.bfloat16)}
+    found = pytriton.shared(state)
+    assert torch.equal(found["w"], state["w"])
+    assert torch.equal(found["h"], state["h"])
+    found["w"][0, 0] = 42.0  # a page of its own from now on
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    write_raw(
+        tmp_path / "w.safetensors",
+        header,
+        torch.tensor([1.5, 2.0], dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes(),
+    )
+    assert pytriton.shared(tmp_path / "w.safetensors", framework="torch")["w"].tolist() == [
+        1.5,
+        2.0,
+    ]
