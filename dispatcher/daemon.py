@@ -19,6 +19,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+import msgspec
 import structlog
 import zmq
 
@@ -32,6 +33,7 @@ from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.draining import Draining
 from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.event_log import EventLog
@@ -166,6 +168,9 @@ class Daemon:
             ),
         )
         self.ending = Ending(self._status, self.events, rundir, self._server, self.registry)
+        self.draining = Draining(
+            self._status, self._readiness, self.registry, self.ending, self.events, self._use_grace
+        )
 
         def metrics_url() -> str:
             return self._server.info().metrics_url
@@ -302,6 +307,11 @@ class Daemon:
         self.registry.use(self._config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer
+
+    def _use_grace(self, grace_s: float) -> None:
+        """Have a stop give requests under way so long."""
+        self._config = msgspec.structs.replace(self._config, grace_period_s=grace_s)
+        self.registry.use(self._config)
 
     def check_proxy(self, pid: int) -> bool:
         """See that a process is one of tritonserver's, nobody else needs a lane; return whether it is that itself.

@@ -25,7 +25,7 @@ class DaemonStatus:
     """Knows where the daemon stands, and asks its parts for the rest.
 
     Attributes:
-        phase: "starting", "ready" or "stopping"
+        phase: "starting", "ready", "draining" or "stopping"
         why_stopped: in the last of these, and after it
         control_tcp: the address and port on which clients with a key are answered; "" if on none
         operations: where the operations server answers
@@ -105,7 +105,7 @@ class DaemonStatus:
         models = self.model_infos()
         ready = sum(model.state in messages.SERVED_STATES for model in models)
         text = f"{self.phase}: {ready} of {len(models)} models ready"
-        if self.phase == "ready" and not self._server.ready:
+        if self.phase != "starting" and not self._server.ready:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
         return State(
             text,

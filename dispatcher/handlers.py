@@ -96,6 +96,7 @@ async def load_from_repository(
     daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
 ) -> messages.AnyMessage:
     """Load a model of a model repository."""
+    daemon.registry.check_open(message.name, "loaded")
     await daemon.registry.until_up(message.name, "loaded", peer.reply)
     with failure_told(daemon.events, kinds.NOT_LOADED, message.name):
         await daemon.repository_models.load(message.name, message.config)
@@ -221,6 +222,14 @@ async def shutdown(
     return messages.Done()
 
 
+async def drain(
+    daemon: Daemon, peer: Peer, message: messages.Drain, payloads: Payloads
+) -> messages.AnyMessage:
+    """Leave without a request lost."""
+    await daemon.draining.begin(message)
+    return messages.Done()
+
+
 async def reload(
     daemon: Daemon, peer: Peer, message: messages.Reload, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -255,6 +264,7 @@ _HANDLERS: dict[type, Handler] = {
     messages.GetRequests: get_requests,
     messages.ProfileWorker: profile_worker,
     messages.Shutdown: shutdown,
+    messages.Drain: drain,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,
     **worker_handlers.HANDLERS,

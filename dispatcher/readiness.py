@@ -50,6 +50,12 @@ class Readiness:
         self._watch = watch
         self._announce = announce
         self.announced = False
+        self._withdrawn = False
+
+    async def withdraw(self) -> None:
+        """Have tritonserver, and any other one that takes its place, say for good that it is not ready."""
+        self._withdrawn = True
+        await self._server.show_unready()
 
     async def run(self) -> None:
         """Open the gate of each tritonserver that starts, until cancelled."""
@@ -83,6 +89,8 @@ class Readiness:
             _log.info("tritonserver says that it is ready")
         except RemoteFailure as failure:
             _log.error("tritonserver cannot be made to say that it is ready", reason=failure.text)
+        if self._withdrawn:  # meanwhile
+            await self._server.show_unready()
         await self._until(lambda: self._may_start_vertex or not self._server.ready)
         if self._may_start_vertex:  # with ready_when "up"
             await self._watch.start_anew("Vertex AI's model is there", lambda: self._registry.busy)
@@ -113,6 +121,8 @@ class Readiness:
     @property
     def _there(self) -> bool:
         """Whether all models are served that the settings ask for."""
+        if self._withdrawn:
+            return False
         if self._when == "up":
             return True
         if not self._tried or not self._vertex_is_there:

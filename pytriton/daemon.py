@@ -349,6 +349,24 @@ class DaemonClient(PythonRegistering):
         """Stop the daemon in order, as SIGTERM does; returns when it has begun to."""
         self._ask(messages.Shutdown(), messages.Done)
 
+    def drain(
+        self, settle_s: float = 5.0, timeout_s: float | None = None, stop: bool = True
+    ) -> None:
+        """Have the daemon leave, because its machine is to go: no request and no stream fails.
+
+        At once it says that it is not ready, over HTTP, gRPC and to those who balance, and refuses registrations. It
+        serves on for `settle_s`, answers what is under way then, and ends with exit code 0, so that no service manager
+        starts it again. To be said again with other times.
+
+        Args:
+            settle_s: seconds that requests are still taken, until every balancer has noticed
+            timeout_s: seconds that requests and streams under way then get; default: the setting `grace_period_s`
+            stop: False: it does not end, and this returns when it may be stopped; else this returns at once
+        """
+        if stop:
+            self.expect_end()
+        self._ask(messages.Drain(settle_s, timeout_s, stop), messages.Done)
+
     def close(self) -> None:
         """Unregister the models that run in threads of this process; all others stay registered.
 

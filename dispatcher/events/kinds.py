@@ -136,6 +136,14 @@ STARTED = Kind(
     {"pid": "its process"},
     asked=True,
 )
+DRAINING = Kind(
+    "draining",
+    "info",
+    "daemon drains",
+    "The daemon was told to leave: it is not ready, and takes no registrations.",
+    {"settle_s": "seconds that it still takes requests", "stop": "1: it stops then"},
+    asked=True,
+)
 STOPPING = Kind("stopping", "info", "daemon stops", "The daemon was told to stop.", asked=True)
 STOPPED = Kind(
     "stopped",

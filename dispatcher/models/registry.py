@@ -76,6 +76,7 @@ class Registry(ServedModels):
         )
         self.news = self._serving.news
         self.stopping = False  #: for good: all models end, and none is gone
+        self.refusal = ""  #: why no model may be changed any more, though all serve on
         self._adaptations = Adaptations(self._serving.reservations)
         self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
 
@@ -130,12 +131,12 @@ class Registry(ServedModels):
         await patience.until_up()
         if request.replace:  # a restore that fails leaves nothing to be replaced, which is as good
             await patience.until_restored(spec.name)
-        self._check_open(spec.name, "registered")
+        self.check_open(spec.name, "registered")
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
         await self._serving.reservations.until_given_up(spec.name)
         await self._adaptations.give_way(spec.name)
-        self._check_open(spec.name, "registered")
+        self.check_open(spec.name, "registered")
         self._refuse_taken(request)
         keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
         if request.temporary or registrant is not None:
@@ -177,7 +178,7 @@ class Registry(ServedModels):
         name = former.spec.name
         former.check_kept()
         previous = await self._kept.previous(name)
-        self._check_open(name, "rolled back")
+        self.check_open(name, "rolled back")
         if self.by_name(name) is not former:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
@@ -384,13 +385,17 @@ class Registry(ServedModels):
         await patience.until_up()
         await patience.until_restored(name)
         await self._adaptations.give_way(name)
-        self._check_open(name, done)
+        self.check_open(name, done)
 
-    def _check_open(self, name: str, done: str) -> None:
-        if self.stopping:
-            raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"model {name} was not {done}: the daemon is stopping"
-            )
+    def check_open(self, name: str, done: str) -> None:
+        """See that models may be changed.
+
+        Raises:
+            RemoteFailure: they may not; `done` is what the model was not then.
+        """
+        why = "the daemon is stopping" if self.stopping else self.refusal
+        if why:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} was not {done}: {why}")
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

@@ -41,6 +41,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "profile": requests.profile,
     "start": daemon_life.start,
     "stop": daemon_life.stop,
+    "drain": daemon_life.drain,
     "reload": daemon_life.reload,
     "restart": daemon_life.restart,
     "status": looking.status,

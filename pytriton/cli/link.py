@@ -152,7 +152,11 @@ def replace_server(rundir: RuntimeDir) -> None:
     ask(rundir, messages.ReplaceServer())
 
 
-def stop(rundir: RuntimeDir, timeout_s: float) -> int:
+def stop(
+    rundir: RuntimeDir,
+    timeout_s: float | None,
+    wish: messages.AnyMessage = messages.Shutdown(),  # noqa: B008, it is frozen
+) -> int:
     """Have the daemon stop in order, wait until its process has ended, and return its former pid.
 
     Raises:
@@ -168,11 +172,12 @@ def stop(rundir: RuntimeDir, timeout_s: float) -> int:
     try:
         if rundir.running_pid() != pid:
             return pid  # ended, and the pid may be anybody's by now
-        _ask_to_stop(rundir, pid)
+        _ask_to_stop(rundir, pid, wish)
         readable, _, _ = select.select([ended], [], [], timeout_s)
     finally:
         os.close(ended)
     if not readable:
+        assert timeout_s is not None  # else it is waited for
         raise CliError(
             ExitCode.FAULT,
             f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for batches "
@@ -182,9 +187,21 @@ def stop(rundir: RuntimeDir, timeout_s: float) -> int:
     return pid
 
 
-def _ask_to_stop(rundir: RuntimeDir, pid: int) -> None:
+def drain(rundir: RuntimeDir, wish: messages.Drain) -> int | None:
+    """Have the daemon leave; return its former pid when it has ended, None when it is to be ended by others.
+
+    Raises:
+        CliError: no daemon runs.
+    """
+    if wish.stop:
+        return stop(rundir, None, wish)
+    ask(rundir, wish, timeout_s=None)
+    return None
+
+
+def _ask_to_stop(rundir: RuntimeDir, pid: int, wish: messages.AnyMessage) -> None:
     try:
-        ask(rundir, messages.Shutdown(), timeout_s=ANSWER_S)
+        ask(rundir, wish, timeout_s=ANSWER_S)
     except CliError as error:
         if error.code is not ExitCode.NO_DAEMON:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -59,6 +59,43 @@ def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> No
 
     pid = link.stop(link.runtime_dir(runtime_dir), timeout)
     typer.echo(f"stopped the daemon (pid {pid})")
+
+
+@command
+def drain(
+    runtime_dir: RuntimeDirFlag = None,
+    settle: Annotated[
+        float,
+        typer.Option(
+            "--settle",
+            min=0,
+            max=86400,
+            help="Seconds that requests are still taken: until balancers have noticed.",
+        ),
+    ] = 5.0,
+    timeout: Annotated[
+        Optional[float],
+        typer.Option(
+            "--timeout",
+            min=0,
+            max=86400,
+            help="Seconds that requests and streams under way then get. Default: grace_period_s.",
+        ),
+    ] = None,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay", help="Do not end: return when it may be stopped, as a preStop hook."
+        ),
+    ] = False,
+) -> None:
+    """Have the daemon leave: not ready, no new registrations, requests and streams are answered, then it ends."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    rundir = link.runtime_dir(runtime_dir)
+    pid = link.drain(rundir, messages.Drain(settle, timeout, not stay))
+    typer.echo("the daemon may be stopped" if pid is None else f"the daemon has left (pid {pid})")
 
 
 @command

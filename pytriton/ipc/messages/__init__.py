@@ -5,6 +5,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
+    client ── Drain, Reload, ReplaceServer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
     client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
@@ -55,6 +56,7 @@ from pytriton.ipc.messages.base import (
 )
 from pytriton.ipc.messages.client import (
     Cancel,
+    Drain,
     Explain,
     FromClient,
     GetEvents,
@@ -160,6 +162,7 @@ __all__ = [
     "DaemonFigures",
     "Detach",
     "Done",
+    "Drain",
     "EndWorker",
     "Event",
     "EventList",

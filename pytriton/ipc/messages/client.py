@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Annotated, Any, Optional, Union
 
 import msgspec
 
@@ -153,6 +153,20 @@ class Shutdown(Message, frozen=True):
     """Stop the daemon as SIGTERM does; answered before it stops."""
 
 
+class Drain(Message, frozen=True):
+    """Leave: be not ready, refuse registrations, serve on for a while, then stop.
+
+    Attributes:
+        settle_s: for how long requests are still taken: until balancers have noticed
+        timeout_s: for how long those under way are waited for then; None: grace_period_s
+        stop: False: wait to be stopped instead; answered when settle_s are over
+    """
+
+    settle_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
+    timeout_s: Optional[Annotated[float, msgspec.Meta(ge=0, le=86400)]] = None
+    stop: bool = True
+
+
 class Reload(Message, frozen=True):
     """Read the settings anew as SIGHUP does; answered with Reloaded."""
 
@@ -183,6 +197,7 @@ FromClient = Union[
     ProfileWorker,
     Cancel,
     Shutdown,
+    Drain,
     Reload,
     ReplaceServer,
 ]

@@ -114,6 +114,14 @@ def ask(pod: Pod, model: str, x: float) -> float:
         return float(json.load(answer)["outputs"][0]["data"][0])
 
 
+def _refuses(pod: Pod) -> bool:
+    try:
+        ask(pod, "twice", 1)
+    except OSError:  # also of HTTP
+        return True
+    return False
+
+
 def test_a_ready_pod_serves_files_and_modules(pod: Pod) -> None:
     """Readiness came after both: the model of a ConfigMap, and the callable that the init container registered."""
     assert ask(pod, "twice", 4) == 8
@@ -139,7 +147,7 @@ def test_keys_of_a_secret_let_a_client_in(pod: Pod, key_file: Path) -> None:
 
 
 def test_a_pod_that_is_told_to_end_answers_what_it_has(pod: Pod, hold: Path) -> None:
-    """Until the hook has ended it serves as ever; from SIGTERM on it is not ready, and ends when all is answered."""
+    """From the hook on it is not ready; until SIGTERM it serves as ever; then it ends when all is answered."""
     (hook,) = pod.container["lifecycle"]["preStop"].values()
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(ask, pod, "held", -1)
@@ -147,11 +155,12 @@ def test_a_pod_that_is_told_to_end_answers_what_it_has(pod: Pod, hold: Path) -> 
         hooked = threads.submit(pod.run, hook["command"])
         while not hooked.done():
             assert ask(pod, "twice", 1) == 2
-            assert pod.probe("readiness")
+        assert not pod.probe("readiness")
+        assert pod.probe("liveness")
         assert hooked.result().returncode == 0
         assert pod.process is not None
         pod.process.send_signal(signal.SIGTERM)
-        eventually(lambda: not pod.probe("readiness"), "the pod says that it takes no more")
+        eventually(lambda: _refuses(pod), "the pod takes no more")
         assert not held.done()
         (hold / "go").touch()
         assert held.result(60) == 1

@@ -249,6 +249,8 @@ def test_a_pod_has_the_volumes_that_it_mounts() -> None:
 def test_a_pod_ends_after_its_drain() -> None:
     pod = pod_of(render({"preStopSeconds": 7, "gracePeriodSeconds": 90}))
     assert pod["terminationGracePeriodSeconds"] > 7 + 90
+    hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["pytriton-daemon", "drain", "--stay", "--settle", "7"]
     assert environment(pod["containers"][0])["PYTRITON_DAEMON_GRACE_PERIOD_S"] == "90"
 
 

@@ -242,8 +242,8 @@ spec:
       lifecycle:
         preStop:
           exec:
-            # The pod serves on until every proxy has left it out. Then SIGTERM has the daemon drain.
-            command: [sleep, {{ int .Values.preStopSeconds | quote }}]
+            # Not ready from now on; the pod serves on until every proxy has left it out. SIGTERM has it stop then.
+            command: [pytriton-daemon, drain, --stay, --settle, {{ int .Values.preStopSeconds | quote }}]
       volumeMounts:
         {{- include "pytriton.mounts" . | nindent 8 }}
   volumes:

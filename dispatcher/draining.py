@@ -1,0 +1,83 @@
+"""Draining: the daemon leaves, because its machine is to go, and nobody who asks it notices.
+
+not ready, no new registrations ──▶ serves on, until balancers have left it ──▶ stops: answers what is under way
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Optional
+
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.ending import Ending
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.readiness import Readiness
+from pytriton.ipc import messages
+
+#: What who wants to change the models is told.
+REFUSAL = "the daemon drains, because its machine is to go; ask another one"
+
+
+class Draining:
+    """The way out of one daemon. Whoever asks for it again changes its times.
+
+    Args:
+        status: shows it
+        readiness: is withdrawn
+        registry: takes no more registrations
+        ending: is asked for at last
+        events: takes what is decided
+        use_grace: has a stop give requests under way so many seconds
+    """
+
+    def __init__(
+        self,
+        status: DaemonStatus,
+        readiness: Readiness,
+        registry: Registry,
+        ending: Ending,
+        events: Events,
+        use_grace: Callable[[float], None],
+    ) -> None:
+        self._status = status
+        self._readiness = readiness
+        self._registry = registry
+        self._ending = ending
+        self._events = events
+        self._use_grace = use_grace
+        self._settled: Optional[asyncio.Task[None]] = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the daemon drains."""
+        return self._status.phase == "draining"
+
+    async def begin(self, wish: messages.Drain) -> None:
+        """Begin; returns at once if the daemon is to stop, else when balancers have left it.
+
+        A daemon that is still starting serves nobody: it stops at once, if it is to stop.
+        """
+        if self._ending.asked.is_set():
+            return
+        if wish.timeout_s is not None:
+            self._use_grace(wish.timeout_s)
+        settle_s = wish.settle_s if self._status.phase in ("ready", "draining") else 0.0
+        numbers = {"settle_s": settle_s, "stop": int(wish.stop)}
+        self._events.tell(kinds.DRAINING, numbers=numbers)
+        if self._status.phase == "ready":
+            self._status.phase = "draining"
+        self._registry.refusal = REFUSAL
+        await self._readiness.withdraw()
+        if self._settled is not None:
+            self._settled.cancel()
+        self._settled = asyncio.create_task(self._settle(settle_s, stop=wish.stop))
+        if not wish.stop:
+            await asyncio.wait([self._settled])
+
+    async def _settle(self, settle_s: float, *, stop: bool) -> None:
+        await asyncio.sleep(settle_s)
+        if stop:
+            self._ending.request("it was drained")
