@@ -25,6 +25,7 @@ from pytriton.worker.loop import signal_pipe
 from pytriton.worker.model import Model
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
+from pytriton.worker.user_metrics import watch
 from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
@@ -62,6 +63,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.flush()
             return EXIT_LOAD_FAILED
         gauge.loaded(*took_ns)
+        own_metrics = watch(gauge.user_metrics)
         allowance = worker_limits.Allowance(load.spec)
         loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
         with contextlib.closing(Caller(worker, model, load.lane_path)):
@@ -72,6 +74,8 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
                 model.close()
             finally:
                 batch_spans.finish()
+                if own_metrics is not None:
+                    own_metrics.close()
         control.flush()
         return EXIT_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 

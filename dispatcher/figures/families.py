@@ -171,6 +171,13 @@ def _ready(model: ModelFigures) -> int:
     return sum(one.state == "ready" and not one.spare for one in model.instances)
 
 
+#: The one that the figures do not have: its samples come with the metrics of the callables' own.
+USERS_LEFT_OUT = Family(
+    "left_out_user_values", "gauge",
+    "Values of metrics of the callables' own that are not told; the daemon's log says why.", ("model",),
+    lambda figures: iter(()),
+)  # fmt: skip
+
 FAMILIES: tuple[Family, ...] = (
     # ── the daemon ───────────────────────────────────────────────────────────────────────────────
     Family(
@@ -240,6 +247,7 @@ FAMILIES: tuple[Family, ...] = (
     _model("access_log_dropped_requests", "counter",
            "Requests that it lacks: workers wrote more than was taken, or the disk could not be written.",
            lambda model: model.not_logged),
+    USERS_LEFT_OUT,
     Family("pending_requests", "gauge",
            "Requests that wait in tritonserver's queue, as it said a moment ago.", _MODEL, _pending),
     Family("failed_requests", "counter",

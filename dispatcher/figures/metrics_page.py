@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from pytriton.dispatcher.figures.families import FAMILIES, Family
+from pytriton.ipc.lanes.user_metrics import MOST_VALUES
 
 _HEAD = """\
 # Metrics
@@ -39,6 +40,60 @@ A 99th percentile of all servers together:
 
 What is counted in workers costs 1 µs a batch (0.95 measured).
 
+## Metrics of your own
+
+What a callable counts with [`prometheus_client`](https://prometheus.github.io/client_python/) appears here, too, with
+the labels of its instance. There is nothing to set up:
+
+```python
+import numpy as np
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.model_config import Tensor
+
+
+def counting():
+    from prometheus_client import Counter
+
+    long = Counter("long_texts", "Texts of more than 1,000 characters.", ["language"])
+
+    @batch
+    def infer_fn(text):
+        long.labels("en").inc(sum(len(one) > 1000 for one in text.ravel()))
+        return {"length": np.char.str_len(text.astype(bytes))}
+
+    return infer_fn
+
+
+connect().register(
+    counting, "texts", factory=True,
+    inputs=[Tensor(name="text", dtype=bytes, shape=(1,))],
+    outputs=[Tensor(name="length", dtype=np.int64, shape=(1,))],
+)
+# long_texts_total{language="en",model="texts",model_instance="0",version="1"} 3.0
+```
+
+- The metrics have to be made in the worker: by a factory, as above, or in a module that the worker imports. A metric
+  cannot be pickled.
+- Those of the default registry count (`prometheus_client.REGISTRY`). What the library says there of its own process
+  is left out.
+- A worker's thread looks at them once a second, and as it ends. A worker that is killed takes with it what was
+  counted since. A worker that hangs shows what was known last.
+- Counters, histograms and summaries go on over ends of workers and replacements, and go when the model is
+  unregistered. A histogram with other buckets than before begins anew. Quantiles and gauges are those of the present
+  worker. An `Info` and an `Enum` become gauges.
+- A label called `model`, `version` or `model_instance` is renamed to `exported_model` and so on, as Prometheus does
+  it.
+- A worker has room for {most:,} values (one for each set of labels of a counter, as many as there are buckets of a
+  histogram) and 256 KiB; those that came first stay. Names that begin with `pytriton_` or `nv_`, names and labels
+  that Prometheus does not take, and a name that another model uses for another kind are left out.
+  `pytriton_left_out_user_values` counts what is left out; the daemon's log says why, once for each metric.
+- Where `prometheus_client` cannot be imported in the worker, nothing of this happens. Nor does it for
+  `isolation="thread"`: that process is yours, with a registry for all that runs in it.
+
+## All metrics
+
 | metric | type | labels | what it says |
 |---|---|---|---|
 """
@@ -53,7 +108,7 @@ def _row(family: Family) -> str:
 
 def metrics_page() -> str:
     """Return docs/reference/metrics.md."""
-    return _HEAD + "".join(map(_row, FAMILIES))
+    return _HEAD.replace("{most:,}", f"{MOST_VALUES:,}") + "".join(map(_row, FAMILIES))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.figures.loop_lag import LoopLag
 from pytriton.dispatcher.figures.process_memory import Memory, memory_of
 from pytriton.dispatcher.figures.reading import Reading
+from pytriton.dispatcher.figures.user_metrics import Merger, UserMetrics, said
 from pytriton.dispatcher.figures.work import work_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -46,6 +48,14 @@ class _Disk(NamedTuple):
 
     free: int | None = None
     size: int | None = None
+
+
+class Scraped(NamedTuple):
+    """All that a scraper is told."""
+
+    figures: Figures
+    triton: TritonMetrics | None
+    users: UserMetrics
 
 
 class Snapshots:
@@ -90,6 +100,7 @@ class Snapshots:
         self._triton: Reading[TritonMetrics | None] = Reading(
             None, kept_s=_TRITON_KEPT_S, patience_s=_TRITON_S
         )
+        self._merger = Merger()
         self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
 
     async def current(self) -> Figures:
@@ -101,9 +112,19 @@ class Snapshots:
         triton = await self._ask_triton(anew=False)
         return triton.queues if triton is not None else {}
 
-    async def scraped(self) -> tuple[Figures, TritonMetrics | None]:
-        """Return the same, and all that tritonserver tells at this moment, if it tells anything in time."""
-        return await self._take(anew=True)
+    async def scraped(self) -> Scraped:
+        """Return the same, with the callables' own metrics, and what tritonserver tells at this moment, if in time."""
+        users = await self._ask_users()
+        return Scraped(*await self._take(anew=True), users)
+
+    async def _ask_users(self) -> UserMetrics:
+        """Return the metrics of the callables' own: read here, made out in a thread."""
+        ledger = self._registry.ledger
+        instances = [one for name, tally in ledger.items() for one in said(name, tally)]
+        if not instances:
+            return UserMetrics()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._merger.merged, instances)
 
     async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
         triton = await self._ask_triton(anew=anew)

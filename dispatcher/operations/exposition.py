@@ -14,10 +14,12 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from pytriton.dispatcher.figures.families import FAMILIES, Family, Sample
+from pytriton.dispatcher.figures.families import FAMILIES, USERS_LEFT_OUT, Family, Sample
+from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, openmetrics
+from pytriton.dispatcher.figures.user_metrics import MergedFamily
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
-from pytriton.ipc.messages.figures import Figures, Histogram
+from pytriton.ipc.messages.figures import Histogram
 
 #: The bounds that are told of durations: powers of two.
 _TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
@@ -33,20 +35,24 @@ class _Source:
         return self._families
 
 
-def expose(figures: Figures, accept: str, triton: TritonMetrics) -> tuple[bytes, str]:
-    """Return the answer to a scraper and its content type.
-
-    Args:
-        figures: our own
-        accept: what the scraper takes
-        triton: tritonserver's metrics
-    """
+def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
+    """Return the answer to a scraper and its content type; `accept`: what the scraper takes."""
     encode, content_type = choose_encoder(accept)
-    families = [_family(family, figures) for family in FAMILIES]
+    triton = scraped.triton or TritonMetrics()
+    families = [*our_families(scraped), *map(_user_family, scraped.users.families.values())]
     if "openmetrics" in content_type:
         families += openmetrics(triton)
         return _encoded(encode, families), content_type
     return _encoded(encode, families) + triton.text.encode(), content_type
+
+
+def our_families(scraped: Scraped) -> list[Metric]:
+    """Return the daemon's own metrics."""
+    left_out = [((model,), count) for model, count in scraped.users.left_out.items()]
+    return [
+        _family(family, left_out if family is USERS_LEFT_OUT else family.read(scraped.figures))
+        for family in FAMILIES
+    ]
 
 
 def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
@@ -54,20 +60,36 @@ def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
     return body
 
 
-def _family(family: Family, figures: Figures) -> Metric:
+def _family(family: Family, samples: Iterable[Sample]) -> Metric:
     name, text, labels = family.full_name, family.help, list(family.labels)
     if family.kind in ("seconds", "rows"):
         histogram = HistogramMetricFamily(name, text, labels=labels)
-        for values, observed in family.read(figures):
+        for values, observed in samples:
             assert isinstance(observed, Histogram)
             buckets = list(_buckets(observed, family.kind))
             histogram.add_metric(list(values), buckets, observed.sum)
         return histogram
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = kind(name, text, labels=labels)
-    for values, value in family.read(figures):
+    for values, value in samples:
         metric.add_metric(list(values), _number((values, value)))
     return metric
+
+
+def _user_family(family: MergedFamily) -> Metric:
+    metric = Metric(family.name, family.help, family.kind)
+    bound = {"histogram": "le", "summary": "quantile"}.get(family.kind, "")
+    for labels, values in family.series.items():
+        for (suffix, at), value in sorted(values.items(), key=_place):
+            told = dict(labels, **{bound: at}) if at else dict(labels)
+            metric.add_sample(f"{family.name}{suffix}", told, value)
+    return metric
+
+
+def _place(item: tuple[tuple[str, str], float]) -> tuple[bool, float, str]:
+    """Return where a value belongs among those of its series: buckets first, the lower ones before."""
+    (suffix, at), _ = item
+    return not at, float(at or 0.0), suffix
 
 
 def _number(sample: Sample) -> float:

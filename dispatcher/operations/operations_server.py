@@ -24,7 +24,6 @@ from starlette.routing import Route
 from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.figures.snapshot import Snapshots
-from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -142,14 +141,12 @@ class OperationsServer:
 
     async def _metrics(self, request: Request) -> Response:
         try:
-            figures, triton = await self._in_dispatcher(self._figures.scraped)
+            scraped = await self._in_dispatcher(self._figures.scraped)
         except asyncio.TimeoutError:
             text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
             return PlainTextResponse(text, status_code=503)
         accept = request.headers.get("accept", "")
-        body, content_type = await run_in_threadpool(
-            expose, figures, accept, triton or TritonMetrics()
-        )
+        body, content_type = await run_in_threadpool(expose, scraped, accept)
         return Response(body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
 from pytriton.ipc.lanes.request_records import Taken
+from pytriton.ipc.lanes.user_series import Families, with_ended
 
 #: The version, the instance, and what its worker has written.
 _Records = tuple[int, int, Taken]
@@ -29,6 +30,7 @@ class InstanceTally:
         ends: how many have ended, by reason.
         starts: how many have been started.
         workers: those that live.
+        user_series: what callables of ended workers counted by themselves; never changed in place.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class InstanceTally:
         self.ends: Counter[str] = Counter()
         self.starts = 0
         self.workers: list[Worker] = []
+        self.user_series: Families = {}
 
     def counts(self) -> Counts:
         """Return what all of its workers have done until now."""
@@ -106,6 +109,7 @@ class Tally:
             tally.workers.remove(worker)
             tally.ended = tally.ended.plus(worker.counts())
             tally.ends[worker.end_reason] += 1
+            tally.user_series = with_ended(tally.user_series, worker.last_user_metrics)
             self._left.append((worker.version, worker.instance, worker.last_records))
 
         worker.exited.add_done_callback(ended)

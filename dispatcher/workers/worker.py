@@ -77,8 +77,9 @@ class Worker:
         self._peer: Peer | None = None
         self._done: Reading | None = None
         self._counts: Counts | None = None
-        #: Records of requests that it left when it ended.
+        #: Records of requests that it left when it ended, and the metrics of its callable's own.
         self.last_records = Taken()
+        self.last_user_metrics = b""
         exited.add_done_callback(self._ended)
         # A pool that is being stopped does not ask any more why a worker failed.
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -90,6 +91,10 @@ class Worker:
     def counts(self) -> Counts:
         """Return what it has done until now, or had done when it ended."""
         return self.gauge.counts() if self._counts is None else self._counts
+
+    def user_metrics(self) -> bytes:
+        """Return what its callable's own metrics last were, undecoded; b"" where there are none."""
+        return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def leave(self, reason: str) -> None:
         """Note why it is being ended, one of END_REASONS, if nothing else has been noted before."""
@@ -167,12 +172,17 @@ class Worker:
         """End the worker after its batch, at most `grace_s` later; its lanes end with it."""
         raise NotImplementedError
 
+    def _user_metrics(self) -> bytes:
+        pages = self.gauge.user_metrics
+        return pages.read() if pages is not None else b""
+
     async def _drained(self) -> None:
         """Return when its last words have come."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.gauge.read(), self.gauge.counts()
         self.last_records = self.gauge.records.take()
+        self.last_user_metrics = self._user_metrics()
         self.gauge.close()
         self.lane_path.unlink(missing_ok=True)
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)

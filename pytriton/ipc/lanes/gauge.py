@@ -8,6 +8,7 @@ it does not answer any more, and what it had done when it ended::
     [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
     [ histograms, see Histogram: the sum, then the buckets ] …
     [ records of single requests, see request_records.py ]
+    [ of a worker's own process: metrics of the callable's own, see user_metrics.py ]
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
 reader takes no lock: of two figures that belong together, it may see one a batch earlier than the other.
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton.ipc import linux
-from pytriton.ipc.lanes import request_records
+from pytriton.ipc.lanes import request_records, user_metrics
 from pytriton.ipc.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
@@ -45,6 +46,8 @@ _RECORDS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
 _THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
 #: Of the mapping.
 _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
+#: The same with metrics of the callable's own; of those in a registrant's process nobody knows whose they are.
+_BYTES_WITH_METRICS = _BYTES + user_metrics.SIZE
 #: More rows than this are taken for a mistake.
 _MOST_ROWS = 1 << 32
 
@@ -113,9 +116,13 @@ class Gauge:
 
     def __init__(self, fd: int) -> None:
         """Take over a descriptor of the page."""
-        self._map = mmap.mmap(fd, _BYTES)
+        with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
+        self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
         self._words = memoryview(self._map).cast("Q")
-        self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:])
+        self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:_BYTES])
+        self.user_metrics = (
+            user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
+        )
         #: In the worker: is given the beginning and the end of a call that is to have records, and what `end` was.
         self.on_record: Callable[[int, int, Any, Any], None] | None = None
         self._busy_ns = 0  #: the most that was read
@@ -125,7 +132,7 @@ class Gauge:
     def create(cls) -> tuple[Gauge, int]:
         """Return a new gauge and a descriptor of it for the other process, to be closed here."""
         fd = linux.memfd_create("pytriton-gauge")
-        os.ftruncate(fd, _BYTES)
+        os.ftruncate(fd, _BYTES_WITH_METRICS)
         linux.seal_against_shrinking(fd)
         gauge = cls(os.dup(fd))
         gauge.records.want(request_records.NEVER, 0)
@@ -275,4 +282,6 @@ class Gauge:
         """Unmap the page."""
         self._words.release()
         self.records.close()
+        if self.user_metrics is not None:
+            self.user_metrics.close()
         self._map.close()

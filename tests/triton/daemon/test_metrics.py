@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import urllib.error
@@ -133,6 +135,39 @@ def test_a_hung_worker_holds_up_no_scrape(daemon: RunningDaemon, tmp_path: Path)
         hold.unlink()
         asking.join(30)
         connection.close()
+
+
+def _counting() -> Any:
+    from prometheus_client import Counter
+
+    seen = Counter("rows_seen", "Rows.", ["kind"])
+
+    @batch
+    def counting(x: Any) -> Any:
+        seen.labels("all").inc(len(x))
+        return {"y": x}
+
+    return counting
+
+
+def test_what_a_callable_counts_by_itself_is_told_over_ends_of_its_workers(
+    daemon: RunningDaemon,
+) -> None:
+    daemon.client.register(_counting, "counting", X, Y, factory=True, progress=False)
+    series = 'rows_seen_total{kind="all",model="counting",model_instance="0",version="1"}'
+    connection = Inference("http", daemon.http)
+
+    def told() -> float:
+        return value(scrape(daemon), series) if series in scrape(daemon) else 0
+
+    connection.infer("counting", {"x": ROWS})
+    eventually(lambda: told() == len(ROWS), "it was not told")
+    (instance,) = daemon.client.model("counting").instances
+    assert instance.pid is not None
+    os.kill(instance.pid, signal.SIGKILL)
+    connection.infer("counting", {"x": ROWS})
+    eventually(lambda: told() == 2 * len(ROWS), "it did not go on")
+    connection.close()
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="Debian's package prometheus is not here")

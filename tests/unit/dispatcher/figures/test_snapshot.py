@@ -15,6 +15,13 @@ from pytriton.dispatcher.figures.work import work_of
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind
 from pytriton.ipc.lanes.gauge import NOTHING
+from pytriton.ipc.lanes.user_metrics import (
+    UserFamily,
+    UserMetrics,
+    UserSample,
+    encoded,
+    encoded_sample,
+)
 from pytriton.ipc.messages.figures import Figures, InstanceFigures, ModelFigures
 
 
@@ -199,6 +206,67 @@ def test_a_hostile_page_is_told_of_in_bounds(brain: Brain) -> None:
     worker.end()
     brain.advance(5.0)
     assert instance(brain).work.calls == (1 << 63) - 1
+
+
+# ── metrics of callables' own ────────────────────────────────────────────────────────────────────
+
+
+def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
+    """Have a worker's callable have counted so much."""
+    families = [
+        UserFamily("seen", "counter", "", [encoded_sample(UserSample("_total", {}, seen))]),
+        UserFamily("depth", "gauge", "", [encoded_sample(UserSample("", {}, depth))]),
+    ]
+    pages = worker.gauge_of_worker.user_metrics
+    assert pages is not None
+    assert pages.write(encoded(UserMetrics(families)))
+
+
+def of_users(brain: Brain) -> dict[str, dict[str, float]]:
+    """Return the values that a scraper is told, by metric and instance."""
+    scraped = brain.loop.run(brain.daemon.figures.scraped())
+    return {
+        name: {
+            dict(labels)["model_instance"]: value
+            for labels, values in family.series.items()
+            for value in values.values()
+        }
+        for name, family in scraped.users.families.items()
+    }
+
+
+def test_metrics_of_a_callable_go_on_over_ends_of_workers(brain: Brain) -> None:
+    worker = serve(brain, instances=2)
+    assert of_users(brain) == {}
+    count(brain.workers[0], 3, depth=8)
+    count(brain.workers[1], 40)
+    assert of_users(brain) == {"seen": {"0": 3, "1": 40}, "depth": {"0": 8, "1": 0}}
+    brain.workers[0].end()
+    brain.settle()
+    assert of_users(brain) == {"seen": {"0": 3, "1": 40}, "depth": {"1": 0}}
+    brain.advance(5.0)
+    successor = next(one for one in brain.alive("m") if one.instance == 0)
+    assert successor is not worker
+    count(successor, 2, depth=1)
+    assert of_users(brain) == {"seen": {"0": 5, "1": 40}, "depth": {"0": 1, "1": 0}}
+
+
+def test_metrics_of_a_callable_go_on_over_a_replacement_and_go_with_the_model(brain: Brain) -> None:
+    count(serve(brain), 3)
+    brain.served(brain.client.register("m", replace=True))
+    count(brain.alive("m")[0], 4)
+    assert of_users(brain)["seen"] == {"0": 7}
+    brain.answered(brain.client.ask(messages.Unregister("m")))
+    assert of_users(brain) == {}
+
+
+def test_a_hostile_page_has_no_metrics(brain: Brain) -> None:
+    worker = serve(brain)
+    worker.gauge_of_worker._words[:] = memoryview(b"\xff" * len(worker.gauge._map)).cast("Q")
+    assert of_users(brain) == {}
+    worker.end()
+    brain.advance(5.0)
+    assert of_users(brain) == {}
 
 
 def test_nothing_done_is_told_as_nothing() -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, Summary
+from prometheus_client import Histogram as UserHistogram
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
@@ -13,9 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pytriton.dispatcher.figures.families import FAMILIES
 from pytriton.dispatcher.figures.metrics_page import metrics_page
+from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, fetch, parsed, waiting
+from pytriton.dispatcher.figures.user_metrics import Merger, Said, UserMetrics
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.ipc.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
+from pytriton.ipc.lanes.user_metrics import encoded
 from pytriton.ipc.messages import (
     DaemonFigures,
     Figures,
@@ -25,6 +31,7 @@ from pytriton.ipc.messages import (
     QueueFigures,
     Work,
 )
+from pytriton.worker.user_metrics import collected
 
 ROOT = Path(__file__).parents[4]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -79,6 +86,12 @@ def figures(name: str = "m") -> Figures:
     return Figures(0.0, daemon, [model])
 
 
+def scraped(
+    triton: TritonMetrics | None = None, users: UserMetrics | None = None, name: str = "m"
+) -> Scraped:
+    return Scraped(figures(name), triton, users or UserMetrics())
+
+
 def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -91,7 +104,7 @@ def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]
 def told(request: pytest.FixtureRequest) -> Any:
     """What a scraper reads, by name and labels."""
     openmetrics = request.param == "openmetrics"
-    body, content_type = expose(figures(), OPENMETRICS if openmetrics else "", parsed(TRITON))
+    body, content_type = expose(scraped(parsed(TRITON)), OPENMETRICS if openmetrics else "")
     assert content_type.startswith("application/openmetrics" if openmetrics else "text/plain")
     found = samples(body.decode(), parse_openmetrics if openmetrics else parse_text)
 
@@ -140,7 +153,7 @@ def test_what_tritonserver_tells_is_behind_ours(told: Any) -> None:
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
-    body, _ = expose(figures(), accept, parsed(TRITON))
+    body, _ = expose(scraped(parsed(TRITON)), accept)
     lines = body.decode().splitlines()
     start = 'nv_inference_request_success{model="m",version="1"} 7'
     assert [line for line in lines if line.startswith(start)] != []
@@ -148,9 +161,66 @@ def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
         assert list(parse_openmetrics(body.decode()))  # type: ignore[no-untyped-call]
 
 
+def of_users(**models: CollectorRegistry) -> UserMetrics:
+    """Return the metrics of models, each with one worker."""
+    said = [
+        Said(model, 1, 0, {}, [encoded(collected(registry.collect()))])
+        for model, registry in models.items()
+    ]
+    return Merger().merged(said)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_metrics_of_callables_have_the_labels_of_their_instance(accept: str) -> None:
+    one, two = CollectorRegistry(), CollectorRegistry()
+    for registry in (one, two):
+        Counter("seen", "Things.", ["model"], registry=registry).labels('x"y').inc(3)
+    UserHistogram("size", "Sizes.", buckets=(1, 10), registry=two).observe(5)
+    Summary("took", "Times.", registry=two).observe(4)
+    Info("build", "About.", registry=two).info({"commit": "abc"})
+    body, _ = expose(scraped(users=of_users(a=one, b=two)), accept)
+    found = samples(body.decode(), parse_openmetrics if accept else parse_text)
+
+    def value(name: str, model: str, **labels: str) -> float:
+        instance = {"model": model, "version": "1", "model_instance": "0"}
+        return found[name, frozenset({**instance, **labels}.items())]
+
+    for model in "ab":
+        assert value("seen_total", model, exported_model='x"y') == 3
+    assert [value("size_bucket", "b", le=le) for le in ("1.0", "10.0", "+Inf")] == [0, 1, 1]
+    assert (value("size_count", "b"), value("size_sum", "b")) == (1, 5)
+    assert (value("took_count", "b"), value("took_sum", "b")) == (1, 4)
+    assert value("build_info", "b", commit="abc") == 1
+
+
+def test_metrics_that_clash_are_left_out_and_counted() -> None:
+    one, two = CollectorRegistry(), CollectorRegistry()
+    Counter("seen", "Things.", registry=one)
+    Gauge("seen", "Another kind.", registry=two)
+    Gauge("seen_total", "A name of the counter's.", registry=two)
+    Gauge("fine", "Fine.", registry=two)
+    users = of_users(a=one, b=two)
+    assert set(users.families) == {"seen", "fine"}
+    assert users.left_out == {"b": 2}
+    body, _ = expose(scraped(users=users), OPENMETRICS)
+    found = samples(body.decode(), parse_openmetrics)
+    assert found["pytriton_left_out_user_values", frozenset({("model", "b")})] == 2
+
+
+def test_a_metric_is_told_once_why_it_is_left_out() -> None:
+    registry = CollectorRegistry()
+    Gauge("pytriton_x", "Of ours.", registry=registry)
+    merger = Merger()
+    said = Said("m", 1, 0, {}, [encoded(collected(registry.collect()))])
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            assert merger.merged([said, said]).left_out == {"m": 2}
+    assert [(one["model"], one["metric"]) for one in logs] == [("m", "pytriton_x")]
+
+
 def test_a_model_s_name_breaks_nothing() -> None:
     name = 'a"b\\c\n# TYPE x counter\nd {e="f"} 1'
-    body, _ = expose(figures(name), "", TritonMetrics())
+    body, _ = expose(scraped(name=name), "")
     found = samples(body.decode(), parse_text)
     assert {dict(labels)["model"] for _, labels in found if "model" in dict(labels)} == {name}
 

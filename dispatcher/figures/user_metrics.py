@@ -1,0 +1,143 @@
+"""Metrics of the callables' own, of all models: each with the labels of its instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from pytriton.dispatcher.workers.tally import InstanceTally, Tally
+from pytriton.ipc.lanes.user_series import Families, Family, Labels, Values, with_living
+
+_log = structlog.get_logger(__name__)
+
+_INSTANCE = ("model", "version", "model_instance")
+#: Values of all models that are told; a scrape of so many takes a second.
+_MOST_VALUES = 100_000
+#: Reasons for which something is left out that are logged, once each.
+_MOST_TOLD = 1_000
+#: What may be behind a family's name, by its kind: two families must not have the same names.
+_NAMES = {
+    "counter": ("", "_total"),
+    "histogram": ("", "_bucket", "_count", "_sum"),
+    "summary": ("", "_count", "_sum"),
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the workers of an instance said, undecoded, the oldest first; to be read in another thread."""
+
+    model: str
+    version: int
+    instance: int
+    ended: Families
+    living: Sequence[bytes]
+
+
+@dataclass
+class MergedFamily:
+    """One metric of any number of models; its series are told by their labels, with those of the instance."""
+
+    name: str
+    kind: str
+    help: str
+    series: dict[Labels, Values] = field(default_factory=dict)
+
+
+@dataclass
+class UserMetrics:
+    """What all of them said.
+
+    Attributes:
+        families: by name.
+        left_out: how many values are not in it, by model.
+    """
+
+    families: dict[str, MergedFamily] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def said(model: str, tally: Tally) -> list[Said]:
+    """Return what the workers of a model say; to be called in the dispatcher's loop."""
+    return [
+        Said(model, version, number, instance.user_series, living)
+        for (version, number), instance in tally.instances.items()
+        if (living := _living(instance)) or instance.user_series
+    ]
+
+
+def _living(instance: InstanceTally) -> list[bytes]:
+    return [message for worker in instance.workers if (message := worker.user_metrics())]
+
+
+class Merger:
+    """Makes one table of what all instances say, and logs once why something is not in it."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+
+    def merged(self, instances: Iterable[Said]) -> UserMetrics:
+        """Return the metrics of all; may take a while, and is for any thread."""
+        found = UserMetrics()
+        taken: dict[str, str] = {}
+        room = _MOST_VALUES
+        for one in instances:
+            checked = with_living(one.ended, one.living)
+            left_out = checked.left_out
+            for name, why in checked.faults.items():
+                self._tell(one.model, name, why)
+            labels = dict(zip(_INSTANCE, (one.model, str(one.version), str(one.instance))))
+            for name, family in checked.families.items():
+                values = sum(map(len, family.series.values()))
+                why = _clash(name, family, found.families, taken)
+                if not why and values > room:
+                    why = f"all models together have more than {_MOST_VALUES:,} values"
+                if why:
+                    self._tell(one.model, name, why)
+                    left_out += values
+                    continue
+                room -= values
+                into = found.families.setdefault(name, MergedFamily(name, family.kind, family.help))
+                taken.update(dict.fromkeys(_names(name, family.kind), name))
+                for series, value in family.series.items():
+                    into.series[_with_instance(series, labels)] = value
+            if left_out:
+                found.left_out[one.model] = found.left_out.get(one.model, 0) + left_out
+        return found
+
+    def _tell(self, model: str, name: str, why: str) -> None:
+        if (model, name) in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add((model, name))
+        _log.warning("metrics of a callable's own are left out", model=model, metric=name, why=why)
+
+
+def _names(name: str, kind: str) -> list[str]:
+    return [f"{name}{suffix}" for suffix in _NAMES.get(kind, ("",))]
+
+
+def _clash(
+    name: str, family: Family, families: Mapping[str, MergedFamily], taken: Mapping[str, str]
+) -> str:
+    there = families.get(name)
+    if there is not None and there.kind != family.kind:
+        return f"it is a {family.kind} here, and a {there.kind} in another model"
+    for one in _names(name, family.kind):
+        owner = taken.get(one, name)
+        if owner != name:
+            return f"{one} belongs to the metric {owner} of some model"
+    return ""
+
+
+def _with_instance(labels: Labels, instance: Mapping[str, str]) -> Labels:
+    """Return the labels of a series with those of its instance; its own are renamed as Prometheus does it."""
+    found = dict(labels)
+    for name in instance:
+        if name in found:
+            renamed = f"exported_{name}"
+            while renamed in found:
+                renamed = f"exported_{renamed}"
+            found[renamed] = found.pop(name)
+    return tuple(sorted({**found, **instance}.items()))

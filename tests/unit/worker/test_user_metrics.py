@@ -1,0 +1,191 @@
+"""What a worker takes of `prometheus_client`: all kinds, as much as has room, and no more often than it may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info, Summary
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from support.running import eventually
+
+from pytriton.ipc.lanes.user_metrics import (
+    MOST_BYTES,
+    MOST_VALUES,
+    SIZE,
+    UserMetricsPages,
+    encoded,
+)
+from pytriton.ipc.lanes.user_series import Checked, checked
+from pytriton.worker import user_metrics
+from pytriton.worker.user_metrics import collected, watch
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def said(registry: CollectorRegistry) -> Checked:
+    """Return what the daemon makes of a registry."""
+    return checked(encoded(collected(registry.collect())))
+
+
+def test_every_kind_arrives(registry: CollectorRegistry) -> None:
+    Counter("seen", "Things.", ["colour"], registry=registry).labels("red").inc(3)
+    Gauge("jobs_created", "A gauge of that name.", registry=registry).set(2)
+    Histogram("size", "Sizes.", buckets=(1, 10), registry=registry).observe(5)
+    Summary("took", "Times.", registry=registry).observe(4)
+    Info("build", "About.", registry=registry).info({"commit": "abc"})
+    Enum("mood", "State.", states=["up", "down"], registry=registry).state("down")
+    found = said(registry)
+    assert (found.left_out, found.faults) == (0, {})
+    told = {
+        (name, labels, *key): value
+        for name, family in found.families.items()
+        for labels, values in family.series.items()
+        for key, value in values.items()
+    }
+    assert told == {
+        ("seen", (("colour", "red"),), "_total", ""): 3,
+        ("jobs_created", (), "", ""): 2,
+        ("size", (), "_bucket", "1.0"): 0,
+        ("size", (), "_bucket", "10.0"): 1,
+        ("size", (), "_bucket", "+Inf"): 1,
+        ("size", (), "_count", ""): 1,
+        ("size", (), "_sum", ""): 5,
+        ("took", (), "_count", ""): 1,
+        ("took", (), "_sum", ""): 4,
+        ("build_info", (("commit", "abc"),), "", ""): 1,
+        ("mood", (("mood", "up"),), "", ""): 0,
+        ("mood", (("mood", "down"),), "", ""): 1,
+    }
+
+
+def test_what_the_library_says_by_itself_is_left_out(registry: CollectorRegistry) -> None:
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    assert said(registry) == Checked({}, 0, {})
+
+
+def test_labels_without_end_keep_those_that_came_first(registry: CollectorRegistry) -> None:
+    counter = Counter("seen", "Things.", ["user"], registry=registry)
+    for number in range(MOST_VALUES + 50):
+        counter.labels(str(number)).inc()
+    found = said(registry)
+    assert len(found.families["seen"].series) == MOST_VALUES
+    assert (("user", "0"),) in found.families["seen"].series
+    assert found.left_out == 50
+
+
+def test_a_histogram_is_told_as_a_whole_or_not(registry: CollectorRegistry) -> None:
+    histogram = Histogram("size", "Sizes.", ["user"], registry=registry)
+    for number in range(MOST_VALUES):
+        histogram.labels(str(number)).observe(1)
+    found = said(registry)
+    of_one = len(next(iter(found.families["size"].series.values())))
+    assert len(found.families["size"].series) == MOST_VALUES // of_one
+    assert found.left_out == (MOST_VALUES - MOST_VALUES // of_one) * of_one
+    assert "size" not in found.faults
+
+
+def test_long_texts_have_no_more_bytes_than_there_is_room(registry: CollectorRegistry) -> None:
+    for number in range(100):
+        gauge = Gauge(f"g{number}", "h" * 100_000, ["text"], registry=registry)
+        for label in range(20):
+            gauge.labels(f"{label}" + "é" * 200).set(1)
+    message = encoded(collected(registry.collect()))
+    assert len(message) <= MOST_BYTES
+    found = checked(message)
+    told = sum(len(family.series) for family in found.families.values())
+    assert told + found.left_out == 100 * 20
+    assert told > 300
+
+
+def test_odd_labels_and_values_arrive_as_far_as_they_can(registry: CollectorRegistry) -> None:
+    class Odd:
+        def collect(self) -> Iterator[Any]:
+            metric = GaugeMetricFamily("odd", "\ud800", labels=["a"])
+            metric.add_metric(['\udcff\n"'], float("nan"))
+            metric.add_sample("another", {}, 1)
+            yield metric
+
+    registry.register(Odd())
+    found = said(registry)
+    assert list(found.families["odd"].series) == [(("a", '\\udcff\n"'),)]
+    assert found.left_out == 1
+
+
+# ── the thread ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pages() -> UserMetricsPages:
+    return UserMetricsPages(memoryview(bytearray(SIZE)))
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> CollectorRegistry:
+    """A `prometheus_client` of the test's own, which is looked at often."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", SimpleNamespace(REGISTRY=registry))
+    monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
+    return registry
+
+
+def test_pages_follow_the_registry_and_the_end_writes_a_last_time(
+    library: CollectorRegistry, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter("seen", "Things.", registry=library)
+    thread = watch(pages)
+    assert thread is not None
+
+    def told() -> float:
+        families = checked(pages.read()).families
+        return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
+
+    try:
+        eventually(lambda: told() == 0, "nothing was written")
+        counter.inc()
+        eventually(lambda: told() == 1, "a change was not written")
+        monkeypatch.setattr(user_metrics, "_SHARE", 1e9)  # no further look by itself
+        counter.inc(5)
+    finally:
+        thread.close()
+    assert told() == 6
+
+
+def test_a_collector_that_fails_is_reported_once_and_leaves_what_was_known(
+    library: CollectorRegistry, pages: UserMetricsPages, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = 0
+
+    class Failing:
+        def collect(self) -> Iterator[Any]:
+            nonlocal failures
+            failures += 1
+            raise RuntimeError("of the user's own")
+
+    Counter("seen", "Things.", registry=library)
+    thread = watch(pages)
+    assert thread is not None
+    try:
+        eventually(lambda: pages.read() != b"", "nothing was written")
+        library._collector_to_names[Failing()] = []  # `register` would collect at once
+        eventually(lambda: failures > 2, "it was not tried again")
+    finally:
+        thread.close()
+    assert "seen" in checked(pages.read()).families
+    assert capfd.readouterr().err.count("metrics cannot be collected") == 1
+
+
+def test_without_the_library_there_is_no_thread(
+    pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_metrics, "_LIBRARY", "not_installed_anywhere")
+    assert watch(pages) is None
+    assert watch(None) is None
