@@ -39,6 +39,8 @@ class Model:
     streams = False
     #: Whether it is the only one in this process.
     own_process = True
+    #: Whether errors that clients get name their request; those of a Triton Python model are as Triton words them.
+    names_requests = True
     #: Is told how many requests have failed, and why: one of gauge.FAILURES.
     on_failed: Callable[[str, int], None] = staticmethod(lambda kind, requests: None)
 

@@ -9,8 +9,14 @@ from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytriton.ipc.errors import sendable
-from pytriton.ipc.lanes.lane_messages import Batch, RequestRef
+from pytriton.ipc.errors import sendable, with_id
+from pytriton.ipc.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    RequestRef,
+    ResponseRef,
+)
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
 serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
 #: Characters of an id: it is a client's.
 MOST = 200
+#: Characters of all errors of a batch.
+_MOST_TEXT = 1 << 15
 
 
 def ids_of(batch: Batch) -> list[str]:
@@ -38,6 +46,20 @@ def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
             if ref is wanted:
                 return _id(batch, place, ref)
     return _clean(wanted.request_id) or _of_headers(wanted.parameters)
+
+
+def with_ids(failed: BatchFailed, batch: Batch) -> BatchDone | BatchFailed:
+    """Return an answer in which the error of each request names it, unless that is too much to send."""
+    count = len(batch.requests)
+    if count <= 1 or count * len(failed.text) > _MOST_TEXT:
+        return BatchFailed(failed.id, with_only_id(failed.text, batch))
+    texts = [with_id(failed.text, one) for one in ids_of(batch)]
+    return BatchDone(failed.id, [ResponseRef([], text) for text in texts])
+
+
+def with_only_id(text: str, batch: Batch) -> str:
+    """Return the text of an error, with the id of the request if there is only one."""
+    return with_id(text, id_at(batch, 0)) if len(batch.requests) == 1 else text
 
 
 def trace_id(context: str | None) -> str:

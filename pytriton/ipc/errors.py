@@ -25,6 +25,9 @@ class ErrorKind(str, enum.Enum):
 
 #: Bytes of an error that a client gets, as gRPC sends them: with what it adds, its implementations take 8 KB.
 CLIENT_BYTES = 7_500
+#: Bytes of these that are left for the id of the request, and for the text.
+_ID_BYTES = 300
+TEXT_BYTES = CLIENT_BYTES - _ID_BYTES
 _CUT = " [… {} characters more: all of it is in the model's log]"
 
 
@@ -63,15 +66,21 @@ def for_client(text: str) -> str:
     end the request with "Stream removed", or whatever the client's implementation says then.
     """
     data = str.encode(text, "utf-8", "backslashreplace")
-    if 3 * len(data) <= CLIENT_BYTES or _size(data) <= CLIENT_BYTES:
+    if 3 * len(data) <= TEXT_BYTES or _size(data) <= TEXT_BYTES:
         return data.decode("utf-8")
-    left = CLIENT_BYTES - 3 * len(_CUT.encode()) - 3 * len(str(len(text)))
+    left = TEXT_BYTES - 3 * len(_CUT.encode()) - 3 * len(str(len(text)))
     end = 0
     while left >= _cost(data[end]):
         left -= _cost(data[end])
         end += 1
     kept = data[:end].decode("utf-8", "ignore")
     return kept + _CUT.format(len(text) - len(kept))
+
+
+def with_id(text: str, request_id: str) -> str:
+    """Return an error's text that has been cut for a client, with the id by which the request is found in logs."""
+    end = f" [request id: {request_id}]"
+    return f"{text}{end}" if _size(end.encode()) <= _ID_BYTES else text
 
 
 def _size(data: bytes) -> int:

@@ -33,6 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
+from pytriton.worker.request_ids import with_only_id
 from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
@@ -214,7 +215,7 @@ class Stream:
             self.failure = _failure_of(error)
             self._gauge.failed(self.failure, len(self._requests))
             report_error(error, batches=[self.batch])
-            end = BatchFailed(self.id, told(error))
+            end = BatchFailed(self.id, with_only_id(told(error), self.batch))
             self.spans.failed(end.text)
         self.spans.end()
         self._outbox.lane.send(end)

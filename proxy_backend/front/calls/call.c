@@ -44,7 +44,7 @@ const char *parts_copy(CallParts *parts, Slice text, const char *what, Problem *
 
 const char *parts_id(const CallParts *parts)
 {
-    return parts->id && *parts->id ? parts->id : "<id_unknown>";
+    return parts->id && *parts->id ? parts->id : *parts->header_id ? parts->header_id : "<id_unknown>";
 }
 
 CallTensor *parts_add_tensor(CallTensor **tensors, size_t *count, size_t *room, const char *name)
@@ -86,20 +86,48 @@ bool call_id(Call *call, Slice id, Problem *problem)
     return parts->id && api_succeeded(triton.InferenceRequestSetId(parts->request, parts->id), problem);
 }
 
-void call_trace_header(Call *call, Slice name, Slice value)
+void call_origin_header(Call *call, Slice name, Slice value)
 {
     CallParts *parts = parts_of(call);
-    bool parent = slice_is_nocase(name, "traceparent");
-    if ((!parent && !slice_is_nocase(name, "tracestate")) || !utf8_is_valid(value) ||
-        memchr(value.start, 0, value.size))
+    char *to;
+    size_t room;
+    if (slice_is_nocase(name, "traceparent"))
+        to = parts->trace_parent, room = sizeof parts->trace_parent;
+    else if (slice_is_nocase(name, "tracestate"))
+        to = parts->trace_state, room = sizeof parts->trace_state;
+    else if (slice_is_nocase(name, "x-request-id"))
+        to = parts->header_id, room = sizeof parts->header_id;
+    else
         return;
-    char *to = parent ? parts->trace_parent : parts->trace_state;
-    size_t room = parent ? sizeof parts->trace_parent : sizeof parts->trace_state;
     /* What is longer than the standard allows is not one. */
-    if (value.size >= room)
+    if (value.size == 0 || value.size >= room || !utf8_is_valid(value) || memchr(value.start, 0, value.size))
         return;
     memcpy(to, value.start, value.size);
     to[value.size] = '\0';
+}
+
+/* The trace of "version-trace-span-flags". */
+static Slice trace_of(Slice parent)
+{
+    Slice version, trace, span;
+    bool whole = slice_split(&parent, '-', &version) && slice_split(&parent, '-', &trace) &&
+        slice_split(&parent, '-', &span) && parent.start;
+    return whole ? trace : (Slice){0};
+}
+
+bool parts_use_header_id(CallParts *parts, Problem *problem)
+{
+    if (parts->id && *parts->id)
+        return true;
+    if (!*parts->header_id) {
+        Slice trace = trace_of(slice_of(parts->trace_parent));
+        if (trace.size)
+            memcpy(parts->header_id, trace.start, trace.size); /* it has room for all of trace_parent */
+        parts->header_id[trace.size] = '\0';
+    }
+    parts->id_is_header_s = *parts->header_id;
+    return !parts->id_is_header_s ||
+        api_succeeded(triton.InferenceRequestSetId(parts->request, parts->header_id), problem);
 }
 
 /* ── parameters ────────────────────────────────────────────────────────────────────────────────── */

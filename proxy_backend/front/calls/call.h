@@ -105,8 +105,9 @@ typedef struct {
 bool call_parameter(Call *call, Slice name, const CallParameter *value, Problem *problem);
 /* A header that is handed on: a parameter for the model, whatever its name. */
 bool call_header(Call *call, Slice name, Slice value, Problem *problem);
-/* One of the headers that say what a call is part of: "traceparent", "tracestate". Others are ignored. */
-void call_trace_header(Call *call, Slice name, Slice value);
+/* One of the headers that say what a call is, or is part of: "x-request-id", "traceparent", "tracestate". Others are ignored. The first of these that
+ * is there gives an id to a request that has none: in logs, traces and errors, not in the answer. */
+void call_origin_header(Call *call, Slice name, Slice value);
 
 /* Begin an input. Its data follows: in pieces, or in a region of shared memory; not at all if it is empty. The next call_input, or call_start, ends it,
  * and finds it wrong if its size is not exactly what shape and type say. The shape is copied. */

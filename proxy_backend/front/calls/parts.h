@@ -16,7 +16,7 @@ typedef struct AnswerParts {
 } AnswerParts;
 
 /* Of trace contexts: "traceparent" has 55 bytes, "tracestate" up to 512. */
-enum { TRACE_PARENT = 128, TRACE_STATE = 512 };
+enum { TRACE_PARENT = 128, TRACE_STATE = 512, HEADER_ID = 256 };
 
 typedef struct CallParts {
     Call call; /* first, so that it is found by its address */
@@ -30,7 +30,8 @@ typedef struct CallParts {
     uint64_t input_elements; /* of BYTES, so far, of the input that was begun last */
     bool raw, open; /* there is a raw input; an input has been begun and not ended */
     Arena memory;
-    char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1];
+    char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1], header_id[HEADER_ID];
+    bool id_is_header_s; /* its client gave it none, but a header did */
     TraceRecord *trace; /* NULL: it is not traced */
     CallAnswered answered;
     unsigned in_core; /* what the core still has of it: its request, its answers */
@@ -53,6 +54,8 @@ static inline CallParts *parts_of(Call *call)
 /* A copy with NUL at its end, in the call's memory. NULL, with the problem: it has NUL in it, is no valid UTF-8, or there is no memory.
  * `what`: "the name of an input". */
 const char *parts_copy(CallParts *parts, Slice text, const char *what, Problem *problem);
+/* Give a request without an id that of its headers, if they have one. */
+bool parts_use_header_id(CallParts *parts, Problem *problem);
 /* "[request id: 7] ", as the core begins its errors. */
 const char *parts_id(const CallParts *parts);
 /* One more of `count` in an array with room for `*room`; all zero. */

@@ -227,7 +227,8 @@ static void empty(CallParts *parts)
     call->input_count = call->output_count = parts->parameter_count = 0;
     parts->model = parts->id = NULL;
     parts->sequence_flags = parts->in_core = 0;
-    parts->trace_parent[0] = parts->trace_state[0] = '\0';
+    parts->trace_parent[0] = parts->trace_state[0] = parts->header_id[0] = '\0';
+    parts->id_is_header_s = false;
     parts->answered = NULL;
     parts->trace = NULL;
     parts->request = NULL;

@@ -42,7 +42,7 @@ static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flag
 static bool prepare(CallParts *parts, Problem *problem)
 {
     Server *server = calls_settings_of(parts->calls)->server;
-    return inputs_end(parts, problem) &&
+    return parts_use_header_id(parts, problem) && inputs_end(parts, problem) &&
         api_succeeded(triton.InferenceRequestSetFlags(parts->request, parts->sequence_flags), problem) &&
         api_succeeded(triton.InferenceRequestSetReleaseCallback(parts->request, released, parts), problem) &&
         api_succeeded(triton.InferenceRequestSetResponseCallback(

@@ -4,7 +4,7 @@ bool headers_forward(const GrpcStream *stream, const HeaderPattern *pattern, Cal
 {
     Slice name, value;
     for (size_t at = 0; grpc_next_header(stream, &at, &name, &value);) {
-        call_trace_header(call, name, value);
+        call_origin_header(call, name, value);
         /* Names with a colon are HTTP/2's own. */
         if (pattern && name.start[0] != ':' && header_pattern_takes(pattern, name) &&
             !call_header(call, name, value, problem))

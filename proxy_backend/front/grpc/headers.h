@@ -6,7 +6,7 @@
 #include "http1/header_pattern.h"
 #include "http2/http2.h"
 
-/* Give a call those headers that models are to see, and the ones that say which trace it is part of. `pattern` NULL: the latter only. */
+/* Give a call those headers that models are to see, and the ones that say what it is part of. `pattern` NULL: the latter only. */
 bool headers_forward(const GrpcStream *stream, const HeaderPattern *pattern, Call *call, Problem *problem);
 
 #endif

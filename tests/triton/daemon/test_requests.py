@@ -25,9 +25,6 @@ from pytriton.model_config import ModelConfig, Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
 ID = [Tensor(name="id", dtype=bytes, shape=(1,))]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-FORWARD = {
-    f"{way}-header-forward-pattern": "(?i)(x-request-id|traceparent)" for way in ("http", "grpc")
-}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def posts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[
 
 @pytest.fixture(scope="module")
 def daemon(posts: tuple[str, list[Any]]) -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(tritonserver_options=FORWARD, webhooks=posts[0]) as running:
+    with RunningDaemon.start(webhooks=posts[0]) as running:
         running.client.register(_say_id, "say", X, ID, progress=False)
         decoupled = ModelConfig(decoupled=True)
         running.client.register(
@@ -148,8 +145,20 @@ def test_a_request_has_the_id_that_its_client_gives_it(
     )
 
 
+def test_a_request_has_the_id_of_its_headers_over_grpc_too(daemon: RunningDaemon) -> None:
+    client = Inference("grpc", daemon.grpc)
+    headers = {"x-request-id": "g-1", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    assert ask(client, request_id="order-18", headers=headers) == "order-18"
+    assert ask(client, headers=headers) == "g-1"
+    with pytest.raises(InferenceServerException, match=r"nothing \[request id: g-1\]"):
+        ask(client, -1, headers=headers)
+    client.close()
+
+
 def test_a_failure_names_the_request(daemon: RunningDaemon, asking: Inference) -> None:
-    with pytest.raises(InferenceServerException, match="less than nothing"):
+    with pytest.raises(
+        InferenceServerException, match=r"less than nothing \[request id: wrong-one\]$"
+    ):
         ask(asking, -1, request_id="wrong-one")
 
     def named() -> bool:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.ipc.errors import CLIENT_BYTES, described, for_client, shown
+from pytriton.ipc.errors import (
+    CLIENT_BYTES,
+    TEXT_BYTES,
+    described,
+    for_client,
+    shown,
+    with_id,
+)
 
 
 def as_grpc_sends(text: str) -> int:
@@ -26,14 +33,23 @@ def test_what_a_client_gets_fits_into_a_header_of_grpc(part: str, times: int) ->
     text = part * times
     told = for_client(text)
     sent = text.encode("utf-8", "backslashreplace").decode()
-    assert as_grpc_sends(told) <= CLIENT_BYTES
-    if as_grpc_sends(sent) <= CLIENT_BYTES:
+    assert as_grpc_sends(told) <= TEXT_BYTES
+    if as_grpc_sends(sent) <= TEXT_BYTES:
         assert told == sent
     else:
         kept, _, note = told.rpartition(" [… ")
         assert sent.startswith(kept)
-        assert len(kept) > CLIENT_BYTES // 12 - 100
+        assert len(kept) > TEXT_BYTES // 12 - 100
         assert note.endswith("all of it is in the model's log]")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.integers(0, 10_000))
+def test_the_id_of_the_request_fits_behind_the_text(name: str, size: int) -> None:
+    text = for_client("é" * size)
+    told = with_id(text, name)
+    assert as_grpc_sends(told) <= CLIENT_BYTES
+    fits = as_grpc_sends(f" [request id: {name}]") <= CLIENT_BYTES - TEXT_BYTES
+    assert told == (f"{text} [request id: {name}]" if fits else text)
 
 
 class Unprintable(Exception):

@@ -241,7 +241,7 @@ static bool act(World *world, Slice verb, Slice rest, Problem *problem)
         return call_header(world->call, part(&rest), rest, problem);
     if (slice_is(verb, "trace")) {
         data = part(&rest);
-        call_trace_header(world->call, data, rest);
+        call_origin_header(world->call, data, rest);
         return true;
     }
     if (slice_is(verb, "input"))

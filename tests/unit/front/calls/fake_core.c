@@ -336,8 +336,11 @@ static TRITONSERVER_InferenceResponse *respond(const TRITONSERVER_InferenceReque
     response->model = strdup(request->model);
     response->id = strdup(request->id ? request->id : "");
     response->allocator = request->allocator;
-    if (strcmp(request->model, "failing") == 0)
-        response->error = error_new(TRITON_ERROR_INTERNAL, "not today");
+    if (strcmp(request->model, "failing") == 0) {
+        char text[512];
+        snprintf(text, sizeof text, "not today%s", response->id);
+        response->error = error_new(TRITON_ERROR_INTERNAL, text);
+    }
     if (strcmp(request->model, "held") == 0)
         response->error = error_new(TRITON_ERROR_CANCELLED, "cancelled");
     for (size_t i = 0; response->error == NULL && i < request->input_count; i++)

@@ -92,6 +92,34 @@ def test_versions_that_are_none(calls: Run, version: str) -> None:
     assert "version should be an integral value > 0" in calls(f"model=echo/{version}")
 
 
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [
+        (("trace=x-request-id:h-1", "trace=traceparent:00-abc-def-01"), "h-1"),
+        (("trace=traceparent:00-abc-def-01", "trace=X-Request-Id:h-1"), "h-1"),
+        (("trace=traceparent:00-abc-def-01",), "abc"),
+        (("id=mine", "trace=x-request-id:h-1"), "mine"),
+        (("id=", "trace=x-request-id:h-1"), "h-1"),
+        (("trace=traceparent:00-abc-def",), "<id_unknown>"),
+        (("trace=x-request-id:",), "<id_unknown>"),
+        ((f"trace=x-request-id:{'x' * 255}",), "x" * 255),
+        ((f"trace=x-request-id:{'x' * 256}",), "<id_unknown>"),
+        ((b"trace=x-request-id:\xff",), "<id_unknown>"),
+        ((f"trace=traceparent:{'x' * 20}-{'y' * 100}-z-01",), "y" * 100),
+    ],
+)  # fmt: skip
+def test_a_request_without_an_id_has_that_of_its_headers(
+    calls: Run, headers: tuple[str, ...], shown: str
+) -> None:
+    """Errors show it, also those of models; an answer shows only what the client called its request."""
+    said = calls("model=echo", *headers, "input=IN:FP32:2", "data=00", "start")
+    assert f"[request id: {shown}] input byte size" in said
+    core_s = "" if shown == "<id_unknown>" else shown
+    assert f"problem 500 not today{core_s}" in calls("model=failing", *headers, *ONE)
+    answered = calls("model=echo", *headers, *ONE)
+    assert f" id={'mine' if shown == 'mine' else ''} " in answered
+
+
 SIZES = "[request id: <id_unknown>] input byte size mismatch for input 'IN' for model 'echo'. "
 BYTES = "[request id: <id_unknown>] "
 
