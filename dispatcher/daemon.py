@@ -19,7 +19,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-import msgspec
 import structlog
 import zmq
 
@@ -37,12 +36,12 @@ from pytriton.dispatcher.draining import Draining
 from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.event_log import EventLog
-from pytriton.dispatcher.events.reloads import tell_reload
 from pytriton.dispatcher.events.webhook_settings import read_hooks
 from pytriton.dispatcher.events.webhooks import Webhooks
 from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
+from pytriton.dispatcher.live_settings import LiveSettings
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
@@ -57,9 +56,8 @@ from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.requests.collector import RequestCollector
 from pytriton.dispatcher.requests.profiling import Profiler
 from pytriton.dispatcher.serving_again import ServingAgain
-from pytriton.dispatcher.settings import advisories, trace_settings
-from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
-from pytriton.dispatcher.settings.reload import for_another_server, reread
+from pytriton.dispatcher.settings import advisories
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton.first_start import start_server
 from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.triton.native_front import NativeFront
@@ -68,7 +66,7 @@ from pytriton.dispatcher.triton.server_process import ServerStartError, log_line
 from pytriton.dispatcher.triton.triton_front import TritonFront
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
-from pytriton.dispatcher.workers.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
@@ -96,7 +94,6 @@ class Daemon:
         #: Takes what is decided.
         self.events = self.event_log.events
         self._notifier = notifier
-        self._config = config
         self._backends = lay_out_backends(runtime, rundir.path)
         shm_prefix = new_shm_prefix()
         self._kill_on_death = KillOnDeath(SHM / shm_prefix)
@@ -104,8 +101,6 @@ class Daemon:
             runtime, rundir.models, self._backends, shm_prefix, self._kill_on_death, log_line
         )
         self._server = TritonServer(config, place, _front(config, place))
-        #: Whether tritonserver traces requests with OpenTelemetry.
-        self.tracing = trace_settings.uses_opentelemetry(config)
         self._library = lay_out_library(rundir)
         workers = WorkerFactory(config, rundir, self._library, self._kill_on_death)
         self.registry = Registry(config, rundir, self._server, workers.start, store, self.events)
@@ -151,7 +146,7 @@ class Daemon:
             config,
             self._library,
             self._kill_on_death,
-            describe=lambda: told_of(self._config, self._server, self.registry),
+            describe=lambda: told_of(self.config, self._server, self.registry),
             news=(self.registry.news, self._server.news),
         )
         self._status = DaemonStatus(
@@ -167,9 +162,25 @@ class Daemon:
                 config, runtime.tree.version, native=runtime.front is not None
             ),
         )
+        #: The settings as they are now, and what changes them.
+        self.settings = LiveSettings(
+            config,
+            rundir,
+            notifier,
+            self.events,
+            status=self._status,
+            registry=self.registry,
+            server=self._server,
+            watch=self._server_watch,
+        )
         self.ending = Ending(self._status, self.events, rundir, self._server, self.registry)
         self.draining = Draining(
-            self._status, self._readiness, self.registry, self.ending, self.events, self._use_grace
+            self._status,
+            self._readiness,
+            self.registry,
+            self.ending,
+            self.events,
+            self.settings.use_grace,
         )
 
         def metrics_url() -> str:
@@ -212,7 +223,7 @@ class Daemon:
         try:
             self.registry.server_starts.place_sleeping()
             loaded = await start_server(
-                self._server, self._config, self.registry.server_starts.preload_at_first_start
+                self._server, self.config, self.registry.server_starts.preload_at_first_start
             )
             await self.registry.server_starts.have_loaded(loaded)
         except (ServerStartError, PortError) as error:
@@ -239,7 +250,7 @@ class Daemon:
 
     def _listen_tcp(self) -> ExitCode | None:
         """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""
-        address = self._config.control_tcp
+        address = self.config.control_tcp
         if address is None:
             return None
         try:
@@ -274,7 +285,7 @@ class Daemon:
         self._notifier.stopping(self._status.for_service_manager().text)
         telling.cancel()
         opening.cancel()
-        await self.openai.stop(self._config.grace_period_s)
+        await self.openai.stop(self.config.grace_period_s)
         watching.cancel()
         following.cancel()
         restoring.cancel()
@@ -292,26 +303,7 @@ class Daemon:
     @property
     def config(self) -> DaemonConfig:
         """The settings as they are now."""
-        return self._config
-
-    def reload(self) -> messages.Reloaded:
-        """Read the settings anew and take over what can change while the daemon runs."""
-        if self._status.phase != "ready":
-            return messages.Reloaded(
-                [], [], f"the daemon is {self._status.phase}; try again when ready"
-            )
-        self._notifier.reloading()
-        self._config, answer = reread(self._config, self.rundir)
-        tell_reload(self.events, answer)  # first: the new level may hide it
-        logs.set_level(self._config.log_level)
-        self.registry.use(self._config)
-        self._notifier.ready(self._status.for_service_manager().text)
-        return answer
-
-    def _use_grace(self, grace_s: float) -> None:
-        """Have a stop give requests under way so long."""
-        self._config = msgspec.structs.replace(self._config, grace_period_s=grace_s)
-        self.registry.use(self._config)
+        return self.settings.config
 
     def check_proxy(self, pid: int) -> bool:
         """See that a process is one of tritonserver's, nobody else needs a lane; return whether it is that itself.
@@ -323,7 +315,7 @@ class Daemon:
 
     async def until_vertex(self, name: str) -> None:
         """Return when Vertex AI's frontend serves a model that has been registered, if it is to."""
-        await self._readiness.until_vertex(name, self._config.busy_timeout_s)
+        await self._readiness.until_vertex(name, self.config.busy_timeout_s)
 
     def refuse_to_hold_up_a_start(self, registration: Registration) -> None:
         """See that a proxy which tritonserver loads before it opens its ports has not to wait for a worker.
@@ -358,10 +350,8 @@ class Daemon:
         """SIGHUP: of a terminal that was closed, or of a service manager that wants a reload."""
         if sys.stdin is not None and sys.stdin.isatty():
             self.ending.signalled("SIGHUP")
-        elif self._status.phase == "ready":
-            self.reload()
         else:
-            _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
+            self.settings.hung_up()
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
@@ -369,34 +359,6 @@ class Daemon:
         """Keep tritonserver up; stop the daemon when the settings say that it has been tried often enough."""
         why = await self._server_watch.run()
         self.ending.request(why, ExitCode.NO_SERVER)
-
-    async def replace_server(self, why: str) -> None:
-        """Have another tritonserver take the place of the one that runs, without a request lost.
-
-        It has the settings that are read anew, as far as they are tritonserver's.
-
-        Raises:
-            RemoteFailure: that cannot be; the one that runs serves on.
-        """
-        former = {one: one.proxies.names() for one in self.registry}
-        try:
-            config = for_another_server(self._config, self.rundir)
-            self._server.use(config)
-            await self._server_watch.replace(why)
-        except ConfigError as error:
-            raise RemoteFailure(ErrorKind.INVALID, f"tritonserver serves on: {error}") from error
-        except BaseException as error:
-            self._server.use(self._config)
-            if not isinstance(error, (ServerStartError, OSError)):
-                raise
-            raise RemoteFailure(
-                ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
-            ) from error
-        self._config = config
-        self.tracing = trace_settings.uses_opentelemetry(config)
-        for registration, names in former.items():
-            for name in names & registration.proxies.names():  # of one that was killed at last
-                registration.detach(name)
 
     async def _forget_proxies_of_ended_server(self) -> None:
         """While the daemon stops: do not wait for the proxies of a tritonserver that is gone."""

@@ -18,7 +18,7 @@ from pytriton.dispatcher.models.state_dir import kept_registrations
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.requests import profiling
 from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -234,14 +234,14 @@ async def reload(
     daemon: Daemon, peer: Peer, message: messages.Reload, payloads: Payloads
 ) -> messages.AnyMessage:
     """Read the settings anew as SIGHUP does."""
-    return daemon.reload()
+    return daemon.settings.reload()
 
 
 async def replace_server(
     daemon: Daemon, peer: Peer, message: messages.ReplaceServer, payloads: Payloads
 ) -> messages.AnyMessage:
     """Have another tritonserver take the place of the one that runs."""
-    await daemon.replace_server("asked to by a client")
+    await daemon.settings.replace_server("asked to by a client")
     return messages.Done()
 
 

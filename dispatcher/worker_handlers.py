@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import msgspec
 
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -106,10 +106,10 @@ async def attach(
     native = daemon.check_proxy(message.pid)
     registration.proxies.seen(message.instance, None if native else message.pid)
     daemon.refuse_to_hold_up_a_start(registration)
-    attached = await registration.pool.route(
+    attached = await registration.pool.proxies.route(
         message.instance, message.lost, message.avoid, message.version, batch=message.batch
     )
-    return msgspec.structs.replace(attached, tracing=daemon.tracing)
+    return msgspec.structs.replace(attached, tracing=daemon.settings.tracing)
 
 
 async def may_call(
@@ -117,7 +117,7 @@ async def may_call(
 ) -> messages.AnyMessage:
     """Tell a proxy whether a call that comes back to a model can ever be answered."""
     pool = daemon.registry.by_name(message.model).pool
-    return pool.judge_call(message.chain, message.workers)
+    return pool.proxies.judge_call(message.chain, message.workers)
 
 
 async def calls_wait(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from pytriton.dispatcher.base.states import InstanceState, ModelState
-from pytriton.dispatcher.workers.worker import END_REASONS
+from pytriton.dispatcher.workers.one_worker.worker import END_REASONS
 from pytriton.ipc.lanes.gauge import FAILURES
 from pytriton.ipc.messages.figures import (
     DaemonFigures,

@@ -19,8 +19,8 @@ from pytriton.dispatcher.figures.work import work_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import InstanceTally, Tally
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
 from pytriton.ipc.messages.figures import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytriton._registering import gpus
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)

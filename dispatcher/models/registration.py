@@ -20,20 +20,20 @@ from pytriton.dispatcher.base.states import ModelState
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
-from pytriton.dispatcher.models.model_in_triton import ModelInTriton
+from pytriton.dispatcher.models.declared import Declared
+from pytriton.dispatcher.models.in_triton.model_in_triton import ModelInTriton
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.tally import Tally
-from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -64,7 +64,7 @@ class Registration:
         parking: Parking | None = None,
     ) -> None:
         self.key = key
-        self.spec = entry.spec
+        self._declared = Declared(entry)
         #: Whether the state directory holds it for the next start.
         self.kept = kept
         #: In whose threads its workers run; None: they are processes of the dispatcher's own.
@@ -90,11 +90,18 @@ class Registration:
         self._machine = self._in_triton.machine
         self._endpoint = endpoint
         self._native = native
-        self._payloads = entry.payloads
-        self._registered_at = entry.registered_at
         self.refused = False  #: tritonserver could not load it when it was registered
         self.scaling = ""  #: how its number of instances follows its load, for people
         self._in_doubt = False  #: its number of instances: tritonserver is about to judge it
+
+    @property
+    def spec(self) -> messages.ModelSpec:
+        """The declaration, as it is by now."""
+        return self._declared.spec
+
+    @spec.setter
+    def spec(self, spec: messages.ModelSpec) -> None:
+        self._declared.spec = spec
 
     @property
     def triton_config(self) -> dict[str, Any]:
@@ -119,13 +126,11 @@ class Registration:
 
     def entry(self) -> Entry:
         """Return what is kept of it, as it is now."""
-        return Entry(0, self._registered_at, self.spec, self._payloads)
+        return self._declared.entry()
 
     def payloads(self, instance: int) -> list[bytes]:
         """Return the pickled callable of an instance, and its check if there is one."""
-        callables = self._payloads[: len(self._payloads) - self.spec.check]
-        own = callables[instance if len(callables) > 1 else 0]
-        return [own, *self._payloads[len(callables) :]]
+        return self._declared.payloads(instance)
 
     def _config(self, mended: int) -> dict[str, Any]:
         return own_repository.triton_config(
@@ -206,7 +211,7 @@ class Registration:
         Raises:
             RemoteFailure: not possible, or a new worker or Triton failed; all is as it was then.
         """
-        new = self._scaled(instances, autoscale)
+        new = self._declared.scaled(instances, autoscale)
         await self.pool.grow(new, report)
         await uninterrupted(self._serve_with(new, server, report, grace_s))
 
@@ -216,7 +221,7 @@ class Registration:
         old = self.spec
         async with self.alone:
             self.spec, self._in_doubt = new, True
-            if new.instances != old.instances and not _bound_to_proxies(new):
+            if new.instances != old.instances and not self._declared.is_bound_to_proxies:
                 # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
                 # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
                 # were seen. A fresh load has a queue of its own; workers notice nothing of it but other lanes.
@@ -285,7 +290,7 @@ class Registration:
     @property
     def proxies_attached(self) -> bool:
         """Whether tritonserver has the model."""
-        return self.pool.proxies > 0
+        return len(self.pool.proxies) > 0
 
     async def unload(self, server: TritonServer) -> None:
         """On the way out: have Triton begin to end the proxies.
@@ -309,11 +314,13 @@ class Registration:
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         ended = await self._in_triton.ends.until_all_ended(
-            grace_s, decoupled=_is_decoupled(self.spec), queue_delay_s=_queue_delay_s(self.spec)
+            grace_s,
+            decoupled=self._declared.is_decoupled,
+            queue_delay_s=self._declared.queue_delay_s,
         )
         if not ended and self.pool.proxies:
             self.events.tell(
-                kinds.GRACE_OVER, numbers={"grace_s": grace_s, "proxies": self.pool.proxies}
+                kinds.GRACE_OVER, numbers={"grace_s": grace_s, "proxies": len(self.pool.proxies)}
             )
         self._in_triton.ends.end_all()
         left_s = deadline - asyncio.get_running_loop().time()
@@ -333,27 +340,6 @@ class Registration:
     def forget_proxies(self) -> None:
         """Forget all proxies, which have ended with tritonserver."""
         self._in_triton.forget_proxies()
-
-    def _scaled(self, instances: int, autoscale: messages.Autoscale | None) -> messages.ModelSpec:
-        """Return the declaration with another number of instances.
-
-        Devices are used in turn, so all of them are kept: fewer instances now may be more again.
-        """
-        spec = self.spec
-        callables = len(self._payloads) - spec.check
-        if instances < 1:
-            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: it takes at least 1")
-        if 1 < callables < instances:
-            raise RemoteFailure(
-                ErrorKind.INVALID,
-                f"model {spec.name} was registered with a list of {callables} callables, one for each instance: "
-                f"it cannot have {instances}. Register it with one callable, or with a longer list and replace=True.",
-            )
-        if instances > MOST_WORKERS:
-            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: at most {MOST_WORKERS}")
-        if autoscale is not None:
-            check_autoscale(spec, autoscale, callables=callables)
-        return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
 
     def triton_mark(self) -> object:
         """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
@@ -375,7 +361,7 @@ class Registration:
     @property
     def registered_at(self) -> float:
         """When it was registered, seconds since the epoch."""
-        return self._registered_at
+        return self._declared.registered_at
 
     @property
     def state(self) -> str:
@@ -390,28 +376,9 @@ class Registration:
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return what status shows."""
         return msgspec.structs.replace(
-            info_of(self.spec, self.state, self._registered_at, self.pool.infos()),
+            info_of(self.spec, self.state, self._declared.registered_at, self.pool.infos()),
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.triton_config,
             scaling=self.scaling,
             log_file=str(log_file),
         )
-
-
-def _bound_to_proxies(spec: messages.ModelSpec) -> bool:
-    """Whether something outlives a request in a model's proxies, so that those that can stay should.
-
-    A fresh load forgets which sequences have begun, and Triton keeps all former proxies of a decoupled model for as
-    long as a client holds a stream open on which it was answered.
-    """
-    return _is_decoupled(spec) or "sequence_batching" in spec.config
-
-
-def _is_decoupled(spec: messages.ModelSpec) -> bool:
-    return bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
-
-
-def _queue_delay_s(spec: messages.ModelSpec) -> float:
-    """Return how long a request may wait in Triton's queue for others."""
-    batching = spec.config.get("dynamic_batching", {})
-    return float(batching.get("max_queue_delay_microseconds", 0)) / 1e6

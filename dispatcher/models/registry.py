@@ -29,9 +29,9 @@ from pytriton.dispatcher.models.told_failures import failure_told, registration_
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.several_loads import ReportProgress
-from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir

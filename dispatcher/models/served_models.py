@@ -8,9 +8,9 @@ from pathlib import Path
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.restoring import Restoring
 from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import Ledger
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytriton.dispatcher.base.child import bound_to_us
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure, sendable
 

@@ -1,4 +1,5 @@
-"""Workers: started, numbered, supervised, limited, pooled for one registration, and chosen for proxies.
+"""Workers: supervised, pooled for one registration, put to sleep, and chosen for proxies.
 
-Belongs here: the life of one worker and of a registration's pool. May import: triton and what is below it.
+Belongs here: the life of a registration's pool; a single worker is in one_worker. May import: triton and what is
+below it.
 """

@@ -6,7 +6,7 @@ takes to start, and its imports, at the price of its memory; so only the models 
 
 from __future__ import annotations
 
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 
 
 class Parking:

@@ -18,12 +18,12 @@ import structlog
 from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import numbering
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
-from pytriton.dispatcher.workers.hard_limits import guard
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_loading import until_loaded, wait_any
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton.dispatcher.workers.one_worker.hard_limits import guard
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker_loading import until_loaded, wait_any
+from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 

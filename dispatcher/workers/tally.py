@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
 from pytriton.ipc.lanes.request_records import Taken
 from pytriton.ipc.lanes.user_series import Families, with_ended

@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Mapping
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import Tally
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Reading
 from pytriton.ipc.messages import Verdict

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
-from pytriton.dispatcher.workers.registrant import Registrant
 from pytriton.dispatcher.workers.tally import Tally
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_factory import StartWorker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 

@@ -37,7 +37,7 @@ from support.fakes.fake_worker import FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
 _DAEMON = "pytriton.dispatcher.daemon"
-_WORKER = "pytriton.dispatcher.workers.worker_factory.WorkerProcess"
+_WORKER = "pytriton.dispatcher.workers.one_worker.worker_factory.WorkerProcess"
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Gauge
 

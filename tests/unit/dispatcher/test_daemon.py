@@ -302,11 +302,11 @@ def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
             "grace_period_s": 7.0,
         }
         StartFlags(kept, None, str(folder)).write(one.rundir)
-        refused = one.daemon.reload()
+        refused = one.daemon.settings.reload()
         assert refused.problem == "the daemon is starting; try again when ready"
         assert one.daemon.config.grace_period_s == 30.0
         running = await one.until_ready()
-        assert one.daemon.reload().applied == ["grace_period_s"]
+        assert one.daemon.settings.reload().applied == ["grace_period_s"]
         assert one.daemon.config.grace_period_s == 7.0
         assert one.manager.told[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
         one.daemon.ending.request("the test is over")

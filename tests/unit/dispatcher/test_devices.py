@@ -10,7 +10,7 @@ from support.fakes.fake_worker import SPEC
 
 from pytriton._registering import gpus
 from pytriton.dispatcher.models.admission import check_devices
-from pytriton.dispatcher.workers import worker_process
+from pytriton.dispatcher.workers.one_worker import worker_process
 from pytriton.ipc.errors import RemoteFailure
 
 

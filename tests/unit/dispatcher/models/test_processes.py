@@ -13,7 +13,7 @@ import pytest
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

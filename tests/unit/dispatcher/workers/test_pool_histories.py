@@ -31,9 +31,9 @@ from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
@@ -162,7 +162,7 @@ class PoolHistories(RuleBasedStateMachine):
     @rule(target=proxies)
     def attaches(self) -> str:
         name = f"p{next(self.serial)}"
-        self.routed[name] = self.loop.create_task(self.pool.route(name, None))
+        self.routed[name] = self.loop.create_task(self.pool.proxies.route(name, None))
         self.loop.settle()
         return name
 
@@ -176,7 +176,7 @@ class PoolHistories(RuleBasedStateMachine):
         if before.exception() is None:
             worker = self.worker(before.result().worker)
             gone = None if worker.alive else worker.name
-        self.routed[name] = self.loop.create_task(self.pool.route(name, gone))
+        self.routed[name] = self.loop.create_task(self.pool.proxies.route(name, gone))
         self.loop.settle()
 
     @rule(name=consumes(proxies))
@@ -184,7 +184,7 @@ class PoolHistories(RuleBasedStateMachine):
         routed = self.routed.pop(name)
         routed.cancel()
         self.loop.settle()
-        self.loop.ask(lambda: self.pool.detach(name))
+        self.loop.ask(lambda: self.pool.proxies.detach(name))
         self.loop.settle()
 
     def is_still(self) -> bool:

@@ -11,9 +11,9 @@ import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.supervisor import Supervisor
-from pytriton.dispatcher.workers.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -180,11 +180,11 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         pool = Pool(SPEC, start, RestartPolicy(10.0, None, 0.0, NEVER_S))
         pool_of_long_pauses: Any = RestartPolicy(10.0, None, NEVER_S, NEVER_S)
         await pool.start(report)
-        pool._supervisors[0]._policy = pool_of_long_pauses
+        pool._instances.supervisors[0]._policy = pool_of_long_pauses
         loads = False
         started[0].end()
         await pool.until(lambda: pool.infos()[0].next_try_at is not None and len(started) == 2)
-        waiting = asyncio.ensure_future(pool.route("proxy", None))
+        waiting = asyncio.ensure_future(pool.proxies.route("proxy", None))
         with pytest.raises(RemoteFailure, match=r"instance 0 of model m has no worker.*no file"):
             await pool.heal(report)  # the third failure in a row
         with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*is started in") as caught:
@@ -197,7 +197,7 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         )
         loads = True
         await pool.heal(report)
-        attached = await pool.route("proxy", None)
+        attached = await pool.proxies.route("proxy", None)
         assert attached.worker == "w3"
         await pool.stop(0)
 

@@ -12,112 +12,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
-from support.fakes.fake_worker import SPEC, FakeWorker
+from support.fakes.fake_instance import Instance
 from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers import supervisor as module
-from pytriton.dispatcher.workers.backoff import RestartPolicy
-from pytriton.dispatcher.workers.supervisor import Supervisor
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 
-_START_S, _LOAD_S, _FIRST_S, _LONGEST_S = 10.0, 100.0, 4.0, 60.0
-_SPEC = msgspec.structs.replace(SPEC, load_timeout_s=_LOAD_S)
 #: A step, and what is said of the instance after it.
 History = list[tuple[str, str]]
-
-
-class Instance:
-    """An instance under a supervisor, on a clock of the test's."""
-
-    def __init__(self, loop: VirtualLoop, limit: int | None = None) -> None:
-        self.loop = loop
-        self.workers: list[FakeWorker] = []
-        self.healing: asyncio.Future[None] | None = None
-        policy = RestartPolicy(_START_S, limit, _FIRST_S, _LONGEST_S)
-
-        async def start(slot: int) -> Worker:
-            self.workers.append(FakeWorker(len(self.workers), _SPEC, slot, greeted=False))
-            return self.workers[-1]
-
-        async def tell(ready: str | None) -> None:
-            """Nobody waits for a worker."""
-
-        async def supervised() -> Supervisor:
-            return Supervisor(0, _SPEC, start, policy, tell)
-
-        self.supervisor = loop.run(supervised())
-        loop.settle()
-
-    def do(self, step: str) -> None:
-        """Do one step of a history, and let everything come to rest."""
-        who, _, what = step.partition(" ")
-        if who == "after":
-            self.loop.advance(float(what.partition(" ")[0]))
-        elif step == "is healed":
-            self.healing = self.loop.create_task(self.supervisor.heal())
-        else:
-            self.loop.ask(lambda: self._happens(self.workers[int(who[1:])], what))
-        self.loop.settle()
-
-    def _happens(self, worker: FakeWorker, what: str) -> None:
-        if what == "says hello":
-            worker.greet()
-        elif what == "serves":
-            worker.loaded()
-        elif what == "cannot load":
-            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
-        elif what == "answers a batch":
-            worker.begin()
-            worker.answer()
-        elif what == "hangs":
-            worker.begin()
-        elif what == "is killed" or what == "crashes":
-            worker.end()
-        elif what == "crashes in a batch":
-            worker.end(in_batch=True)
-        elif what == "is spent":
-            worker.is_spent("max_batches")
-        else:
-            raise ValueError(f"no worker ever {what}")
-
-    def said(self) -> str:
-        """Return what is said of the instance now."""
-
-        def told() -> str:
-            info = self.supervisor.info(0, spare=False)
-            serving = self.supervisor.serving
-            words = [info.state]
-            if serving is not None:
-                words.append(serving.name)
-            if info.next_try_at is not None:
-                words.append(f"{info.next_try_at - self.loop.time():g} s")
-            if self.supervisor.is_hopeless:
-                words.append("hopeless")
-            return " ".join(words)
-
-        return self.loop.ask(told)
-
-    def look(self) -> None:
-        """See what holds at any time."""
-        alive = [worker for worker in self.workers if worker.alive]
-        for worker in alive:
-            assert not worker.ready.done() or worker.ready.exception() is None, "it is to be ended"
-        staying = [worker for worker in alive if not worker.told_to_end]
-        assert len(staying) <= 2
-        serving = self.loop.ask(lambda: self.supervisor.serving)
-        for worker in staying:
-            assert worker in (serving, self.workers[-1]), "nobody needs it any more"
-
-    def info(self) -> messages.InstanceInfo:
-        return self.loop.ask(lambda: self.supervisor.info(0, spare=False))
-
-    def stop(self) -> None:
-        self.loop.run(self.supervisor.stop(1.0))
-        self.loop.settle()
 
 
 @pytest.fixture

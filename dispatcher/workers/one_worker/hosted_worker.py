@@ -13,8 +13,8 @@ from pathlib import Path
 import structlog
 
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Gauge

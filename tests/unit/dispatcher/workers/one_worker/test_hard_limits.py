@@ -11,8 +11,8 @@ from typing import cast
 import psutil
 import pytest
 
-from pytriton.dispatcher.workers.hard_limits import guard
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.one_worker.hard_limits import guard
+from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc.messages import Limits
 
 _CHILDREN = (

@@ -10,7 +10,7 @@ import pytest
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.workers.worker_loading import until_loaded, wait_any
+from pytriton.dispatcher.workers.one_worker.worker_loading import until_loaded, wait_any
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 

@@ -9,29 +9,29 @@ from typing import cast
 import pytest
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.models.proxy_ends import ProxyEnds
+from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
 from pytriton.dispatcher.workers.pool import Pool
+
+
+class FakeProxies(set[str]):
+    """The names of the proxies that a pool serves."""
+
+    def detach(self, proxy: str) -> None:
+        self.discard(proxy)
+
+    def forget_all(self) -> None:
+        self.clear()
 
 
 class FakePool:
     """As much of a pool as proxies end in; `answered` is how many batches are, None while one is under way."""
 
     def __init__(self) -> None:
-        self.attached: set[str] = set()
+        self.proxies = FakeProxies()
         self.answered: int | None = 0
-
-    @property
-    def proxies(self) -> int:
-        return len(self.attached)
 
     def at_rest(self) -> int | None:
         return self.answered
-
-    def detach(self, proxy: str) -> None:
-        self.attached.discard(proxy)
-
-    def forget_proxies(self) -> None:
-        self.attached.clear()
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ class Ends:
         self.broken: list[str] = []
         self.ends = ProxyEnds(cast(Pool, self.pool), self.broken.append)
         for name in ("p0", "p1", "p2"):
-            self.pool.attached.add(name)
+            self.pool.proxies.add(name)
             self.ends.proxies.seen(name, None)
 
 
@@ -85,7 +85,7 @@ def test_those_that_stay_are_let_go_after_the_grace_period(loop: VirtualLoop, th
     assert loop.run(three.ends.until_all_ended(30.0, decoupled=False)) is False
     assert loop.time() == 30.0
     three.ends.end_all()
-    assert three.pool.proxies == 0
+    assert not three.pool.proxies
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_of_a_decoupled_model_they_may_stay_when_nothing_is_under_way(
     ended = three.ends.until_all_ended(30.0, decoupled=True, queue_delay_s=delay_s)
     assert loop.run(ended) is True
     assert loop.time() == over_s
-    assert three.pool.proxies == 3
+    assert len(three.pool.proxies) == 3
 
 
 def test_of_a_decoupled_model_a_batch_under_way_is_waited_for(
@@ -123,4 +123,4 @@ def test_only_the_former_ones_are_ended(loop: VirtualLoop, three: Ends) -> None:
     loop.run(waiting)
     assert loop.time() == 10.0
     assert three.ends.proxies.names() == {"p2"}
-    assert three.pool.attached == {"p2"}
+    assert three.pool.proxies == {"p2"}

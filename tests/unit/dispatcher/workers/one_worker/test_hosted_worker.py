@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from support.fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Gauge

@@ -14,10 +14,10 @@ import pytest
 
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
-from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker_factory import WorkerFactory
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.rundir import RuntimeDir

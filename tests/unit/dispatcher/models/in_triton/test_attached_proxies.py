@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytriton.dispatcher.models.attached_proxies import Proxies
+from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.fakes.brain import Brain
 from support.fakes.fake_server import Obstacle
 
-from pytriton.dispatcher.models.model_in_triton import _LOAD_AGAIN_S
+from pytriton.dispatcher.models.in_triton.model_in_triton import _LOAD_AGAIN_S
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.ipc.parameters import MENDED_PARAMETER
 

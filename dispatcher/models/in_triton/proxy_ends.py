@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pytriton.dispatcher.models.attached_proxies import Proxies
+from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 from pytriton.dispatcher.workers.pool import Pool
 
 #: A request that waits in Triton, with nothing in front of it, is with a worker within this time.
@@ -32,13 +32,13 @@ class ProxyEnds:
     def detach(self, proxy: str) -> None:
         """Forget a proxy that has ended."""
         self.proxies.forget(proxy)
-        self._pool.detach(proxy)
+        self._pool.proxies.detach(proxy)
         self._detached.set()
 
     def forget_all(self) -> None:
         """Forget all proxies, which have ended with tritonserver."""
         self.proxies.clear()
-        self._pool.forget_proxies()
+        self._pool.proxies.forget_all()
         self._detached.set()
 
     def end_all(self) -> None:

@@ -13,7 +13,7 @@ import zmq.asyncio
 
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.control.peers import Sender
-from pytriton.dispatcher.workers.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 

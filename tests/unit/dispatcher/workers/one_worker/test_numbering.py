@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.dispatcher.models.admission import MOST_WORKERS, check
-from pytriton.dispatcher.workers import numbering
+from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 

@@ -12,11 +12,11 @@ from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.settings import trace_settings
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.workers import numbering
-from pytriton.dispatcher.workers.hosted_worker import HostedWorker
-from pytriton.dispatcher.workers.registrant import Registrant
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_process import WorkerPlace, WorkerProcess
+from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.one_worker.registrant import Registrant
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker_process import WorkerPlace, WorkerProcess
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir
 

@@ -8,7 +8,7 @@ import psutil
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
 
 #: The kernel sends no event for either, so models with such limits are looked at this often.

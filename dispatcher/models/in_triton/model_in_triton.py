@@ -18,7 +18,7 @@ import structlog
 from pytriton.dispatcher.base.states import ModelState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.models.proxy_ends import ProxyEnds
+from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
 from pytriton.dispatcher.triton import own_repository, preloading
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.pool import Pool

@@ -1,0 +1,119 @@
+"""The settings of a running daemon: read anew, and taken over by the daemon itself or by another tritonserver."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.events.events import Events
+from pytriton.dispatcher.events.reloads import tell_reload
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.settings import trace_settings
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+from pytriton.dispatcher.settings.reload import for_another_server, reread
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.server_process import ServerStartError
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
+
+
+class LiveSettings:
+    """Has the settings that hold now, and tells the daemon's parts when they change.
+
+    Args:
+        config: as the daemon was started
+        rundir: knows the flags that it was started with
+        notifier: tells the service manager of a reload
+        events: takes what is decided
+        status: knows whether the daemon is ready
+        registry: gives the models that are registered from now on what has changed
+        server: gets other settings when another one takes its place
+        watch: replaces it
+
+    Attributes:
+        config: the settings as they are now.
+        tracing: whether tritonserver traces requests with OpenTelemetry.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        notifier: Notifier,
+        events: Events,
+        *,
+        status: DaemonStatus,
+        registry: Registry,
+        server: TritonServer,
+        watch: ServerWatch,
+    ) -> None:
+        self.config = config
+        self.tracing = trace_settings.uses_opentelemetry(config)
+        self._rundir = rundir
+        self._notifier = notifier
+        self._events = events
+        self._status = status
+        self._registry = registry
+        self._server = server
+        self._watch = watch
+
+    def reload(self) -> messages.Reloaded:
+        """Read the settings anew and take over what can change while the daemon runs."""
+        if self._status.phase != "ready":
+            return messages.Reloaded(
+                [], [], f"the daemon is {self._status.phase}; try again when ready"
+            )
+        self._notifier.reloading()
+        self.config, answer = reread(self.config, self._rundir)
+        tell_reload(self._events, answer)  # first: the new level may hide it
+        logs.set_level(self.config.log_level)
+        self._registry.use(self.config)
+        self._notifier.ready(self._status.for_service_manager().text)
+        return answer
+
+    def use_grace(self, grace_s: float) -> None:
+        """Have a stop give requests under way so long."""
+        self.config = msgspec.structs.replace(self.config, grace_period_s=grace_s)
+        self._registry.use(self.config)
+
+    def hung_up(self) -> None:
+        """SIGHUP of a service manager: reload, if the daemon is ready."""
+        if self._status.phase == "ready":
+            self.reload()
+        else:
+            _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
+
+    async def replace_server(self, why: str) -> None:
+        """Have another tritonserver take the place of the one that runs, without a request lost.
+
+        It has the settings that are read anew, as far as they are tritonserver's.
+
+        Raises:
+            RemoteFailure: that cannot be; the one that runs serves on.
+        """
+        former = {one: one.proxies.names() for one in self._registry}
+        try:
+            config = for_another_server(self.config, self._rundir)
+            self._server.use(config)
+            await self._watch.replace(why)
+        except ConfigError as error:
+            raise RemoteFailure(ErrorKind.INVALID, f"tritonserver serves on: {error}") from error
+        except BaseException as error:
+            self._server.use(self.config)
+            if not isinstance(error, (ServerStartError, OSError)):
+                raise
+            raise RemoteFailure(
+                ErrorKind.UNAVAILABLE, f"tritonserver serves on: another one did not start: {error}"
+            ) from error
+        self.config = config
+        self.tracing = trace_settings.uses_opentelemetry(config)
+        for registration, names in former.items():
+            for name in names & registration.proxies.names():  # of one that was killed at last
+                registration.detach(name)

@@ -1,0 +1,81 @@
+"""The instances of one registration, and what their supervisors say together: who serves, and why nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton.dispatcher.workers.sleep import Sleep
+from pytriton.dispatcher.workers.supervisor import Supervisor
+from pytriton.ipc import messages
+
+
+class Instances:
+    """The supervisors of one pool, by slot.
+
+    Args:
+        spec: the declaration
+        sleep: of the pool's workers
+
+    Attributes:
+        spec: the declaration, with the number of instances that it has by now.
+        supervisors: by slot; the pool adds and removes them at the end.
+        stopping: all of them are being ended.
+        given_up_for: why no worker will come any more; None while one may.
+    """
+
+    def __init__(self, spec: messages.ModelSpec, sleep: Sleep) -> None:
+        self.spec = spec
+        self.supervisors: list[Supervisor] = []
+        self.stopping = False
+        self.given_up_for: str | None = None
+        self._sleep = sleep
+
+    @property
+    def own_versions(self) -> list[int]:
+        """The versions that have workers of their own; none: each worker serves all there are."""
+        return numbering.versions(self.spec)
+
+    def ready(self, version: int | None = None) -> list[str]:
+        """Return the names of the workers that serve (a version)."""
+        return [one.serving.name for one in self._of(version) if one.serving is not None]
+
+    def is_hopeless(self, version: int | None = None) -> bool:
+        """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
+        if self.given_up_for is not None or self._sleep.asleep:
+            return self.given_up_for is not None
+        return all(supervisor.is_hopeless for supervisor in self._of(version))
+
+    def problems(self) -> list[str]:
+        """Return a sentence about each instance whose workers end one after the other."""
+        name = self.spec.name
+        return [
+            f"model {name}: {text}; see pytriton-daemon logs {name}"
+            for text in (supervisor.problem() for supervisor in self.supervisors)
+            if text is not None
+        ]
+
+    def why_nobody(self, version: int | None = None) -> str:
+        """Say why no worker will come, or not soon (for a version)."""
+        name = self.spec.name
+        if self.given_up_for is not None:
+            return self.given_up_for
+        if self.stopping:
+            return f"model {name} is being stopped"
+        told = "; ".join(text for text in (one.problem() for one in self._of(version)) if text)
+        return f"model {name} has no worker: {told}. See pytriton-daemon logs {name}"
+
+    def infos(self, lanes_of: Callable[[str], int]) -> list[messages.InstanceInfo]:
+        """Return what status shows; `lanes_of` tells how many proxies a worker serves."""
+        return [
+            supervisor.info(
+                lanes_of(supervisor.worker.name) if supervisor.worker is not None else 0,
+                spare=self._sleep.asleep or supervisor.index >= self.spec.instances,
+            )
+            for supervisor in self.supervisors
+        ]
+
+    def _of(self, version: int | None) -> list[Supervisor]:
+        """Return those that serve a version; None: all."""
+        wanted = (None, version)
+        return [one for one in self.supervisors if version is None or one.version in wanted]
