@@ -33,6 +33,7 @@ from pytriton._control.connection import Connection
 from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._model_py.python_registering import PythonRegistering
+from pytriton._registering.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import (
     DaemonNotRunningError,
@@ -43,7 +44,7 @@ from pytriton.exceptions import (
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.profiles import Profile
-from pytriton.run_options import RegisterOptions, takes
+from pytriton.run_options import RegisterOptions
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:

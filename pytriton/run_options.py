@@ -18,17 +18,13 @@ Example of a function that passes options on, with completion and types::
 
 from __future__ import annotations
 
-import inspect
-import math
 import os
-import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type_hints
+from typing import Annotated, Any, Optional, TypedDict, Union, get_type_hints
 
-from pytriton.autoscale import Instances, autoscale_of
-from pytriton.exceptions import PyTritonValidationError
+from pytriton._registering import option_checks as checks
+from pytriton.autoscale import Instances
 from pytriton.limits import Limits
 from pytriton.openai.card import OpenAI, card_of
 
@@ -44,7 +40,6 @@ __all__ = [
     "StrPath",
     "WorkerOptions",
     "names_of",
-    "takes",
 ]
 
 StrPath = Union[str, "os.PathLike[str]"]
@@ -53,10 +48,6 @@ Env = Union[Mapping[str, Optional[str]], Sequence[str]]
 #: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to leave it
 #: to the worker.
 Device = Union[int, str, tuple[Union[int, str], ...], None]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-#: Raises PyTritonValidationError for a value that an option of that name cannot have.
-Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
@@ -73,65 +64,9 @@ class Option:
 
     doc: str
     default: Any = None
-    check: Check = lambda name, value: None
+    check: checks.Check = lambda name, value: None
     message: Callable[[Any], Any] = lambda value: value
     of_process: bool = False
-
-
-def _seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise PyTritonValidationError(
-            f"{name} has to be a number of seconds above 0, got {value!r}."
-        )
-
-
-def whole(least: int) -> Check:
-    """Return a check for whole numbers."""
-
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise PyTritonValidationError(
-                f"{name} has to be a whole number from {least}, got {value!r}."
-            )
-
-    return check
-
-
-def _instances(name: str, value: Any) -> None:
-    autoscale_of(value)
-
-
-def _one_of(*allowed: str) -> Check:
-    def check(name: str, value: Any) -> None:
-        if value not in allowed:
-            words = " or ".join(map(repr, allowed))
-            raise PyTritonValidationError(f"{name} has to be {words}, got {value!r}.")
-
-    return check
-
-
-def _limits(name: str, value: Any) -> None:
-    if not isinstance(value, Limits):
-        raise PyTritonValidationError(f"{name} has to be pytriton.Limits(...), got {value!r}.")
-
-
-def _function(name: str, value: Any) -> None:
-    if not callable(value):
-        raise PyTritonValidationError(
-            f"{name} has to be a function that takes the loaded callable, got {value!r}."
-        )
-
-
-def _openai(name: str, value: Any) -> None:
-    card_of(value)
-
-
-def _trace_settings(name: str, value: Any) -> None:
-    whole_list = isinstance(value, (list, tuple))
-    if not whole_list or not all(isinstance(one, str) and "=" in one for one in value):
-        raise PyTritonValidationError(
-            f"{name} has to be a list of settings such as 'opentelemetry,url=http://...', got {value!r}."
-        )
 
 
 # ── the options ──────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +80,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "number of workers, or the fewest and the most, such as (1, 8), or `Autoscale(...)`: as many as the load "
             "takes (1, or one for each callable or device)",
-            check=_instances,
+            check=checks.instances,
         ),
     ]
     devices: Annotated[
@@ -185,7 +120,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     load_timeout_s: Annotated[
         Optional[float],
-        Option("seconds a worker may take to load the callable", 600, _seconds),
+        Option("seconds a worker may take to load the callable", 600, checks.seconds),
     ]
     on_crash: Annotated[
         Optional[str],
@@ -194,7 +129,7 @@ class WorkerOptions(TypedDict, total=False):
             'more, each by itself, in another worker; "fail" answers them with an error, for callables that must '
             "not run twice",
             "retry",
-            _one_of("retry", "fail"),
+            checks.one_of("retry", "fail"),
             of_process=True,
         ),
     ]
@@ -203,7 +138,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "workers beyond `instances`, loaded and idle, that take over at once",
             0,
-            whole(0),
+            checks.whole(0),
             of_process=True,
         ),
     ]
@@ -220,7 +155,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "seconds a batch may run; the worker of one over it is replaced, and the request that hangs is answered "
             "with an error (no limit)",
-            check=_seconds,
+            check=checks.seconds,
             of_process=True,
         ),
     ]
@@ -228,7 +163,7 @@ class WorkerOptions(TypedDict, total=False):
         Optional[int],
         Option(
             "batches after which a worker is replaced, for models that leak (no limit)",
-            check=whole(1),
+            check=checks.whole(1),
             of_process=True,
         ),
     ]
@@ -237,7 +172,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "memory, files, processes and CPUs of a worker (none is limited)",
             Limits(),
-            _limits,
+            checks.limits,
             message=Limits.to_message,
             of_process=True,
         ),
@@ -247,7 +182,7 @@ class WorkerOptions(TypedDict, total=False):
         Option(
             "proxies that feed one worker; with two, the next request is on its way while one is computed (2 "
             "without batching, 1 with it)",
-            check=whole(1),
+            check=checks.whole(1),
         ),
     ]
     access_log: Annotated[
@@ -279,7 +214,7 @@ class CallableOptions(WorkerOptions, total=False):
         Option(
             "is called in each worker with the loaded callable before it serves; what it raises fails the "
             "registration, or with `replace`, leaves the old model serving",
-            check=_function,
+            check=checks.function,
             message=lambda check: check is not None,
         ),
     ]
@@ -289,7 +224,7 @@ class CallableOptions(WorkerOptions, total=False):
             '"process" runs the callable in workers of the daemon; "thread" in this very process, unpickled, a '
             "thread for each instance: until it ends, or the client is closed",
             "process",
-            _one_of("process", "thread"),
+            checks.one_of("process", "thread"),
         ),
     ]
     openai: Annotated[
@@ -298,7 +233,7 @@ class CallableOptions(WorkerOptions, total=False):
             'serve it behind the OpenAI API, too: "chat", "completions", "responses", several of these, "embeddings", '
             "or a pytriton.openai.ModelCard; the callable takes and gives what docs/how-to/openai.md says, and has no "
             "`inputs` and `outputs` (Triton's API alone)",
-            check=_openai,
+            check=checks.openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
         ),
     ]
@@ -321,7 +256,7 @@ class _RegistrationOptions(TypedDict, total=False):
         Option(
             "where this model's spans go, as tritonserver's option says it, such as "
             '"opentelemetry,url=http://...": docs/how-to/tracing.md (as for all models)',
-            check=_trace_settings,
+            check=checks.trace_settings,
         ),
     ]
 
@@ -358,44 +293,3 @@ OPTIONS: Mapping[str, Option] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()
 }
-
-
-def takes(kind: Any) -> Callable[[_F], _F]:
-    """Have `help` and completion at run time show the options of a function with ``**options: Unpack[kind]``.
-
-    In its docstring, what describes `options` gives way to a line for each: it has to be the last of the section Args.
-    """
-
-    def tell(function: _F) -> _F:
-        signature = inspect.signature(function)
-        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-            for name, hint in get_type_hints(kind).items()
-        ]
-        shown = signature.replace(parameters=[*named, *options])
-        function.__signature__ = shown  # type: ignore[attr-defined]
-        if function.__doc__:  # not there with `python -OO`
-            function.__doc__ = _IN_DOCSTRING.sub(
-                lambda match: _described(names_of(kind), match["indent"]), function.__doc__
-            )
-        return function
-
-    return tell
-
-
-_IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
-
-
-def _described(names: Iterable[str], indent: str) -> str:
-    lines = []
-    for name in names:
-        option = OPTIONS[name]
-        default = option.default
-        shown = f'"{default}"' if isinstance(default, str) else f"{default}"
-        plain = isinstance(default, (str, int, float))
-        text = f"{name}: {option.doc} ({shown})" if plain else f"{name}: {option.doc}"
-        lines += textwrap.wrap(
-            text, 105 + len(indent), initial_indent=indent, subsequent_indent=f"{indent}    "
-        )
-    return "\n".join(lines)

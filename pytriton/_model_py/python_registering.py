@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pytriton._control.daemon_view import DaemonView
 from pytriton._control.registration_progress import Report, reporter
+from pytriton._registering.option_help import takes
 from pytriton.ipc import messages
-from pytriton.run_options import RegisterModelOptions, takes
+from pytriton.run_options import RegisterModelOptions
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:

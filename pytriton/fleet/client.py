@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton._control.registration_progress import Report, reporter
+from pytriton._registering.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import (
@@ -28,7 +29,7 @@ from pytriton.fleet.syncing import carry_out, plan_sync
 from pytriton.fleet.view import Clients, FleetView, raise_first
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
-from pytriton.run_options import RegisterOptions, takes
+from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

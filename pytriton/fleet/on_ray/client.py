@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import msgspec
 
 from pytriton._control.registration_progress import Report, reporter
+from pytriton._registering.option_help import takes
 from pytriton.exceptions import (
     FleetError,
     ModelExistsError,
@@ -21,7 +22,7 @@ from pytriton.fleet.on_ray import NAMESPACE, connected
 from pytriton.fleet.served import FleetModel, NodeStatus, models_of
 from pytriton.fleet.view import with_node
 from pytriton.ipc import messages
-from pytriton.run_options import RegisterOptions, takes
+from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

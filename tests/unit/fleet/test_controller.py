@@ -12,7 +12,8 @@ from support.fakes.fake_dispatcher import status
 
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
-from pytriton.fleet.on_ray.controller import Controller, Store
+from pytriton.fleet.on_ray.controller import Controller
+from pytriton.fleet.on_ray.kept_state import Store
 from pytriton.ipc import messages
 from pytriton.ipc.registration_digest import registration_digest
 

@@ -1,0 +1,104 @@
+"""The placement of instances: each has a holder, which Ray places. One that cannot serve there gets another place."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.kept_state import Model, State
+from pytriton.fleet.on_ray.reconciling import Wanted
+
+
+class Placement:
+    """The holders of a fleet's instances; their names are in its state, which the caller saves.
+
+    Args:
+        cluster: places them
+        state: has the models, and the nodes that drain
+    """
+
+    def __init__(self, cluster: Cluster, state: State) -> None:
+        self._cluster = cluster
+        self._state = state
+
+    def all(self) -> list[str]:
+        """Return all holders there are."""
+        return [one for model in self._state.models.values() for one in _all_of(model)]
+
+    def wanted(self, model: Model) -> Wanted:
+        """Return where a model's instances are to be served."""
+        nodes: dict[str, int] = {}
+        pending = 0
+        for holder in model.holders:
+            place = self._cluster.places.get(holder)
+            if place is None or place[0] not in self._cluster.alive:
+                pending += 1
+            else:
+                nodes[place[0]] = nodes.get(place[0], 0) + 1
+        return Wanted(model.digest, nodes, pending)
+
+    def make_holders(self, model: Model) -> None:
+        """Have a model hold as many places as it has instances."""
+        while len(model.holders) < model.spec.instances:
+            model.serial += 1
+            name = f"{model.spec.name}/{model.serial}"
+            self._cluster.hold(name, model.resources, self._state.draining, self._only())
+            model.holders.append(name)
+        while len(model.holders) > model.spec.instances:
+            model.retired.append(model.holders.pop())
+
+    def leave_node(self, model: Model, node: str) -> bool:
+        """Have a model's instances on a node placed elsewhere; whether there were any."""
+        there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
+        if not there:
+            return False
+        model.holders = [one for one in model.holders if one not in there]
+        model.retired.extend(there)
+        self.make_holders(model)
+        return True
+
+    def place_anew(self) -> bool:
+        """Find holders another place that Ray has put, or may put, where nothing of them can serve; whether any was."""
+        # One that was pending when its node began to drain, or that Ray has started again, may be there only now.
+        moved = [
+            self.leave_node(model, node)
+            for node in self._state.draining
+            for model in self._state.models.values()
+        ]
+        only = self._only() or []
+        if only != self._state.among:
+            self._state.among = only
+            moved.append(True)
+            for model in self._state.models.values() if only else ():
+                self._renew_pending(model)
+        return any(moved)
+
+    def release(self, model: Model) -> None:
+        """Give back all that a model holds."""
+        for holder in _all_of(model):
+            self._cluster.release(holder)
+
+    def release_retired(self, model: Model) -> None:
+        """Give back what a model holds where it is served no more."""
+        for holder in model.retired:
+            self._cluster.release(holder)
+        model.retired = []
+
+    def _only(self) -> Optional[list[str]]:
+        """Return the nodes that holders are confined to; None: all of the cluster."""
+        return sorted(self._cluster.alive) if self._state.settings.get("nodes") else None
+
+    def _renew_pending(self, model: Model) -> None:
+        """Hold anew what has no place on the fleet's nodes: it knows the former ones only."""
+        places = self._cluster.places
+        lost = [
+            one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive
+        ]
+        model.holders = [one for one in model.holders if one not in lost]
+        for one in lost:
+            self._cluster.release(one)
+        self.make_holders(model)
+
+
+def _all_of(model: Model) -> list[str]:
+    return [*model.holders, *model.retired]
