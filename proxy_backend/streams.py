@@ -3,8 +3,8 @@
     execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
     reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders
 
-A client that has gone shows when a sender is asked, which costs a message to tritonserver: the reader
-asks every `_TICK_S` while a batch is under way, and tells the worker. An idle reader just waits.
+While a batch is under way, the reader looks for clients that have gone (stream_watch.py), and tells the worker. An idle
+reader just waits.
 
 What has been answered in part cannot be tried again, so a batch whose worker is lost after it began
 fails; one that had not begun goes to the next worker. So does one of a Triton Python model that has answered
@@ -43,15 +43,13 @@ from pytriton.ipc.lanes.lane_messages import (
     Metrics,
     Room,
 )
-from pytriton.proxy_backend import translate
+from pytriton.proxy_backend import stream_watch, translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles
 from pytriton.proxy_backend.flights import Flight
 from pytriton.proxy_backend.metrics import CustomMetrics
 from pytriton.proxy_backend.tracing import trace_of
 
-#: Seconds between two looks at who is still there.
-_TICK_S = 0.25
 #: Parts that are given back to the worker at once.
 _CREDIT = 8
 _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
@@ -76,12 +74,14 @@ class Streams:
         self._translator = translator
         #: Guards all below, the attachment, and sending on the lane.
         self._changed = threading.Condition()
+        self._watch = stream_watch.StreamWatch(
+            attachment, self._changed, until_returned=until_returned
+        )
         self._lane: Lane | None = None
         self._flights: dict[int, Flight] = {}
         self._room = 0
         self._uncredited = 0
         self._batch_id = 0
-        self._looked_at = 0.0
         self._reader: threading.Thread | None = None
         self._ending = False
         self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
@@ -245,11 +245,11 @@ class Streams:
                 try:
                     self._heard(lane, lane.receive())
                     # Also while it never is silent, whatever it says.
-                    look = bool(self._flights) and time.monotonic() - self._looked_at > _TICK_S
+                    look = bool(self._flights) and self._watch.is_due
                 except LaneSilent:
                     look = True
                 if look:
-                    self._look_around(lane)
+                    self._watch.look(lane, self._flights)
         except LaneClosed as end:
             self._lost(unread=end.unread)
         except Exception as error:  # also what pb_utils raises
@@ -289,7 +289,7 @@ class Streams:
             self._done(lane, message, flight)
 
     def _has_begun(self, lane: Lane, flight: Flight) -> None:
-        lane.set_patience(_TICK_S)
+        lane.set_patience(stream_watch.TICK_S)
         with self._changed:
             flight.has_begun(self._attachment.execution_timeout_s)
             self._changed.notify_all()
@@ -334,34 +334,6 @@ class Streams:
         with self._changed:
             lane.send(Credit(self._uncredited))
         self._uncredited = 0
-
-    def _look_around(self, lane: Lane) -> None:
-        """Tell the worker which clients have gone, and look for batches that have taken too long."""
-        self._looked_at = now = time.monotonic()
-        for number, flight in list(self._flights.items()):
-            for index, sender in enumerate(flight.senders):
-                if sender is None or index in flight.cancelled:
-                    continue
-                if flight.gone(index):
-                    flight.cancelled.add(index)
-                    with self._changed:
-                        lane.send(Cancel(number, index))
-            if flight.overdue_at is not None and now > flight.overdue_at:
-                self._judge_overdue(flight, now)
-
-    def _judge_overdue(self, flight: Flight, now: float) -> None:
-        with self._changed:
-            final = flight.is_final(self._until_returned)
-            verdict = self._attachment.judge_overdue(
-                taken=True, since=flight.overdue_since, final=final, **flight.facts()
-            )
-        flight.overdue_since = flight.overdue_since or now
-        if verdict.action == "wait":
-            flight.overdue_at = now + verdict.wait_s
-            return
-        flight.overdue_at = None  # the worker is about to be ended, and the lane with it
-        if verdict.action == "fail" and not final:
-            flight.failure, flight.whole = verdict.text, verdict.whole
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
         """Handle a lane that has ended: fail the batches that had begun, and have the others sent again if they may.

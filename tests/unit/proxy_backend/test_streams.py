@@ -28,7 +28,7 @@ from pytriton.ipc.lanes.lane_messages import (
     Room,
 )
 from pytriton.ipc.messages import Verdict
-from pytriton.proxy_backend import streams as streams_module
+from pytriton.proxy_backend import stream_watch
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.translate import Translator
 
@@ -244,7 +244,7 @@ def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(
 def test_a_client_that_has_gone_is_told_to_the_worker_once(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams_module, "_TICK_S", 0.01)
+    monkeypatch.setattr(stream_watch, "TICK_S", 0.01)
     proxy = make()
     _, second = proxy.begin(2)
     worker = proxy.worker()
@@ -268,7 +268,7 @@ def test_no_worker_is_told_to_the_client(make: Callable[..., Proxy]) -> None:
 def test_a_batch_that_takes_too_long_is_asked_about(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams_module, "_TICK_S", 0.01)
+    monkeypatch.setattr(stream_watch, "TICK_S", 0.01)
     proxy = make(Verdict("wait", wait_s=0.01), Verdict("fail", "took too long"), FAIL)
     (sender,) = proxy.begin()
     worker = proxy.worker()
