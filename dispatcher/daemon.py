@@ -200,7 +200,9 @@ class Daemon:
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(rundir.path)
-        self._operations = Operations(config, rundir, self.figures, self.status)
+        self._operations = Operations(
+            config, rundir, self.figures, self.status, self.requests.requests
+        )
         self._status.operations = self._operations.urls
 
     async def main(self, on_ready: OnReady | None) -> int:

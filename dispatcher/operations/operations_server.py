@@ -28,8 +28,10 @@ from pytriton.dispatcher.operations.exposition import expose
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.access import access_headers
+from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.messages.requests import Requests
 from pytriton.ipc.rundir import RuntimeDir
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class OperationsServer:
         rundir: has the access token
         figures: what it tells
         status: tells the daemon's status; called in the dispatcher's loop
+        requests: tells what is known of a model's requests, likewise
 
     Attributes:
         urls: where it listens.
@@ -60,11 +63,13 @@ class OperationsServer:
         rundir: RuntimeDir,
         figures: Snapshots,
         status: Callable[[], Status],
+        requests: Callable[[str], Requests],
     ) -> None:
         self.urls: list[str] = []
         self._config = config
         self._rundir = rundir
         self._status = status
+        self._requests = requests
         self._figures = figures
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -113,6 +118,7 @@ class OperationsServer:
                 self.snapshot,
                 self.status,
                 log=lambda name, lines: tail(self._rundir.log_file(name), lines),
+                requests=self.requests,
                 is_owner=self._has_token,
                 headers=lambda: access_headers(self._rundir.access_token()),
             )
@@ -132,6 +138,17 @@ class OperationsServer:
 
         async def told() -> Status:
             return self._status()
+
+        return await self._in_dispatcher(told)
+
+    async def requests(self, name: str) -> Requests | None:
+        """Return what is known of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
+
+        async def told() -> Requests | None:
+            try:
+                return self._requests(name)
+            except RemoteFailure:
+                return None
 
         return await self._in_dispatcher(told)
 

@@ -12,6 +12,7 @@ from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.messages.answers import Status
+from pytriton.ipc.messages.requests import Requests
 from pytriton.ipc.rundir import RuntimeDir
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ class Operations:
         rundir: RuntimeDir,
         figures: Snapshots,
         status: Callable[[], Status],
+        requests: Callable[[str], Requests],
     ) -> None:
         self.urls: list[str] = []
-        self._arguments = (config, rundir, figures, status)
+        self._arguments = (config, rundir, figures, status, requests)
         self._server: OperationsServer | None = None
 
     def open(self) -> ExitCode | None:

@@ -29,6 +29,7 @@ from pytriton.dispatcher.page import openapi, view
 from pytriton.dispatcher.page.history import History
 from pytriton.ipc.messages.answers import Status
 from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.messages.requests import Requests
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -65,6 +66,7 @@ class Sources:
         snapshot: takes a snapshot of figures.
         status: tells the daemon's status.
         log: returns the newest lines of a model's log; called in a thread.
+        requests: tells what is known of single requests of a model; None: nothing.
         is_owner: whether an Authorization header carries the access token; called in a thread.
         headers: what a request to a restricted endpoint of the server carries.
     """
@@ -72,6 +74,7 @@ class Sources:
     snapshot: Callable[[], Awaitable[Figures]]
     status: Callable[[], Awaitable[Status]]
     log: Callable[[str, int], list[str]]
+    requests: Callable[[str], Awaitable[Requests | None]]
     is_owner: Callable[[str], bool]
     headers: Callable[[], dict[str, str]]
 
@@ -145,7 +148,8 @@ class Page:
         if not any(one.name == name for one in status.models):
             return _problem(404, f"no model {name!r:.200} is registered")
         log = await run_in_threadpool(self._sources.log, name, view.LOG_LINES)
-        return _answer(view.model_view(name, status, self._history, log))
+        requests = await self._sources.requests(name)
+        return _answer(view.model_view(name, status, self._history, log, requests))
 
     async def _openapi(self, request: Request) -> Response:
         status = await self._sources.status()

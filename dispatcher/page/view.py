@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from pytriton.dispatcher.page.history import History
 from pytriton.dispatcher.page.snippets import snippets
 from pytriton.dispatcher.page.tensors import DeclaredTensor, example_request, inputs, is_decoupled
@@ -15,6 +17,7 @@ from pytriton.dispatcher.page.tensors import outputs as declared_outputs
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
 from pytriton.ipc.messages.answers import ModelInfo, Status
 from pytriton.ipc.messages.figures import Histogram
+from pytriton.ipc.messages.requests import RequestEntry, Requests
 from pytriton.ipc.rates import headline, total
 
 #: Records of a log that are shown.
@@ -44,12 +47,13 @@ def overview(history: History) -> dict[str, Any]:
 
 
 def model_view(
-    name: str, status: Status, history: History, log: Sequence[str]
+    name: str, status: Status, history: History, log: Sequence[str], requests: Requests | None
 ) -> dict[str, Any] | None:
     """Return what is shown of one model; None when there is no such model.
 
     Args:
         log: the newest records of its log, JSON objects
+        requests: what is known of single ones; None: nothing
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:
@@ -69,6 +73,8 @@ def model_view(
         "request": example_request(info.config),
         "snippets": snippets(name, info.config, status.server.http_url),
         "histograms": _histograms(name, history),
+        "slowest": _entries(requests.slowest if requests else ()),
+        "failed": _entries(requests.failed if requests else ()),
         "errors": _errors(log),
         "ends": _ends(info),
         "log": [_record(line) for line in _recent(log)],
@@ -104,6 +110,10 @@ def bars(histogram: Histogram, bounds: Sequence[float]) -> list[tuple[float, int
         last = min(filled[0] + start + together - 1, len(bounds) - 1)
         found.append((float(bounds[last]), sum(chosen[start : start + together])))
     return found
+
+
+def _entries(requests: Sequence[RequestEntry]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(one) for one in requests]
 
 
 def _recent(log: Sequence[str]) -> list[str]:

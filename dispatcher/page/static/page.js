@@ -216,6 +216,43 @@ async function refresh() {
   }
 }
 
+// ── single requests ────────────────────────────────────────────────────────────────────────────
+
+const REQUEST_COLUMNS = [
+  ["time", (r) => new Date(r.time * 1000).toLocaleTimeString("en-GB")],
+  ["instance", (r) => r.instance],
+  ["status", (r) => r.status],
+  ["call ms", (r) => milliseconds(r.compute_ns / 1e9)],
+  ["wait ms", (r) => milliseconds(r.queue_ns === null ? null : r.queue_ns / 1e9)],
+  ["requests", (r) => r.batch_requests],
+  ["rows", (r) => r.batch_rows],
+  ["in", (r) => size(r.bytes_in)],
+  ["out", (r) => size(r.bytes_out)],
+  ["id", (r) => r.id],
+];
+
+function requestTable(requests) {
+  if (!requests.length) return element("p", "none");
+  const table = element("table");
+  const head = element("tr");
+  head.append(...REQUEST_COLUMNS.map(([title]) => {
+    const cell = element("th", title);
+    cell.scope = "col";
+    return cell;
+  }));
+  const body = element("tbody");
+  body.append(...requests.map((one) => {
+    const line = element("tr");
+    line.append(...REQUEST_COLUMNS.map(([title, text]) =>
+      element("td", text(one), title === "id" ? "last" : title === "status" && one.status !== "ok" ? "bad" : "")));
+    return line;
+  }));
+  const top = element("thead");
+  top.append(head);
+  table.append(top, body);
+  return table;
+}
+
 // ── one model ──────────────────────────────────────────────────────────────────────────────────
 
 function choose(name, focus) {
@@ -247,6 +284,8 @@ async function showModel(anew) {
     ...found.ends.map((end) => element("pre", `instance ${end.instance}: ${end.last_exit} (${end.restarts} restarts)`)),
     ...found.errors.map((one) => element("pre",
       [one.timestamp, one.event, one.exception].filter(Boolean).join("\n"))));
+  byId("slowest").replaceChildren(requestTable(found.slowest));
+  byId("failed").replaceChildren(requestTable(found.failed));
   byId("log").textContent = found.log.map((one) =>
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
   if (!anew) return;

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.text import Text
 
+from pytriton.cli.log_lines import visible
+from pytriton.ipc import messages
 from pytriton.ipc.rates import Row, milliseconds, size
 
 _GOOD = {"ready", "spare", "serving", "asleep"}
@@ -123,3 +126,32 @@ def full_width(rows: list[Row]) -> int:
     return (
         _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
     )
+
+
+def request_lines(requests: messages.Requests) -> list[Text]:
+    """Return a model's slowest requests and the last that failed, a line each that fits into 80 columns."""
+    found = []
+    for title, entries in (
+        ("slowest of the last hour", requests.slowest),
+        ("last failed", requests.failed),
+    ):
+        found.append(Text(f"{title} ({len(entries)})", style="bold"))
+        found += [Text(_REQUEST_HEAD, style="dim")] if entries else []
+        found += [_request_line(one) for one in entries]
+    return found
+
+
+_REQUEST_HEAD = (
+    f"{'time':8} {'inst':>4} {'status':13} {'call ms':>9} {'wait ms':>9} {'rows':>5}  id"
+)
+
+
+def _request_line(entry: messages.RequestEntry) -> Text:
+    when = time.strftime("%H:%M:%S", time.localtime(entry.time))
+    line = Text(f"{when} {entry.instance:>4} ")
+    line.append(f"{entry.status:13}", style="" if entry.status == "ok" else "red")
+    wait_s = None if entry.queue_ns is None else entry.queue_ns / 1e9
+    line.append(f" {milliseconds(entry.compute_ns / 1e9):>9} {milliseconds(wait_s):>9}")
+    line.append(f" {entry.batch_rows:>5}  {visible(entry.id)}")
+    line.no_wrap = True
+    return line

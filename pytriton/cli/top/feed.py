@@ -38,6 +38,12 @@ class Feed:
         assert isinstance(answer, messages.LogLines)  # what answers GetLogs, see ipc/messages/
         return answer.lines
 
+    def requests(self, model: str) -> messages.Requests:
+        """Return what is known of a model's requests: the slowest, the failed."""
+        answer = link.ask(self._rundir, messages.GetRequests(model))
+        assert isinstance(answer, messages.Requests)  # what answers GetRequests, see ipc/messages/
+        return answer
+
     def act(self, message: messages.AnyMessage) -> None:
         """Have the daemon do something; returns when it is done."""
         link.ask(self._rundir, message, timeout_s=None)

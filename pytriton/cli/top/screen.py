@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -15,7 +16,7 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.log_lines import pretty
-from pytriton.cli.top.cells import columns_for
+from pytriton.cli.top.cells import columns_for, request_lines
 from pytriton.cli.top.feed import Feed
 from pytriton.ipc import messages
 from pytriton.ipc.rates import SORTING, Row, arranged, headline, total
@@ -66,6 +67,7 @@ class TopApp(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("i", "instances", "inst"),
         Binding("l,enter", "log", "log", key_display="l"),
+        Binding("r", "requests", "requests"),
         Binding("plus,equals_sign", "scale(1)", "up", key_display="+"),
         Binding("minus", "scale(-1)", "down", key_display="-"),
         Binding("b", "rollback", "back"),
@@ -84,6 +86,8 @@ class TopApp(App[None]):
         self._order = order
         self._with_instances = True
         self._paused = False
+        #: What the pane below shows of the chosen model.
+        self._pane: Callable[[str], list[Text]] = self._log_lines
         self._figures: messages.Figures | None = None
         self._rows: list[Row] = []
         self._shown: list[Row] = []
@@ -128,7 +132,7 @@ class TopApp(App[None]):
         self._show()
         chosen = self._chosen()
         if chosen is not None and self.query_one("#log").has_class("shown"):
-            self._read_log(chosen.model)
+            self._read(chosen.model)
 
     def _show(self) -> None:
         if self._figures is None:
@@ -205,31 +209,50 @@ class TopApp(App[None]):
 
     def action_log(self) -> None:
         """Show the log of the chosen model below, or hide it."""
-        chosen, pane = self._chosen(), self.query_one("#log", RichLog)
-        if pane.has_class("shown") or chosen is None:
-            pane.remove_class("shown")
-            return
-        pane.add_class("shown")
-        self._read_log(chosen.model)
+        self._toggle(self._log_lines)
+
+    def action_requests(self) -> None:
+        """Show the slowest requests of the chosen model below, and those that failed, or hide them."""
+        self._toggle(self._request_lines)
 
     def on_data_table_row_selected(self) -> None:
         """Enter is the table's key; here it does what l does."""
         self.action_log()
 
-    @work(thread=True, exclusive=True, group="log")
-    def _read_log(self, model: str) -> None:
-        try:
-            lines = self._feed.log(model)
-        except CliError as error:
-            lines = [str(error)]
-        self.call_from_thread(self._show_log, model, lines)
+    def _toggle(self, lines: Callable[[str], list[Text]]) -> None:
+        chosen, pane = self._chosen(), self.query_one("#log", RichLog)
+        if chosen is None or (pane.has_class("shown") and self._pane == lines):
+            pane.remove_class("shown")
+            return
+        self._pane = lines
+        pane.clear()
+        pane.add_class("shown")
+        self._read(chosen.model)
 
-    def _show_log(self, model: str, lines: list[str]) -> None:
+    def _log_lines(self, model: str) -> list[Text]:
+        return [Text.from_ansi(pretty(line, colors=True)) for line in self._feed.log(model)]
+
+    def _request_lines(self, model: str) -> list[Text]:
+        return request_lines(self._feed.requests(model))
+
+    @work(thread=True, exclusive=True, group="log")
+    def _read(self, model: str) -> None:
+        pane = self._pane
+        try:
+            lines = pane(model)
+        except CliError as error:
+            lines = [Text(str(error))]
+        self.call_from_thread(self._show_pane, model, pane, lines)
+
+    def _show_pane(self, model: str, of: Callable[[str], list[Text]], lines: list[Text]) -> None:
+        if of != self._pane:
+            return  # another key was pressed meanwhile
         pane = self.query_one("#log", RichLog)
         pane.border_title = Text(model)
+        pane.auto_scroll = of == self._log_lines  # of requests, the slowest is on top
         pane.clear()
         for line in lines:
-            pane.write(Text.from_ansi(pretty(line, colors=True)))
+            pane.write(line)
 
     def action_scale(self, more: int) -> None:
         """Give the chosen model another instance, or take one, once that is confirmed."""

@@ -45,6 +45,11 @@ class FakeFeed:
     def log(self, model: str) -> list[str]:
         return [json.dumps({"event": f"{model} says {HOSTILE}", "level": "info", "timestamp": "t"})]
 
+    def requests(self, model: str) -> messages.Requests:
+        slow = messages.RequestEntry(1.0, HOSTILE, model, 1, 0, "ok", None, 48_200_000, 1, 3, 4, 4)
+        failed = msgspec.structs.replace(slow, id="order-18", status="callable", queue_ns=1_000_000)
+        return messages.Requests(model, False, "", slowest=[slow], failed=[failed])
+
     def act(self, message: messages.AnyMessage) -> None:
         if self.failure is not None:
             raise self.failure
@@ -134,6 +139,28 @@ def test_a_log_is_shown_beside_it_as_text() -> None:
         assert "\x1b" not in text
         await pilot.press("l")
         assert not log.has_class("shown")
+
+    on_screen(FakeFeed(TWO), play)
+
+
+def test_the_slowest_requests_are_shown_and_the_log_in_their_place() -> None:
+    async def play(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await settled(app, pilot)
+        pane = app.query_one("#log", RichLog)
+        lines = [strip.text.rstrip() for strip in pane.lines]
+        assert lines[0] == "slowest of the last hour (1)"
+        assert lines[2].split()[1:6] == ["0", "ok", "48.2", "-", "3"]
+        assert "<script>" in lines[2]
+        assert lines[3] == "last failed (1)"
+        assert lines[5].split()[1:] == ["0", "callable", "48.2", "1.00", "3", "order-18"]
+        await pilot.press("l")
+        await settled(app, pilot)
+        assert pane.has_class("shown")
+        assert "says" in "".join(strip.text for strip in pane.lines)
+        await pilot.press("r", "r")
+        await settled(app, pilot)
+        assert not pane.has_class("shown")
 
     on_screen(FakeFeed(TWO), play)
 

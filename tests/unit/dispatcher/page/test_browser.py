@@ -19,6 +19,7 @@ from pytriton.dispatcher.base.ports import listening
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
 from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.messages.requests import RequestEntry, Requests
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
@@ -39,10 +40,17 @@ async def _status() -> Status:
     return Status("1.0", 1, "python", "run", "ready", 1000.0, ServerInfo("ready", 2), models)
 
 
+async def _requests(name: str) -> Requests:
+    slow = RequestEntry(1.0, HOSTILE, name, 1, 0, "ok", 1_000_000, 48_200_000, 1, 3, 4, None)
+    return Requests(name, False, "", slowest=[slow])
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where the page of a daemon with all of them is."""
-    sources = Sources(_figures, _status, lambda name, lines: [HOSTILE], lambda _: False, dict)
+    sources = Sources(
+        _figures, _status, lambda name, lines: [HOSTILE], _requests, lambda _: False, dict
+    )
     app = Starlette(routes=Page(sources).routes())
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
@@ -77,6 +85,12 @@ def test_two_hundred_models_are_shown_and_names_are_no_code(url: str, tmp_path: 
     for name in ("model-0", "model-199"):
         assert f">{name}</button>" in rows[1]
     assert f'id="model-title" tabindex="-1">{_escaped(HOSTILE)}<' in page
+    slowest = re.search(r'<div id="slowest".*?>(.*?)</div>', page, re.DOTALL)
+    assert slowest is not None
+    assert [
+        f"<td{one}" in slowest[1]
+        for one in (">48.2<", ">1.00<", f' class="last">{_escaped(HOSTILE)}<')
+    ] == [True] * 3
     assert page.count("<script") == 1
     assert "<title>pytriton-daemon</title>" in page
     assert "Content Security Policy" not in complaints

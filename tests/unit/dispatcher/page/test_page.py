@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from support.models.figures import model, snapshot, work
@@ -23,6 +24,7 @@ from pytriton.dispatcher.page.tensors import example_request, inputs
 from pytriton.dispatcher.page.view import bars, model_view, overview
 from pytriton.ipc.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
 from pytriton.ipc.messages.figures import Figures, Histogram
+from pytriton.ipc.messages.requests import RequestEntry, Requests
 
 HOSTILE = "<script>alert(1)</script>"
 CONFIG: dict[str, Any] = {
@@ -62,7 +64,9 @@ class Daemon:
         self.status = status(info("digits"), info(HOSTILE))
         self.figures = snapshot(1010, model("digits", work(50)), model(HOSTILE, work(1)))
         self.taken = 0
-        self.page = Page(Sources(self.take, self.tell, self.log, self.is_owner, self.headers))
+        self.page = Page(
+            Sources(self.take, self.tell, self.log, self.requests, self.is_owner, self.headers)
+        )
 
     async def take(self) -> Figures:
         self.taken += 1
@@ -73,6 +77,11 @@ class Daemon:
 
     def log(self, name: str, lines: int) -> list[str]:
         return LOG[-lines:]
+
+    async def requests(self, name: str) -> Requests | None:
+        slow = RequestEntry(1.0, HOSTILE, name, 1, 0, "ok", None, 48_200_000, 1, 3, 4, None)
+        failed = msgspec.structs.replace(slow, id="order-18", status="callable")
+        return None if name == "digits" else Requests(name, False, "", 0, 0, [slow], [failed])
 
     def is_owner(self, authorization: str) -> bool:
         return authorization == "Bearer right"
@@ -155,6 +164,10 @@ def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
     assert [one["event"] for one in found["log"]] == ["worker started", HOSTILE, "not a record"]
     assert found["histograms"]["call_s"][0][1] == 1
     assert set(found["snippets"]) == {"curl", "tritonclient", "pytriton"}
+    assert [(one["id"], one["compute_ns"]) for one in found["slowest"]] == [(HOSTILE, 48_200_000)]
+    assert [(one["id"], one["status"]) for one in found["failed"]] == [("order-18", "callable")]
+    found = daemon.ask("GET", "/page/model.json", params={"name": "digits"}).json()
+    assert (found["slowest"], found["failed"]) == ([], [])
 
 
 def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
@@ -262,10 +275,10 @@ def test_bars_are_few_and_have_all_observations() -> None:
 
 
 def test_a_model_without_figures_has_no_bars() -> None:
-    found = model_view("digits", status(info("digits")), History(), [])
+    found = model_view("digits", status(info("digits")), History(), [], None)
     assert found is not None
     assert found["histograms"] == {}
-    assert model_view("nobody", status(), History(), []) is None
+    assert model_view("nobody", status(), History(), [], None) is None
 
 
 def test_an_example_fits_what_is_declared() -> None:
