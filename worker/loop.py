@@ -53,6 +53,7 @@ class Loop:
         self.unrecoverable = False
         self._model = model
         model.on_failed = RequestLog(gauge).failed
+        model.on_traced = gauge.traced
         self._allowance = allowance
         self._gauge = gauge
         self._control = control

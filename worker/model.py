@@ -20,7 +20,7 @@ from pytriton.worker.inputs import read_requests
 from pytriton.worker.missing_inputs import RequiredInputs, complete, with_faults
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
-from pytriton.worker.request_ids import id_of, ids_of, serving
+from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of
 from pytriton.worker.streams.stream_answers import parts_of
 from pytriton.worker.tracing.batch_spans import spans_of
 
@@ -43,6 +43,9 @@ class Model:
     names_requests = True
     #: Is told how many requests have failed, and why: one of gauge.FAILURES.
     on_failed: Callable[[str, int], None] = staticmethod(lambda kind, requests: None)
+
+    #: Is told the trace of a call that is about to end, if it has one.
+    on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
         self.name = spec.name
@@ -196,6 +199,13 @@ class Model:
         self._buffers.was_read(lane)
 
     def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
+        answers = self._answer_with_spans(parts)
+        trace = next((found for part in parts if (found := trace_of(part.batch))), "")
+        if trace:
+            self.on_traced(trace)
+        return answers
+
+    def _answer_with_spans(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         spans = spans_of(self.name, [part.batch for part in parts])
         if spans is None:  # none can be made here
             return self._answer(parts, self._infer)

@@ -69,6 +69,12 @@ def trace_id(context: str | None) -> str:
     return _of_traceparent(object_of(context).get("traceparent"))
 
 
+def trace_of(batch: Batch) -> str:
+    """Return the trace of the first traced request of a batch; "" when none is."""
+    contexts = batch.trace.contexts if batch.trace is not None else []
+    return next((found for context in contexts if (found := trace_id(context))), "")
+
+
 def object_of(text: str) -> dict[str, Any]:
     """Return the members of a JSON object; none of what is no such: a proxy or a client has written it."""
     try:

@@ -171,6 +171,9 @@ def _ready(model: ModelFigures) -> int:
     return sum(one.state == "ready" and not one.spare for one in model.instances)
 
 
+#: The one whose buckets are told with the trace of a call.
+WITH_EXEMPLARS = "call_duration_seconds"
+
 #: The one that the figures do not have: its samples come with the metrics of the callables' own.
 USERS_LEFT_OUT = Family(
     "left_out_user_values", "gauge",
@@ -268,7 +271,7 @@ FAMILIES: tuple[Family, ...] = (
           lambda work: work.responses),
     _work("busy_seconds", "counter", "Time with a call under way, the one at hand included.",
           lambda work: work.busy_s),
-    _work("call_duration_seconds", "seconds", "How long calls took, with reading inputs and writing outputs.",
+    _work(WITH_EXEMPLARS, "seconds", "How long calls took, with reading inputs and writing outputs.",
           lambda work: work.call_s),
     _work("batch_wait_seconds", "seconds",
           "How long batches waited for their worker: from when tritonserver handed them over, until their call began.",

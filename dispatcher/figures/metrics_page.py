@@ -38,6 +38,9 @@ Durations have buckets from 0.12 ms to 256 s, each twice as large as the one bef
 A 99th percentile of all servers together:
 `histogram_quantile(0.99, sum by (le, model) (rate(pytriton_call_duration_seconds_bucket[5m])))`.
 
+OpenMetrics has exemplars: behind each bucket of `pytriton_call_duration_seconds`, the trace (`trace_id`) of the last
+call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python models have none.
+
 What is counted in workers costs 1 µs a batch (0.95 measured).
 
 ## Metrics of your own

@@ -22,6 +22,7 @@ from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import InstanceTally, Tally
 from pytriton.ipc import messages
+from pytriton.ipc.lanes.exemplars import Exemplar
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
 from pytriton.ipc.messages.figures import (
     DaemonFigures,
@@ -56,6 +57,8 @@ class Scraped(NamedTuple):
     figures: Figures
     triton: TritonMetrics | None
     users: UserMetrics
+    #: Of the durations of calls: by model, version and instance.
+    exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
 
 
 class Snapshots:
@@ -115,7 +118,18 @@ class Snapshots:
     async def scraped(self) -> Scraped:
         """Return the same, with the callables' own metrics, and what tritonserver tells at this moment, if in time."""
         users = await self._ask_users()
-        return Scraped(*await self._take(anew=True), users)
+        figures, triton = await self._take(anew=True)
+        return Scraped(figures, triton, users, self._exemplars())
+
+    def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
+        found: dict[tuple[str, ...], list[Exemplar]] = {}
+        for name, tally in self._registry.ledger.items():
+            for (version, number), instance in tally.instances.items():
+                for worker in instance.workers:
+                    told = worker.gauge.exemplars.read() if worker.alive else []
+                    if told:
+                        found.setdefault((name, str(version), str(number)), []).extend(told)
+        return found
 
     async def _ask_users(self) -> UserMetrics:
         """Return the metrics of the callables' own: read here, made out in a thread."""

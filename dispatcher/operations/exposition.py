@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from prometheus_client import core as prometheus
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -14,10 +16,17 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from pytriton.dispatcher.figures.families import FAMILIES, USERS_LEFT_OUT, Family, Sample
+from pytriton.dispatcher.figures.families import (
+    FAMILIES,
+    USERS_LEFT_OUT,
+    WITH_EXEMPLARS,
+    Family,
+    Sample,
+)
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, openmetrics
 from pytriton.dispatcher.figures.user_metrics import MergedFamily
+from pytriton.ipc.lanes.exemplars import Exemplar
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
 from pytriton.ipc.messages.figures import Histogram
 
@@ -39,20 +48,27 @@ def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
     """Return the answer to a scraper and its content type; `accept`: what the scraper takes."""
     encode, content_type = choose_encoder(accept)
     triton = scraped.triton or TritonMetrics()
-    families = [*our_families(scraped), *map(_user_family, scraped.users.families.values())]
-    if "openmetrics" in content_type:
+    openly = "openmetrics" in content_type
+    families = [
+        *our_families(scraped, with_exemplars=openly),
+        *map(_user_family, scraped.users.families.values()),
+    ]
+    if openly:
         families += openmetrics(triton)
         return _encoded(encode, families), content_type
     return _encoded(encode, families) + triton.text.encode(), content_type
 
 
-def our_families(scraped: Scraped) -> list[Metric]:
+def our_families(scraped: Scraped, *, with_exemplars: bool) -> list[Metric]:
     """Return the daemon's own metrics."""
-    left_out = [((model,), count) for model, count in scraped.users.left_out.items()]
-    return [
-        _family(family, left_out if family is USERS_LEFT_OUT else family.read(scraped.figures))
-        for family in FAMILIES
-    ]
+    found = []
+    for family in FAMILIES:
+        samples: Iterable[Sample] = family.read(scraped.figures)
+        if family is USERS_LEFT_OUT:
+            samples = [((model,), count) for model, count in scraped.users.left_out.items()]
+        told = with_exemplars and family.name == WITH_EXEMPLARS
+        found.append(_family(family, samples, scraped.exemplars if told else {}))
+    return found
 
 
 def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
@@ -60,13 +76,17 @@ def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
     return body
 
 
-def _family(family: Family, samples: Iterable[Sample]) -> Metric:
+def _family(
+    family: Family,
+    samples: Iterable[Sample],
+    exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]],
+) -> Metric:
     name, text, labels = family.full_name, family.help, list(family.labels)
     if family.kind in ("seconds", "rows"):
         histogram = HistogramMetricFamily(name, text, labels=labels)
         for values, observed in samples:
             assert isinstance(observed, Histogram)
-            buckets = list(_buckets(observed, family.kind))
+            buckets = list(_buckets(observed, family.kind, exemplars.get(values, ())))
             histogram.add_metric(list(values), buckets, observed.sum)
         return histogram
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
@@ -102,9 +122,21 @@ def _le(bound: float) -> str:
     return text
 
 
-def _buckets(observed: Histogram, kind: str) -> Iterator[tuple[str, float]]:
+def _buckets(
+    observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield each bucket that is told: its bound, how many observations are not above it, the newest exemplar in it."""
     bounds, told = (BOUNDS_S, _TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
-    for bound, count in zip(told, coarse(filled, bounds, told)):
-        yield _le(bound), count
-    yield "+Inf", sum(filled)
+    newest: dict[int, Exemplar] = {}
+    for one in sorted(exemplars, key=lambda one: one.at):
+        newest[bisect_left(told, one.seconds)] = one
+    for number, (bound, count) in enumerate(zip(told, coarse(filled, bounds, told))):
+        yield (_le(bound), count, *_exemplar(newest.get(number)))
+    yield ("+Inf", sum(filled), *_exemplar(newest.get(len(told))))
+
+
+def _exemplar(one: Exemplar | None) -> tuple[Any, ...]:
+    if one is None:
+        return ()
+    return (prometheus.Exemplar({"trace_id": one.trace}, one.seconds, round(one.at, 3)),)

@@ -33,7 +33,7 @@ from pytriton.ipc.lanes.lane_messages import (
 )
 from pytriton.worker.fault_reports import report_error, told
 from pytriton.worker.outputs.results import ResultError, ResultWriter
-from pytriton.worker.request_ids import with_only_id
+from pytriton.worker.request_ids import trace_of, with_only_id
 from pytriton.worker.request_log import nbytes_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
@@ -218,6 +218,8 @@ class Stream:
             end = BatchFailed(self.id, with_only_id(told(error), self.batch))
             self.spans.failed(end.text)
         self.spans.end()
+        if self.batch.trace is not None:
+            self._gauge.traced(trace_of(self.batch), self.begun_ns)
         self._outbox.lane.send(end)
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ it does not answer any more, and what it had done when it ended::
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
     [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
     [ histograms, see Histogram: the sum, then the buckets ] …
+    [ exemplars of traced calls, see exemplars.py ]
     [ records of single requests, see request_records.py ]
     [ of a worker's own process: metrics of the callable's own, see user_metrics.py ]
 
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton.ipc import linux
-from pytriton.ipc.lanes import request_records, user_metrics
+from pytriton.ipc.lanes import exemplars, request_records, user_metrics
 from pytriton.ipc.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
@@ -41,8 +42,9 @@ _FIRSTS = _WAITS + 1 + DURATION_BUCKETS
 _BETWEENS = _FIRSTS + 1 + DURATION_BUCKETS
 _SIZES = _BETWEENS + 1 + DURATION_BUCKETS
 _WORDS = _SIZES + SIZE_BUCKETS
-#: Where the records of requests are, by a page of their own.
-_RECORDS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+#: Where the exemplars of calls are, and the records of requests, by pages of their own.
+_EXEMPLARS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+_RECORDS = _EXEMPLARS + -(-exemplars.SIZE // mmap.PAGESIZE) * mmap.PAGESIZE
 _THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
 #: Of the mapping.
 _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -119,6 +121,8 @@ class Gauge:
         with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
         self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
         self._words = memoryview(self._map).cast("Q")
+        of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + exemplars.SIZE]
+        self.exemplars = exemplars.Exemplars(of_traces)
         self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:_BYTES])
         self.user_metrics = (
             user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
@@ -214,6 +218,10 @@ class Gauge:
         self._words[_FAILED[kind]] += requests
         self.records.call_failed()
 
+    def traced(self, trace: str, begun_ns: int = 0) -> None:
+        """A call of a trace is about to end; `begun_ns`: 0 for the one that began last."""
+        self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
+
     def loaded(self, load_ns: int, warmup_ns: int) -> None:
         """The callable has been loaded, and warmed up, in so long."""
         self._words[_LOAD_NS] = load_ns
@@ -281,6 +289,7 @@ class Gauge:
     def close(self) -> None:
         """Unmap the page."""
         self._words.release()
+        self.exemplars.close()
         self.records.close()
         if self.user_metrics is not None:
             self.user_metrics.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -51,7 +52,7 @@ def traced(collected: Collector) -> Iterator[RunningDaemon]:
         "opentelemetry,bsp_schedule_delay=100",
     ]
     settings = {"trace-config": options, "log-verbose": "1"}
-    with RunningDaemon.start(tritonserver_options=settings) as running:
+    with RunningDaemon.start(tritonserver_options=settings, operations="127.0.0.1:0") as running:
         for infer, config in (
             (nested, ModelConfig()),
             (failing, ModelConfig()),
@@ -281,6 +282,36 @@ def test_a_streams_spans_last_until_its_end(
     assert call.parent == execute.id
     assert {part.parent for part in parts} == {call.id}
     assert call.end_ns >= parts[-1].end_ns
+
+
+@pytest.mark.parametrize("model", ["nested", "stream"])
+def test_the_duration_of_a_traced_call_leads_to_its_trace(
+    traced: RunningDaemon, collected: Collector, model: str
+) -> None:
+    """As an exemplar of OpenMetrics."""
+
+    def ask(headers: dict[str, str]) -> None:
+        if model == "stream":
+            with DecoupledModelClient(f"grpc://{traced.grpc}", model) as client:
+                list(client.infer_batch(ONE, headers=headers))
+        else:
+            inference = Inference("http", traced.http)
+            _ask_nested(inference, headers)
+            inference.close()
+
+    trace = asked(collected, 0x80 if model == "nested" else 0x81, ask)
+    scrape = urllib.request.Request(
+        f"{traced.client.status().operations[0]}/metrics",
+        headers={"Accept": "application/openmetrics-text; version=1.0.0"},
+    )
+    with urllib.request.urlopen(scrape, timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    told = f'# {{trace_id="{trace}"}} '
+    buckets = [line for line in lines if told in line]
+    start = 'pytriton_call_duration_seconds_bucket{le="'
+    assert len(buckets) == 1, lines
+    assert buckets[0].startswith(start)
+    assert f'model="{model}"' in buckets[0]
 
 
 def test_a_request_without_a_trace_begins_one(traced: RunningDaemon, collected: Collector) -> None:

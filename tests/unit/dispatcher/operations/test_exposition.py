@@ -20,6 +20,7 @@ from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, fetch, parsed, waiting
 from pytriton.dispatcher.figures.user_metrics import Merger, Said, UserMetrics
 from pytriton.dispatcher.operations.exposition import expose
+from pytriton.ipc.lanes.exemplars import Exemplar
 from pytriton.ipc.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
 from pytriton.ipc.lanes.user_metrics import encoded
 from pytriton.ipc.messages import (
@@ -216,6 +217,24 @@ def test_a_metric_is_told_once_why_it_is_left_out() -> None:
         for _ in range(3):
             assert merger.merged([said, said]).left_out == {"m": 2}
     assert [(one["model"], one["metric"]) for one in logs] == [("m", "pytriton_x")]
+
+
+def test_traced_calls_are_exemplars_of_their_buckets_in_openmetrics() -> None:
+    near, far = "a" * 32, "b" * 32
+    found = [Exemplar(0.003, "c" * 32, 5.0), Exemplar(0.0035, near, 6.0), Exemplar(500.0, far, 7.0)]
+    told = scraped()._replace(exemplars={("m", "1", "0"): found})
+    body, _ = expose(told, OPENMETRICS)
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for family in parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
+        for sample in family.samples
+        if sample.exemplar
+    }
+    assert {le: (one.labels, one.value, float(one.timestamp)) for le, one in exemplars.items()} == {
+        "0.00390625": ({"trace_id": near}, 0.0035, 6.0),
+        "+Inf": ({"trace_id": far}, 500.0, 7.0),
+    }
+    assert b"trace_id" not in expose(told, "")[0]
 
 
 def test_a_model_s_name_breaks_nothing() -> None:
