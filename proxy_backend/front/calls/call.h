@@ -25,6 +25,7 @@ typedef struct {
     Server *server;
     SharedMemory *shared_memory;
     Tracing *tracing; /* NULL: none */
+    const TraceSteps *steps; /* the protocol's */
     uint64_t inputs;         /* of one request, and outputs that it asks for, and parameters */
     uint64_t output_bytes;   /* that one call's answers may have at a time */
     uint64_t kept_bytes;     /* of memory that a call keeps for its next use */
@@ -128,6 +129,8 @@ bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t o
 bool call_start(Call *call, CallAnswered answered, Problem *problem);
 /* Nobody waits for its answers: the core is told, once. It is still answered, with an error or not. Any thread, at any time. */
 void call_cancel(Call *call);
+/* The first bytes of an answer are about to go, says the protocol: for the request's trace. */
+void call_sends(Call *call);
 
 /* ── the answers ────────────────────────────────────────────────────────────────────────────────── */
 

@@ -33,6 +33,8 @@ typedef struct CallParts {
     char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1], header_id[HEADER_ID];
     bool id_is_header_s; /* its client gave it none, but a header did */
     TraceRecord *trace; /* NULL: it is not traced */
+    uint64_t taken_ns; /* 0: nothing was traced then */
+    bool sending;
     CallAnswered answered;
     unsigned in_core; /* what the core still has of it: its request, its answers */
     pthread_mutex_t lock; /* guards all that follows */

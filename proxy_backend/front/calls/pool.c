@@ -1,6 +1,7 @@
 #include "calls/pool.h"
 
 #include "background/memory.h"
+#include "base/clock.h"
 #include "calls/parts.h"
 
 #include <stdlib.h>
@@ -170,6 +171,7 @@ Call *calls_take(Calls *calls)
     }
     parts->next = NULL;
     parts->last = &parts->queue;
+    parts->taken_ns = calls->settings.tracing && tracing_any(calls->settings.tracing) ? clock_ns() : 0;
     __atomic_store_n(&parts->refs, 1, __ATOMIC_RELAXED);
     return &parts->call;
 }
@@ -210,8 +212,11 @@ static void empty(CallParts *parts)
     size_t kept = parts->calls->settings.kept_bytes;
     if (call->body.room > kept || call->reply.room > kept || parts->outputs.wanted > kept)
         memory_freed();
-    if (parts->trace)
+    if (parts->trace) {
+        if (parts->sending)
+            trace_event(parts->trace, parts->calls->settings.steps->send_end, clock_ns());
         trace_end(parts->trace);
+    }
     if (parts->request)
         api_ignore(triton.InferenceRequestDelete(parts->request), "deleting a request");
     let_go_of_regions(call->inputs, call->input_count);
@@ -222,8 +227,8 @@ static void empty(CallParts *parts)
     outputs_reset(&parts->outputs, kept);
     drop_spares(parts, kept);
     memset(call->state, 0, parts->calls->state_size);
-    call->decoupled = parts->raw = parts->open = parts->started = parts->cancelled = parts->released = parts->giving =
-        parts->lost = false;
+    call->decoupled = parts->raw = parts->open = parts->sending = parts->started = parts->cancelled = parts->released =
+        parts->giving = parts->lost = false;
     call->input_count = call->output_count = parts->parameter_count = 0;
     parts->model = parts->id = NULL;
     parts->sequence_flags = parts->in_core = 0;

@@ -2,6 +2,7 @@
 
 #include "calls/answers.h"
 #include "calls/inputs.h"
+#include "base/clock.h"
 #include "tracing/tracing.h"
 
 /* Of a call's `in_core`. */
@@ -57,6 +58,18 @@ static void tell_cancelled(CallParts *parts)
         api_ignore(triton.InferenceRequestCancel(parts->request), "cancelling a request");
 }
 
+static TraceRecord *begin_trace(
+    const CallParts *parts, const CallsSettings *settings, TRITONSERVER_InferenceTrace **trace)
+{
+    TraceRecord *record =
+        tracing_begin(settings->tracing, parts->model, (TraceHeaders){parts->trace_parent, parts->trace_state}, trace);
+    if (record && parts->taken_ns) {
+        trace_event(record, settings->steps->receive_start, parts->taken_ns);
+        trace_event(record, settings->steps->receive_end, clock_ns());
+    }
+    return record;
+}
+
 bool call_start(Call *call, CallAnswered answered, Problem *problem)
 {
     CallParts *parts = parts_of(call);
@@ -72,8 +85,7 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     const CallsSettings *settings = calls_settings_of(parts->calls);
     TRITONSERVER_InferenceTrace *trace = NULL;
     if (settings->tracing)
-        parts->trace = tracing_begin(
-            settings->tracing, parts->model, (TraceHeaders){parts->trace_parent, parts->trace_state}, &trace);
+        parts->trace = begin_trace(parts, settings, &trace);
     TRITONSERVER_InferenceRequest *request = parts->request;
     bool taken = api_succeeded(triton.ServerInferAsync(settings->server->server, request, trace), problem);
     if (taken) {
@@ -87,6 +99,15 @@ bool call_start(Call *call, CallAnswered answered, Problem *problem)
     }
     call_unref(call);
     return taken;
+}
+
+void call_sends(Call *call)
+{
+    CallParts *parts = parts_of(call);
+    if (parts->trace && !parts->sending) {
+        parts->sending = true;
+        trace_event(parts->trace, calls_settings_of(parts->calls)->steps->send_start, clock_ns());
+    }
 }
 
 void call_cancel(Call *call)

@@ -46,6 +46,7 @@ static void answered(Call *call, Answer *answer)
         } else {
             call_ref(call); /* its state has the reply */
             InferReply *reply = infer_reply_once(answer, &once->reply);
+            call_sends(call);
             if (reply)
                 grpc_answer(stream, &reply->message);
             else

@@ -124,6 +124,7 @@ static void send_answer(Request *request, Answer *answer)
         answer_release(answer);
     } else {
         InferPart part = answer->final ? INFER_ENDS : INFER_GOES_ON;
+        call_sends(answer->call);
         InferReply *reply = infer_reply_part(answer, part);
         if (reply)
             grpc_send(request->stream, &reply->message);

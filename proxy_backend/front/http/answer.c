@@ -157,6 +157,7 @@ void answer_send(Call *call, int status, const char *type, const struct iovec *p
     all[0] = (struct iovec){call->reply.data + HEAD_ROOM - size, size};
     state->parts = all;
     state->part_count = state->is_head ? 1 : 1 + bodies;
+    call_sends(call);
     if (!state->is_head && bodies && !shrunk && body.size) {
         all[1] = (struct iovec){all[0].iov_base, size + body.size};
         state->parts = all + 1;
@@ -229,6 +230,7 @@ bool answer_open(Call *call, int status, const char *type)
     at = put_end(at, connection_is_last(call), state->is_old);
     struct iovec part = {head, (size_t)(at - head)};
     state->begun = true;
+    call_sends(call);
     return connection_write_all(state->connection, &part, 1);
 }
 

@@ -84,10 +84,15 @@ bool services_load(const Settings *settings, Problem *problem)
     return api_load(settings->core, problem);
 }
 
-static CallsSettings settings_of_calls(const Services *services)
+/* Source of the names: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md */
+static const TraceSteps http_steps = {"HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"};
+static const TraceSteps grpc_steps = {"GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"};
+
+static CallsSettings settings_of_calls(const Services *services, const TraceSteps *steps)
 {
     CallsSettings calls = calls_settings(services->server, services->shared_memory);
     calls.tracing = services->tracing;
+    calls.steps = steps;
     const Limits *limits = &services->settings->limits;
     calls.inputs = limits->inputs;
     calls.output_bytes = limits->output_bytes;
@@ -106,7 +111,7 @@ static HttpSettings http_settings(const Services *services, void (*drain)(void *
         .tracing = services->tracing,
         .jobs = services->jobs,
         .readers = services->readers,
-        .calls = settings_of_calls(services),
+        .calls = settings_of_calls(services, &http_steps),
         .restrictions = services->restrictions,
         .restriction_count = settings->http_restricted.count,
         .header_forward_pattern = settings->http_forward,
@@ -135,7 +140,7 @@ static void *make_grpc(const Services *services, Problem *problem)
         .jobs = services->jobs,
         .readers = services->readers,
     };
-    CallsSettings calls = settings_of_calls(services);
+    CallsSettings calls = settings_of_calls(services, &grpc_steps);
     return grpc_endpoint_new(&service, &calls, services->settings, problem);
 }
 

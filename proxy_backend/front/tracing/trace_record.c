@@ -256,6 +256,8 @@ static void released(TRITONSERVER_InferenceTrace *trace, void *userp)
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns)
 {
     pthread_mutex_lock(&record->lock);
+    if (at_ns < record->begun_ns)
+        record->begun_ns = at_ns;
     if (!record->opentelemetry)
         put_time(record, record->root_id, name, at_ns);
     else if (record->moment_count < TRACE_MOMENTS)

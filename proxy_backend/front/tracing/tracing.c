@@ -52,7 +52,7 @@ TraceRecord *tracing_begin(
     Tracing *tracing, const char *model, TraceHeaders headers, TRITONSERVER_InferenceTrace **trace)
 {
     *trace = NULL;
-    if (!__atomic_load_n(&tracing->any, __ATOMIC_ACQUIRE))
+    if (!tracing_any(tracing))
         return NULL;
     int64_t frequency;
     bool opentelemetry = tracing->settings.opentelemetry;
@@ -64,6 +64,11 @@ TraceRecord *tracing_begin(
     if (record)
         record->frequency = frequency;
     return record;
+}
+
+bool tracing_any(const Tracing *tracing)
+{
+    return __atomic_load_n(&tracing->any, __ATOMIC_ACQUIRE);
 }
 
 void tracing_take(Tracing *tracing, TraceRecord *record)

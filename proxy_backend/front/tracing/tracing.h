@@ -22,6 +22,14 @@ typedef struct {
 /* A record for a request that is about to start; NULL: it is not traced. `trace` is the core's then, the record whoever began it has to end. */
 TraceRecord *tracing_begin(
     Tracing *tracing, const char *model, TraceHeaders headers, TRITONSERVER_InferenceTrace **trace);
+/* Whether any request is traced: what is only for traces can be left out otherwise. */
+bool tracing_any(const Tracing *tracing);
+/* The steps of a protocol, as NVIDIA's frontends call them in traces. A request is received from when its first bytes are there until it
+ * goes to the core, and an answer is sent from when its first bytes go until its memory is free again. */
+typedef struct {
+    const char *receive_start, *receive_end, *send_start, *send_end;
+} TraceSteps;
+
 /* Something has happened, such as "INFER_RESPONSE_COMPLETE", now or then. */
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns);
 void trace_end(TraceRecord *record);
