@@ -26,6 +26,8 @@ def trees(
     proba, output_class = flag(config, "predict_proba"), flag(config, "output_class")
     threshold = float(parameter(config, "threshold", "0.5"))
     output = (names_of(config, "output") or [OUTPUT])[0]
+    # The FIL backend's documents declare one score per row with `dims: [ 1 ]`; without it, a row is one number.
+    column = any(len(one.get("dims", ())) == 1 for one in config.get("output", ())[:1])
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         scores = predict(next(iter(arrays.values())))
@@ -33,7 +35,7 @@ def trees(
             scores = np.column_stack([1 - scores, scores])
         elif output_class and not proba:
             scores = scores.argmax(axis=1) if scores.ndim > 1 else scores > threshold
-        return {output: scores}
+        return {output: scores[:, None] if column and scores.ndim == 1 else scores}
 
     columns = max(2, classes) if proba else 1 if output_class else classes
     inputs = [TensorInfo(INPUT, "FP32", (-1, features))]

@@ -16,6 +16,7 @@ from pytriton.formats.loaded import FormatError, Loaded
 from pytriton.formats.model import FolderModel, load_file
 from pytriton.formats.pytorch import in_order
 from pytriton.formats.recipe import Recipe
+from pytriton.formats.trees import trees
 from pytriton.ipc.parameters import VERSION_PARAMETER
 from pytriton.proxy.types import Request
 
@@ -163,6 +164,15 @@ def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
     as_class = {"parameters": {"output_class": {"string_value": "true"}}}
     classes = load(title, path, as_class).infer(rows)["output__0"]
     assert np.array_equal(classes, scores.argmax(axis=1))
+
+
+def test_one_score_a_row_has_the_declared_axes() -> None:
+    """Triton's documents declare it with `dims: [ 1 ]`; a file by itself says none."""
+    one = {"name": "output__0", "data_type": "TYPE_FP32"}
+    rows = {"input__0": np.zeros((3, 2), np.float32)}
+    for config, shape in (({}, (3,)), ({"output": [{**one, "dims": [1]}]}, (3, 1))):
+        loaded = trees(lambda data: data.sum(axis=1), 2, 1, config)
+        assert loaded.infer(rows)["output__0"].shape == shape
 
 
 def test_pytorch_tensors_are_ordered_as_in_triton() -> None:
