@@ -21,6 +21,8 @@ from pytriton.dispatcher.install import proxy_compiler
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*/Dockerfile"))
+#: Those that add a model to the daemon's own image.
+TUTORIALS = sorted((ROOT / "examples").glob("tutorials/*/Dockerfile"))
 #: Of the daemon itself, built from a checkout.
 IMAGES = [ROOT / "deploy" / "images" / name for name in ("Dockerfile", "Dockerfile.tritonserver")]
 #: Rules that are off unless they are asked for: a health check in every image.
@@ -73,7 +75,7 @@ def hadolint(*arguments: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "path", EXAMPLES + IMAGES, ids=lambda path: f"{path.parent.name}-{path.name}"
+    "path", EXAMPLES + TUTORIALS + IMAGES, ids=lambda path: f"{path.parent.name}-{path.name}"
 )
 def test_hadolint_has_nothing_to_say(path: Path) -> None:
     """At any level, whatever it is: what is left as it is says so in the file, with the reason."""
@@ -98,6 +100,7 @@ def test_an_image_is_plain_and_does_not_run_as_root(dockerfile: Path) -> None:
     assert any(command == "pytriton-daemon install-server" for command in values(dockerfile, "RUN"))
 
 
+@pytest.mark.parametrize("dockerfile", EXAMPLES + TUTORIALS, ids=lambda path: path.parent.name)
 def test_what_is_copied_is_there(dockerfile: Path) -> None:
     for rest in values(dockerfile, "COPY"):
         words = [word for word in shlex.split(rest) if not word.startswith("--")]

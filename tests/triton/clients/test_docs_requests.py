@@ -1,5 +1,6 @@
 """Every curl command of README.md and docs/ is answered by the models that the text registers, as the text shows.
 
+Those of the tutorials are run by test_tutorials.py.
 (The curl command of docs/how-to/pytriton.md is also sent to the script beside it, by test_triton_class_doc.py.)
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checking import tutorials
 from support.running import RunningDaemon
 
 from pytriton.model_config import ModelConfig, Tensor
@@ -86,7 +88,9 @@ class Command:
 
 def _commands() -> list[Command]:
     found = []
-    for path in (README, *sorted((ROOT / "docs").glob("**/*.md"))):
+    elsewhere = tutorials.pages(ROOT)
+    paths = [path for path in (ROOT / "docs").glob("**/*.md") if path not in elsewhere]
+    for path in (README, *sorted(paths)):
         for block in _FENCED.findall(path.read_text(encoding="utf-8")):
             found += [
                 Command(str(path.relative_to(ROOT)), *match)
@@ -156,15 +160,6 @@ def test_the_script_is_a_module_for_the_shell(served: RunningDaemon, tmp_path: P
     assert done.returncode == 0, done.stderr
     (linear,) = [model for model in served.client.models() if model.name == "linear"]
     assert len(linear.info().instances) == 2
-
-
-def test_the_tritonclient_beside_it(
-    served: RunningDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = _python(README, "import tritonclient.grpc")
-    assert code.count("127.0.0.1:8001") == 1
-    exec(compile(code.replace("127.0.0.1:8001", served.grpc), "README.md", "exec"), {})
-    assert capsys.readouterr().out.strip() == code.rstrip().rpartition("# ")[2]
 
 
 def test_generate_stream(served: RunningDaemon) -> None:

@@ -1,0 +1,13 @@
+"""The service as BentoML 1.1 had it: a runner that needs NVIDIA's container."""
+
+import bentoml
+import numpy as np
+
+runner = bentoml.triton.Runner("tumours", model_repository="models")
+service = bentoml.Service("tumours", runners=[runner])
+
+
+@service.api(input=bentoml.io.NumpyNdarray(), output=bentoml.io.NumpyNdarray())
+async def score(values: np.ndarray) -> np.ndarray:
+    answer = await runner.trees.async_run(values)
+    return answer.as_numpy("output__0")

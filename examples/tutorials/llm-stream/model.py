@@ -1,0 +1,40 @@
+"""A language model small enough to read: it continues a text by the words that followed in its training text."""
+
+import asyncio
+import random
+
+import pytriton
+from pytriton.openai import ChatRequest, Delta, Usage
+
+TEXT = """
+A worker runs one instance of a model. A worker loads the callable and runs its batches. A proxy hands batches
+to a worker and answers clients. A lane is the connection between one proxy and one worker. A client asks a model
+by its name. A model answers a request and the proxy hands the answer to the client.
+"""
+
+
+class Continuing:
+    """The language model; each worker makes one and could load weights here."""
+
+    def __init__(self):
+        self.followers = {}
+        words = TEXT.split()
+        for word, follower in zip(words, words[1:]):
+            self.followers.setdefault(word, []).append(follower)
+
+    async def __call__(self, request: ChatRequest):
+        """Yield the answer word by word. When the client goes, the daemon closes this generator."""
+        word = request.messages[-1].text.split()[-1]
+        choice = random.Random(request.body.get("seed", 0))
+        most = request.max_tokens or 20
+        for _ in range(most):
+            if word not in self.followers:
+                break
+            word = choice.choice(self.followers[word])
+            yield word + " "
+            await asyncio.sleep(0.01)  # an engine computes here; other requests run meanwhile
+        yield Delta(usage=Usage(prompt_tokens=len(request.messages[-1].text.split())))
+
+
+if __name__ == "__main__":
+    pytriton.connect().register(Continuing, "tiny", openai="chat", replace=True)

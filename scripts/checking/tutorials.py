@@ -1,0 +1,109 @@
+"""The tutorials: pages with whole files and commands, beside folders with the same files in examples/tutorials.
+
+A block of code with a title shows a file of the folder: `scripts/docs --write` copies the files into the pages. A block
+of the language "console" has commands and what they print; "…" in it stands for any text. A comment before a block says
+why the test does not run it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PAGES = Path("docs/tutorials")
+EXAMPLES = Path("examples/tutorials")
+#: The page of a folder, where that is no tutorial.
+_OTHER_PAGES = {"five-minutes": Path("docs/start/five-minutes.md")}
+#: A block that shows a file: its language, its name, its text.
+_FILE = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.M | re.S)
+_CONSOLE = re.compile(r"^(<!-- not run: [^>]+-->\n)?```console\n(.*?)^```$", re.M | re.S)
+
+
+class Command(NamedTuple):
+    """A command of a page, and what it prints there."""
+
+    text: str
+    shown: str
+
+    def prints(self, output: str) -> bool:
+        """Return whether this is what the page shows, by the letter but for "…" and the ends of lines."""
+        pattern = re.escape(_plain(self.shown)).replace("…", ".*")
+        return re.fullmatch(pattern, _plain(output), re.S) is not None
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the pages that have a folder of examples."""
+    folders = sorted(folder.name for folder in (root / EXAMPLES).iterdir())
+    return [root / _OTHER_PAGES.get(name, PAGES / f"{name}.md") for name in folders]
+
+
+def commands(text: str) -> Iterator[Command]:
+    """Yield the commands of a page that a test can run, from top to bottom."""
+    for skipped, block in _CONSOLE.findall(text):
+        if not skipped:
+            yield from _commands_of(block)
+
+
+def _commands_of(block: str) -> Iterator[Command]:
+    """Yield the commands of a block; one goes on after a backslash or within quotes."""
+    command, shown = "", ""
+    for line in block.splitlines():
+        if command and not _is_whole(command):
+            command += "\n" + line
+        elif line.startswith("$ "):
+            if command:
+                yield Command(command, shown)
+            command, shown = line[2:], ""
+        else:
+            shown += line + "\n"
+    if command:
+        yield Command(command, shown)
+
+
+def shown_files(text: str) -> dict[str, str]:
+    """Return the files that a page shows, by name."""
+    return {name: content for _, name, content in _FILE.findall(text)}
+
+
+def with_files(text: str, folder: Path) -> str:
+    """Return the text of a page with the files as they are in its folder.
+
+    Raises:
+        FileNotFoundError: the page shows a file that is not there.
+    """
+
+    def block(match: re.Match[str]) -> str:
+        content = (folder / match[2]).read_text(encoding="utf-8")
+        return f'```{match[1]} title="{match[2]}"\n{content}```'
+
+    return _FILE.sub(block, text)
+
+
+def write(root: Path) -> list[Path]:
+    """Copy the files of all tutorials into their pages; return the pages that changed."""
+    changed = []
+    for page in pages(root):
+        before = page.read_text(encoding="utf-8")
+        after = with_files(before, root / EXAMPLES / page.stem)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            changed.append(page)
+    return changed
+
+
+def _is_whole(command: str) -> bool:
+    """Return whether a shell would run this, rather than wait for its next line."""
+    if command.endswith("\\"):
+        return False
+    try:
+        shlex.split(command)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
