@@ -6,7 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from generating import chart_schema, datatype_table, declarations, grpc_messages, protocol
+from generating import (
+    chart_schema,
+    datatype_table,
+    declarations,
+    grpc_messages,
+    pictures,
+    protocol,
+)
 
 
 def main() -> int:
@@ -20,6 +27,7 @@ def main() -> int:
         declarations.PATH: declarations.source(),
         chart_schema.PATH: chart_schema.schema(),
         **grpc_messages.files(),
+        **pictures.files(),
     }
     stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
     for path in stale:
