@@ -16,7 +16,7 @@ This page is made of the declarations in `dispatcher/figures/families.py` by
 With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`: its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they are. By
 default it does not. The answer is Prometheus' text format, or OpenMetrics where the scraper asks for it. Native
-histograms are not told: Python's `prometheus_client` cannot write them. What workers count would do for them.
+histograms are not told: Python's `prometheus_client` cannot write them. The counts of workers would do for them.
 
 ```yaml
 scrape_configs:
@@ -41,7 +41,7 @@ A 99th percentile of all servers together:
 OpenMetrics has exemplars: behind each bucket of `pytriton_call_duration_seconds`, the trace (`trace_id`) of the last
 call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python models have none.
 
-What is counted in workers costs 1 µs a batch (0.95 measured).
+Counting in workers costs 1 µs a batch (0.95 measured).
 
 ## Metrics of your own
 

@@ -41,8 +41,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     proxy: Annotated[
         str,
         Option(
-            "What stands for models inside of tritonserver: `native` is compiled once with a C compiler and "
-            "faster, `python` needs none; `auto` is the first where it can be had.",
+            "The program that stands for models inside of tritonserver: `native` is compiled once with a C compiler "
+            "and faster, `python` needs none; `auto` is the first where it can be had.",
             values.choice("auto", "native", "python"),
         ),
     ] = "auto"
@@ -83,7 +83,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_control_mode: Annotated[
         str,
         Option(
-            "What becomes of the models in model_repository: `none` loads all at the start, `explicit` "
+            "The models of model_repository that are loaded, and when: `none` loads all at the start, `explicit` "
             "those that load_model names, `poll` all, and again whenever their files change.",
             values.choice("none", "explicit", "poll"),
         ),
@@ -148,7 +148,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     access_token: Annotated[
         Optional[str],
         Option(
-            "What the restricted endpoints ask for. Default: a random one for each start; "
+            "The token that the restricted endpoints ask for. Default: a random one for each start; "
             "`pytriton-daemon token` and `DaemonClient.access_token` tell it. Better set by "
             "variable or file than by flag: other users can see a command line.",
             values.optional(values.secret()),

@@ -36,7 +36,10 @@ class FuturesModelClient(InferMethods[Future[Outputs]]):
         max_queue_size: most requests that wait for their turn besides; None is without limit
         non_blocking: when as many wait as may, raise `PyTritonClientQueueFullError` instead of waiting
         init_timeout_s: see `ModelClient`; the time in the queue is no part of the time-outs
-        inference_timeout_s, ensure_model_is_ready, access_token, tls: see `ModelClient`
+        inference_timeout_s: see `ModelClient`
+        ensure_model_is_ready: see `ModelClient`
+        access_token: see `ModelClient`
+        tls: see `ModelClient`
         model_config: see `ModelClient`
 
     Raises:

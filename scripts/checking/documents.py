@@ -9,29 +9,64 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from checking import tutorials
+
 MOST_WORDS = 30
-#: Documents that were edited for docs/contributing/style.md; the others follow, one by one.
-EDITED = (
-    "README.md",
-    "docs/concepts/glossary.md",
+#: The largest part of a document's sentences that may be in the passive voice, from so many sentences on.
+MOST_PASSIVE = 0.3
+FEWEST_SENTENCES = 20
+#: Documents that do not keep to the style yet. This list only gets shorter.
+TO_BE_EDITED = (
+    "CONTRIBUTING.md",
+    "docs/audits/performance.md",
+    "docs/audits/python-backend-features.md",
+    "docs/audits/pytriton-features.md",
+    "docs/audits/runner-features.md",
+    "docs/concepts/architecture.md",
+    "docs/concepts/reliability.md",
+    "docs/how-to/clients.md",
+    "docs/how-to/migrating-from-pytriton.md",
+    "docs/how-to/model-configuration.md",
+    "docs/how-to/model-py.md",
+    "docs/how-to/openai.md",
+    "docs/how-to/pytriton.md",
+    "docs/how-to/runner.md",
+    "docs/how-to/tracing.md",
+    "docs/operations/explain.md",
+    "docs/operations/fleet.md",
+    "docs/operations/operations.md",
+    "docs/operations/security.md",
+    "docs/operations/service.md",
+    "docs/operations/troubleshooting.md",
+    "docs/reference/cli.md",
+    "docs/reference/configuration.md",
+    "docs/reference/metrics.md",
     "docs/start/install.md",
-    "docs/operations/kubernetes.md",
-    "docs/how-to/registering.md",
-    "docs/contributing/style.md",
+    "docs/tutorials/from-bentoml.md",
 )
 #: Patterns in a sentence -> what to write instead.
 BANNED = {
-    r"^(What|Who|Whoever|Whether|That|Of|Nobody) ": "begin with the subject",
+    r"^(What|Who|Whoever|Whether|Of|Nobody|That of) ": "begin with the subject",
     r"\b(nobody|nothing) else\b": "say what happens, in the positive",
     r"\bas ever\b": "write 'as before', or leave it out",
     r"\bit is to be\b": "name the subject and use a plain verb",
     r"\bso much as\b": "use a plain word",
+    r"\b(in order to|utilize|leverage|seamless|simply|just works)\b": "use a plain word",
+    r"\bthat of (a|an|the) \w+ that\b": "name the thing",
+    r"\bby (themselves|itself) (find|tell|ask)": "put the verb before",
 }
 #: A block of code between fences, or indented behind an empty line.
 _CODE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$|(?<=\n\n)(    [^\n]*\n)+", re.M | re.S)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[])")
 _WORD = re.compile(r"\w[\w'-]*")
+_IRREGULAR = (
+    "built|bound|chosen|cut|done|drawn|driven|found|given|gone|hidden|held|kept|known|laid|left|lent|lost|made|meant|"
+    "measured|put|read|run|said|seen|sent|set|shown|split|spent|taken|thrown|told|understood|written|won"
+)
+_PASSIVE = re.compile(
+    rf"\b(?:is|are|was|were|be|been|being)\s+(?:(?:not|also|then|never|always|only|\w+ly)\s+)?(?:\w+ed|{_IRREGULAR})\b"
+)
 
 
 class Finding(NamedTuple):
@@ -40,6 +75,17 @@ class Finding(NamedTuple):
     path: Path
     line: int
     text: str
+
+
+def all_documents(root: Path) -> list[Path]:
+    """Return all documents of a checkout."""
+    return sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")])
+
+
+def edited(root: Path) -> list[Path]:
+    """Return the documents whose style is checked: all but the history, and those that are still to be edited."""
+    names = {path: path.relative_to(root).as_posix() for path in all_documents(root)}
+    return [path for path, name in names.items() if name not in ("CHANGELOG.md", *TO_BE_EDITED)]
 
 
 def anchors(text: str) -> set[str]:
@@ -65,14 +111,32 @@ def dead_links(path: Path) -> Iterator[Finding]:
 
 
 def style(path: Path) -> Iterator[Finding]:
-    """Yield the sentences of a document that are too long, or hold a pattern of BANNED."""
-    for line, sentence in _sentences(path.read_text(encoding="utf-8")):
+    """Yield the sentences of a document that are too long or hold a pattern of BANNED, and too much passive voice."""
+    sentences = list(_sentences(path.read_text(encoding="utf-8")))
+    for line, sentence in sentences:
         words = len(_WORD.findall(re.sub(r"`[^`]*`", "code", sentence)))
         if words > MOST_WORDS:
             yield Finding(path, line, f"{words} words in a sentence: {sentence[:60]}…")
         for pattern, advice in BANNED.items():
             if re.search(pattern, sentence):
                 yield Finding(path, line, f"{advice}: {sentence[:60]}…")
+    passive = [line for line, sentence in sentences if _PASSIVE.search(sentence)]
+    share = len(passive) / max(1, len(sentences))
+    if len(sentences) >= FEWEST_SENTENCES and share > MOST_PASSIVE:
+        where = ", ".join(map(str, passive[:12]))
+        yield Finding(
+            path, 1, f"{share:.0%} of the sentences are in the passive voice; lines {where}…"
+        )
+
+
+def orphans(root: Path) -> Iterator[Finding]:
+    """Yield the pages that the navigation of the site lacks, and those in it that are not there."""
+    navigation = root / "mkdocs.yml"
+    text = navigation.read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = set(re.findall(r"(?::|-) ([\w/-]+\.md)$", text, re.M))
+    for path in sorted(root.glob("docs/**/*.md")):
+        if path.relative_to(root / "docs").as_posix() not in named:
+            yield Finding(path, 1, "mkdocs.yml does not name this page in its navigation")
 
 
 def _without_code(text: str) -> str:
@@ -100,18 +164,25 @@ def main() -> int:
     """Print all findings; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="scripts/docs", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--check", action="store_true", help="check the documents: the default")
+    parser.add_argument("--check", action="store_true", help="check all documents: the default")
+    parser.add_argument("--write", action="store_true", help="copy the files of the tutorials")
     parser.add_argument("documents", nargs="*", help="look at the style of these instead")
     arguments = parser.parse_args()
     root: Path = arguments.root
-    documents = sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")])
-    found = [one for path in documents for one in dead_links(path)]
-    for name in arguments.documents or EDITED:
-        found += style(root / name)
+    if arguments.write:
+        for page in tutorials.write(root):
+            print(f"{page.relative_to(root)} is written")
+        return 0
+    documents = all_documents(root)
+    found = [*orphans(root), *(one for path in documents for one in dead_links(path))]
+    for path in map(Path, arguments.documents):
+        found += style(root / path)
+    for path in () if arguments.documents else edited(root):
+        found += style(path)
     for one in found:
         print(f"{one.path.relative_to(root)}:{one.line}: {one.text}")
     if not found:
-        print(f"{len(documents)} documents: all links lead somewhere")
+        print(f"{len(documents)} documents: links, navigation and style are right")
     return int(bool(found))
 
 

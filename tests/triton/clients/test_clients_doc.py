@@ -47,6 +47,7 @@ def test_the_examples(
     assert names["batch"]["y"].tolist() == [[3, 5, 7]] * 2
     assert [result[0] for result in names["results"]] == [2 * one + 1 for one in range(100)]
     said = capsys.readouterr().out
+    assert "[[3. 5. 7.]]" in said
     assert "(100, 'linear')" in said
     assert "Waiting for model no-such-model/<latest> to be ready timed out. After" in said
     assert "data-type is 'FP64', but model 'linear' expects 'FP32'" in said

@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/pytriton.md and of README.md run as written, but for the ports."""
+"""The examples of docs/how-to/pytriton.md run as written, but for the ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[3]
 _BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
 _BODY = re.compile(r"-d '(\{.*?\})'")
 DOCUMENT = (ROOT / "docs" / "how-to" / "pytriton.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 LOG = "import logging, sys\nlogging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
 
 
@@ -24,9 +23,8 @@ def blocks(text: str, part: str) -> list[str]:
 
 
 def test_a_script_that_serves(tmp_path: Path) -> None:
-    """It answers the curl request that stands beside it, until Ctrl-C; README.md has the same."""
+    """It answers the curl request that stands beside it, until Ctrl-C."""
     (code,) = blocks(DOCUMENT, "triton.serve()")
-    assert blocks(README, "triton.serve()") == [code]
     body = _BODY.findall(DOCUMENT)[0]
     with Script(LOG + code, tmp_path) as script:
         script.wait_for("Press CTRL+C")

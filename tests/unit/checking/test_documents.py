@@ -8,7 +8,7 @@ import pytest
 from checking import documents
 
 ROOT = Path(__file__).parents[3]
-ALL = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ALL = documents.all_documents(ROOT)
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(ROOT)))
@@ -16,9 +16,31 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [f"{one.line}: {one.text}" for one in documents.dead_links(path)] == []
 
 
-@pytest.mark.parametrize("name", documents.EDITED)
-def test_what_was_edited_keeps_to_the_style(name: str) -> None:
-    assert [f"{one.line}: {one.text}" for one in documents.style(ROOT / name)] == []
+@pytest.mark.parametrize(
+    "path", documents.edited(ROOT), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_texts_keep_to_the_style(path: Path) -> None:
+    assert [f"{one.line}: {one.text}" for one in documents.style(path)] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    assert list(documents.orphans(ROOT)) == []
+
+
+def test_a_page_that_the_navigation_lacks_is_found(tmp_path: Path) -> None:
+    for name in ("here", "gone"):
+        (tmp_path / "docs" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / "a" / f"{name}.md").write_text("")
+    (tmp_path / "mkdocs.yml").write_text("docs_dir: docs\nnav:\n  - A:\n      - Here: a/here.md\n")
+    assert [one.path.name for one in documents.orphans(tmp_path)] == ["gone.md"]
+
+
+def test_too_much_passive_voice_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "one.md"
+    path.write_text("The worker is replaced. The daemon waits.\n\n" * 10)
+    assert [one.text[:3] for one in documents.style(path)] == ["50%"]
+    path.write_text("The worker is busy. The daemon waits.\n\n" * 10)
+    assert list(documents.style(path)) == []
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""The pages of the Python API: mkdocstrings makes them from signatures and docstrings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    """A page of the API: its title, what it is about, and the objects on it, in their order."""
+
+    title: str
+    about: str
+    objects: tuple[str, ...]
+
+
+PAGES = {
+    "serving": Page(
+        "Registering models",
+        "A client of the daemon, and what it registers.",
+        (
+            "pytriton.daemon.connect",
+            "pytriton.daemon.DaemonClient",
+            "pytriton.served_model.Model",
+            "pytriton.declaration.declare",
+            "pytriton.limits.Limits",
+            "pytriton.autoscale.Autoscale",
+        ),
+    ),
+    "models": Page(
+        "Tensors and model configuration",
+        "The declaration of a model.",
+        (
+            "pytriton.model_config.tensor.Tensor",
+            "pytriton.model_config.common",
+            "pytriton.model_config.model_config.ModelConfig",
+        ),
+    ),
+    "callables": Page(
+        "Inside a callable",
+        "What callables use while they run: decorators, calls to other models, ids of requests, memory for outputs.",
+        (
+            "pytriton.decorators",
+            "pytriton.calls.infer",
+            "pytriton.calls.async_infer",
+            "pytriton.calls.stream",
+            "pytriton.calls.async_stream",
+            "pytriton.proxy.types",
+            "pytriton.buffers.empty_output",
+            "pytriton.request_ids",
+        ),
+    ),
+    "clients": Page(
+        "Clients",
+        "Asking models over HTTP and gRPC.",
+        (
+            "pytriton.client.model_client.ModelClient",
+            "pytriton.client.futures_client.FuturesModelClient",
+            "pytriton.client.asyncio_client.AsyncioModelClient",
+            "pytriton.client.decoupled_client.DecoupledModelClient",
+            "pytriton.client.asyncio_decoupled_client.AsyncioDecoupledModelClient",
+            "pytriton.client.options.RequestOptions",
+            "pytriton.client.tls.TlsOptions",
+            "pytriton.client.exceptions",
+        ),
+    ),
+    "triton": Page(
+        "The Triton class",
+        "PyTriton's class for scripts and notebooks.",
+        ("pytriton.triton",),
+    ),
+    "runner": Page(
+        "The runner",
+        "A model repository as a Python object.",
+        ("pytriton.runner.runner.Runner",),
+    ),
+    "openai": Page(
+        "Behind the OpenAI API",
+        "The types that callables take and give.",
+        ("pytriton.openai",),
+    ),
+    "fleet": Page(
+        "Several machines",
+        "A client for several daemons.",
+        ("pytriton.fleet.client.FleetClient", "pytriton.fleet.served"),
+    ),
+    "exceptions": Page(
+        "Exceptions",
+        "Every exception outside of the clients.",
+        ("pytriton.exceptions",),
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their path in the site."""
+    return {f"reference/python/{name}.md": _page(page) for name, page in PAGES.items()}
+
+
+def _page(page: Page) -> str:
+    directives = "\n\n".join(f"::: {one}" for one in page.objects)
+    return f"# {page.title}\n\n{page.about}\n\n{directives}\n"
