@@ -174,11 +174,17 @@ def _ready(model: ModelFigures) -> int:
 #: The one whose buckets are told with the trace of a call.
 WITH_EXEMPLARS = "call_duration_seconds"
 
-#: The one that the figures do not have: its samples come with the metrics of the callables' own.
+#: Two that the figures do not have. The samples of one come with the metrics of the callables' own.
 USERS_LEFT_OUT = Family(
     "left_out_user_values", "gauge",
     "Values of metrics of the callables' own that are not told; the daemon's log says why.", ("model",),
     lambda figures: iter(()),
+)  # fmt: skip
+
+OTLP_EXPORTS = Family(
+    "otlp_exports", "counter",
+    "Snapshots of all metrics that were sent to a collector of OpenTelemetry (sent), or were not taken (dropped).",
+    ("outcome",), lambda figures: iter(()),
 )  # fmt: skip
 
 FAMILIES: tuple[Family, ...] = (
@@ -233,6 +239,7 @@ FAMILIES: tuple[Family, ...] = (
                }),
     _daemon_by("webhook_waiting_events", "gauge", "Events that wait to be posted.", "webhook",
                lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
+    OTLP_EXPORTS,
     # ── models ───────────────────────────────────────────────────────────────────────────────────
     Family("model_state", "gauge", "1 for the state that a model is in, 0 for all others.",
            (*_MODEL, "state"), _model_states),

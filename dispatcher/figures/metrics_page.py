@@ -43,6 +43,24 @@ call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Tr
 
 Counting in workers costs 1 µs a batch (0.95 measured).
 
+## Sent by OTLP
+
+Where `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`) is set in the daemon's environment, it
+sends the same metrics to that collector, whether it also serves `/metrics` or not. `pip install
+'pytriton-daemon[otlp]'` brings what it needs.
+
+- OpenTelemetry's variables count: `OTEL_METRIC_EXPORT_INTERVAL` (60,000 ms), `OTEL_EXPORTER_OTLP_HEADERS`,
+  `…_CERTIFICATE`, `…_TIMEOUT`, `…_COMPRESSION`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`.
+  `OTEL_METRICS_EXPORTER=none` turns it off. The protocol is http/protobuf.
+- Names are those below, counters without `_total`. Tritonserver's metrics and those of your own are among them; a
+  summary becomes its count, its sum and a gauge of its quantiles.
+- `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram` has durations sent with
+  the fine buckets that workers count (scale 2: a quantile is off by a tenth at most). Prometheus makes native
+  histograms of them (`--web.enable-otlp-receiver`).
+- A thread of its own sends; nobody waits for it. What a collector does not take within its time-out is dropped, and
+  counted in `pytriton_otlp_exports_total{outcome="dropped"}`; counters are sums, so the next one makes up for it. The
+  log says why, once until it works again.
+
 ## Metrics of your own
 
 What a callable counts with [`prometheus_client`](https://prometheus.github.io/client_python/) appears here, too, with

@@ -59,6 +59,8 @@ class Scraped(NamedTuple):
     users: UserMetrics
     #: Of the durations of calls: by model, version and instance.
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
+    #: What has become of snapshots that were sent by OTLP.
+    exports: Mapping[str, int] = {}
 
 
 class Snapshots:
@@ -77,6 +79,7 @@ class Snapshots:
         lag: how late the event loop is; somebody has to run it.
         gpu: memory on GPUs by process, as far as somebody has found that out.
         webhooks: tells what has become of their events.
+        exports: tells what has become of what was sent by OTLP.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Snapshots:
         self.lag = LoopLag()
         self.gpu: Mapping[int, int] = {}
         self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
+        self.exports: Callable[[], Mapping[str, int]] = dict
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -119,7 +123,7 @@ class Snapshots:
         """Return the same, with the callables' own metrics, and what tritonserver tells at this moment, if in time."""
         users = await self._ask_users()
         figures, triton = await self._take(anew=True)
-        return Scraped(figures, triton, users, self._exemplars())
+        return Scraped(figures, triton, users, self._exemplars(), self.exports())
 
     def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
         found: dict[tuple[str, ...], list[Exemplar]] = {}

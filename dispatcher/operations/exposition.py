@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from pytriton.dispatcher.figures.families import (
     FAMILIES,
+    OTLP_EXPORTS,
     USERS_LEFT_OUT,
     WITH_EXEMPLARS,
     Family,
@@ -31,7 +32,7 @@ from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
 from pytriton.ipc.messages.figures import Histogram
 
 #: The bounds that are told of durations: powers of two.
-_TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
+TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
 
 
 class _Source:
@@ -63,12 +64,19 @@ def our_families(scraped: Scraped, *, with_exemplars: bool) -> list[Metric]:
     """Return the daemon's own metrics."""
     found = []
     for family in FAMILIES:
-        samples: Iterable[Sample] = family.read(scraped.figures)
-        if family is USERS_LEFT_OUT:
-            samples = [((model,), count) for model, count in scraped.users.left_out.items()]
         told = with_exemplars and family.name == WITH_EXEMPLARS
-        found.append(_family(family, samples, scraped.exemplars if told else {}))
+        exemplars = scraped.exemplars if told else {}
+        found.append(_family(family, samples_of(family, scraped), exemplars))
     return found
+
+
+def samples_of(family: Family, scraped: Scraped) -> Iterable[Sample]:
+    """Return the samples of a family of ours."""
+    if family is USERS_LEFT_OUT:
+        return [((model,), count) for model, count in scraped.users.left_out.items()]
+    if family is OTLP_EXPORTS:
+        return [((outcome,), count) for outcome, count in scraped.exports.items()]
+    return family.read(scraped.figures)
 
 
 def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
@@ -126,7 +134,7 @@ def _buckets(
     observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield each bucket that is told: its bound, how many observations are not above it, the newest exemplar in it."""
-    bounds, told = (BOUNDS_S, _TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    bounds, told = (BOUNDS_S, TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
     newest: dict[int, Exemplar] = {}
     for one in sorted(exemplars, key=lambda one: one.at):

@@ -9,6 +9,7 @@ import structlog
 
 from pytriton.dispatcher.base.ports import PortError
 from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.operations.otlp import OtlpExport
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.messages.answers import Status
@@ -37,11 +38,14 @@ class Operations:
         requests: Callable[[str], Requests],
     ) -> None:
         self.urls: list[str] = []
+        self._otlp = OtlpExport(figures.scraped)
+        figures.exports = lambda: dict(self._otlp.outcomes)
         self._arguments = (config, rundir, figures, status, requests)
         self._server: OperationsServer | None = None
 
     def open(self) -> ExitCode | None:
-        """Answer from now on; return the daemon's exit code if that cannot be."""
+        """Answer from now on, and send metrics; return the daemon's exit code if that cannot be."""
+        self._otlp.open()
         config = self._arguments[0]
         if config.operations is None and config.operations_unix is None:
             return None
@@ -58,6 +62,7 @@ class Operations:
         return None
 
     async def close(self) -> None:
-        """Stop answering."""
+        """Stop answering and sending."""
+        await self._otlp.close()
         if self._server is not None:
             await self._server.stop()

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from support.metric_receiver import MetricReceiver, metric_receiver
 from support.models.inference import Inference
 from support.ports import lasting_port
 from support.running import RunningDaemon, eventually
@@ -34,7 +35,18 @@ PROMTOOL = shutil.which("promtool")
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def receiver() -> Iterator[MetricReceiver]:
+    """A collector of OpenTelemetry, to which this process's variables lead."""
+    with metric_receiver() as found, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{found.url}/v1/metrics")
+        patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def daemon(
+    tmp_path_factory: pytest.TempPathFactory, receiver: MetricReceiver
+) -> Iterator[RunningDaemon]:
     """One with a model that has served; its calls wait while a file is there."""
     hold = tmp_path_factory.mktemp("hold") / "hold"
     with RunningDaemon.start(operations="127.0.0.1:0", operations_token=True) as running:
@@ -86,6 +98,21 @@ def test_what_was_served_is_told_with_tritonserver_s_metrics(daemon: RunningDaem
     assert value(text, f"pytriton_worker_resident_bytes{{{instance}}}") > 1 << 20
     assert value(text, f"pytriton_load_seconds{{{instance}}}") > 0
     assert value(text, 'nv_inference_request_success{model="double",version="1"}') >= 1
+
+
+def test_the_same_is_sent_to_a_collector(daemon: RunningDaemon, receiver: MetricReceiver) -> None:
+    instance = {"model": "double", "version": "1", "model_instance": "0"}
+    series = {
+        "pytriton_rows": instance,
+        "nv_inference_request_success": {"model": "double", "version": "1"},
+    }
+
+    def told() -> bool:
+        keys = [(name, frozenset(labels.items())) for name, labels in series.items()]
+        return all(key in receiver.points and receiver.points[key].as_double > 0 for key in keys)
+
+    eventually(told, lambda: f"it was not sent; there are {sorted(receiver.metrics)}")
+    assert receiver.resource["service.name"] == "pytriton-daemon"
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not here")

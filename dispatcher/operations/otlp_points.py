@@ -1,0 +1,197 @@
+"""Figures as OpenTelemetry's SDK has them, for its exporter: the same families as /metrics, without `_total`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from opentelemetry.sdk.metrics import export as otel
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from pytriton.dispatcher.figures.families import FAMILIES
+from pytriton.dispatcher.figures.snapshot import Scraped
+from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
+from pytriton.dispatcher.figures.user_metrics import MergedFamily
+from pytriton.dispatcher.operations.exposition import TOLD_S, samples_of
+from pytriton.ipc.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
+from pytriton.ipc.lanes.user_series import Values
+from pytriton.ipc.messages.figures import Histogram
+
+_SCOPE = "pytriton-daemon"
+_CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
+
+
+class _Span(NamedTuple):
+    """What points are told of: from the daemon's start until now, nanoseconds since the epoch."""
+
+    start_ns: int
+    now_ns: int
+
+
+def metrics_data(scraped: Scraped, resource: Resource, *, exponential: bool) -> otel.MetricsData:
+    """Return all that a scraper is told.
+
+    Args:
+        resource: whose metrics they are
+        exponential: tell durations by fine buckets whose bounds grow by the fourth root of two
+    """
+    figures = scraped.figures
+    span = _Span(int(figures.daemon.started_at * 1e9), int(figures.at * 1e9))
+    metrics = [
+        *_ours(scraped, span, exponential=exponential),
+        *_users(scraped.users.families.values(), span),
+        *_of_triton(scraped.triton or TritonMetrics(), span),
+    ]
+    scope = InstrumentationScope(_SCOPE, figures.daemon.version)
+    return otel.MetricsData(
+        [otel.ResourceMetrics(resource, [otel.ScopeMetrics(scope, metrics, "")], "")]
+    )
+
+
+def _ours(scraped: Scraped, span: _Span, *, exponential: bool) -> Iterator[otel.Metric]:
+    for family in FAMILIES:
+        numbers: list[Any] = []
+        histograms: list[Any] = []
+        for values, value in samples_of(family, scraped):
+            labels = dict(zip(family.labels, values))
+            if not isinstance(value, Histogram):
+                numbers.append(_number(labels, value, span))
+            elif exponential and family.kind == "seconds":
+                histograms.append(_exponential(labels, value, span))
+            else:
+                histograms.append(_explicit(labels, value, family.kind, span))
+        if histograms and exponential and family.kind == "seconds":
+            data: Any = otel.ExponentialHistogram(histograms, _CUMULATIVE)
+        elif histograms:
+            data = otel.Histogram(histograms, _CUMULATIVE)
+        elif numbers:
+            data = _sum(numbers) if family.kind == "counter" else otel.Gauge(numbers)
+        else:
+            continue
+        yield otel.Metric(family.full_name, family.help, "", data)
+
+
+def _number(labels: Mapping[str, str], value: float, span: _Span) -> otel.NumberDataPoint:
+    return otel.NumberDataPoint(dict(labels), span.start_ns, span.now_ns, float(value))
+
+
+def _sum(points: Sequence[otel.NumberDataPoint], *, monotonic: bool = True) -> otel.Sum:
+    return otel.Sum(points, _CUMULATIVE, monotonic)
+
+
+def _explicit(labels: Mapping[str, str], observed: Histogram, kind: str, span: _Span) -> Any:
+    bounds, told = (BOUNDS_S, TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
+    below = [*coarse(filled, bounds, told), sum(filled)]
+    return _histogram(labels, list(map(float, told)), below, observed.sum, span)
+
+
+def _histogram(
+    labels: Mapping[str, str],
+    bounds: Sequence[float],
+    below: Sequence[float],
+    total: float,
+    span: _Span,
+) -> otel.HistogramDataPoint:
+    """Return a point; `below`: how many observations are not above each bound, and how many there are."""
+    counts = [int(upper - lower) for lower, upper in zip([0, *below], below)]
+    return otel.HistogramDataPoint(
+        attributes=dict(labels),
+        start_time_unix_nano=span.start_ns,
+        time_unix_nano=span.now_ns,
+        count=int(below[-1]),
+        sum=total,
+        bucket_counts=counts,
+        explicit_bounds=bounds,
+        min=None,  # type: ignore[arg-type]  # nobody knows
+        max=None,  # type: ignore[arg-type]
+    )
+
+
+def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) -> Any:
+    """Return a point with the buckets that workers count: they are those of OpenTelemetry's scale 2.
+
+    What is not above the first bound is told in the bucket below it, and what is above the last in the one above it.
+    """
+    buckets = observed.buckets
+    first = next((at for at, count in enumerate(buckets) if count), 0)
+    return otel.ExponentialHistogramDataPoint(
+        attributes=dict(labels),
+        start_time_unix_nano=span.start_ns,
+        time_unix_nano=span.now_ns,
+        count=observed.count,
+        sum=observed.sum,
+        scale=SCHEMA,
+        zero_count=0,
+        positive=otel.Buckets(FIRST_INDEX - 1 + first, buckets[first:]),
+        negative=otel.Buckets(0, []),
+        flags=0,
+        min=None,  # type: ignore[arg-type]
+        max=None,  # type: ignore[arg-type]
+    )
+
+
+# ── metrics of others ────────────────────────────────────────────────────────────────────────────
+
+
+def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metric]:
+    for family in families:
+        series = [(dict(labels), values) for labels, values in family.series.items()]
+        if family.kind == "histogram":
+            points = [_of_user(labels, values, span) for labels, values in series]
+            data: Any = otel.Histogram(points, _CUMULATIVE)
+            yield otel.Metric(family.name, family.help, "", data)
+        elif family.kind == "summary":
+            yield from _summary(family, series, span)
+        else:
+            numbers = [
+                _number(labels, value, span)
+                for labels, values in series
+                for value in values.values()
+            ]
+            data = _sum(numbers) if family.kind == "counter" else otel.Gauge(numbers)
+            yield otel.Metric(family.name, family.help, "", data)
+
+
+def _of_user(labels: Mapping[str, str], values: Values, span: _Span) -> otel.HistogramDataPoint:
+    buckets = sorted((float(le), count) for (suffix, le), count in values.items() if le)
+    finite = [bound for bound, _ in buckets if bound != float("inf")]
+    below = [count for _, count in buckets]
+    return _histogram(labels, finite, below, values["_sum", ""], span)
+
+
+def _summary(
+    family: MergedFamily, series: Sequence[tuple[dict[str, str], Values]], span: _Span
+) -> Iterator[otel.Metric]:
+    """Yield a summary as its parts: the SDK's exporter knows none."""
+    for suffix in ("_count", "_sum"):
+        numbers = [
+            _number(labels, values[suffix, ""], span)
+            for labels, values in series
+            if (suffix, "") in values
+        ]
+        if numbers:
+            data = _sum(numbers, monotonic=suffix == "_count")
+            yield otel.Metric(f"{family.name}{suffix}", family.help, "", data)
+    quantiles = [
+        _number({**labels, "quantile": at}, value, span)
+        for labels, values in series
+        for (suffix, at), value in values.items()
+        if not suffix
+    ]
+    if quantiles:
+        yield otel.Metric(family.name, family.help, "", otel.Gauge(quantiles))
+
+
+def _of_triton(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric]:
+    """Yield tritonserver's counters and gauges."""
+    for family in triton.families:
+        numbers = [
+            _number(sample.labels, sample.value, span)
+            for sample in family.samples
+            if not sample.name.endswith(("_bucket", "_created"))
+        ]
+        if numbers and family.type in ("counter", "gauge"):
+            data: Any = _sum(numbers) if family.type == "counter" else otel.Gauge(numbers)
+            yield otel.Metric(family.name, family.documentation, "", data)

@@ -1,0 +1,214 @@
+"""Metrics sent by OTLP: all that a scraper is told arrives, and a collector that does not take it holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
+from support.metric_receiver import MetricReceiver, metric_receiver
+from support.models.figures import model, snapshot, work
+
+from pytriton.dispatcher.figures.snapshot import Scraped
+from pytriton.dispatcher.figures.triton_metrics import parsed
+from pytriton.dispatcher.figures.user_metrics import Merger, Said
+from pytriton.dispatcher.operations.otlp import OtlpExport, wanted
+from pytriton.ipc.lanes.histograms import BOUNDS_S
+from pytriton.ipc.lanes.user_metrics import encoded
+from pytriton.worker.user_metrics import collected
+
+INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
+TRITON = """\
+# HELP nv_inference_request_success Requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="m",version="1"} 7
+"""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricReceiver]:
+    """A collector, to which the variables of this process lead."""
+    logger = logging.getLogger("opentelemetry")
+    before = logger.propagate, logger.handlers[:]
+    with metric_receiver() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+        yield found
+    logger.propagate, logger.handlers[:] = before
+
+
+def scraped() -> Scraped:
+    registry = CollectorRegistry()
+    Counter("seen", "Things.", ["colour"], registry=registry).labels("red").inc(3)
+    histogram = Histogram("size", "Sizes.", buckets=(1, 10), registry=registry)
+    for size in (5, 6, 50):
+        histogram.observe(size)
+    Summary("took", "Times.", registry=registry).observe(4)
+    users = Merger().merged([Said("m", 1, 0, {}, [encoded(collected(registry.collect()))])])
+    figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
+    return Scraped(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
+
+
+def export(
+    play: Callable[[OtlpExport], Awaitable[None]], scrape: Callable[[], Any] | None = None
+) -> OtlpExport:
+    """Send what a scrape returns, while a test plays; return the exporter after its end."""
+
+    async def take() -> Scraped:
+        return scraped()
+
+    async def run() -> OtlpExport:
+        exporting = OtlpExport(scrape or take)
+        exporting.open()
+        try:
+            await play(exporting)
+        finally:
+            await exporting.close()
+        return exporting
+
+    return asyncio.run(run())
+
+
+async def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_all_that_a_scraper_is_told_arrives(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 1 and exporting.outcomes["sent"] > 0)
+
+    export(play)
+    point = receiver.point
+    assert point("pytriton_calls", **INSTANCE).as_double == 50
+    assert receiver.metrics["pytriton_calls"].sum.is_monotonic
+    assert receiver.metrics["pytriton_calls"].description.startswith("Calls of the callable")
+    assert point("pytriton_ready_instances", model="m", version="1").as_double == 1
+    assert point("pytriton_otlp_exports", outcome="sent").as_double == 1
+    took = point("pytriton_call_duration_seconds", **INSTANCE)
+    assert (took.count, took.sum) == (50, pytest.approx(0.25))
+    bucket = next(at for at, bound in enumerate(took.explicit_bounds) if bound >= 0.005)
+    assert took.bucket_counts[bucket] == sum(took.bucket_counts) == 50
+    assert len(took.bucket_counts) == len(took.explicit_bounds) + 1
+    assert (took.start_time_unix_nano, took.time_unix_nano) == (1000 * 10**9, 1010 * 10**9)
+    assert point("seen", **INSTANCE, colour="red").as_double == 3
+    size = point("size", **INSTANCE)
+    assert (list(size.explicit_bounds), list(size.bucket_counts)) == ([1, 10], [0, 2, 1])
+    assert (point("took_count", **INSTANCE).as_double, point("took_sum", **INSTANCE).as_double) == (
+        1,
+        4,
+    )
+    assert point("nv_inference_request_success", model="m", version="1").as_double == 7
+    assert receiver.resource["service.name"] == "shop"
+
+
+def test_durations_may_have_the_fine_buckets_of_workers(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+        "base2_exponential_bucket_histogram",
+    )
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play)
+    took = receiver.point("pytriton_call_duration_seconds", **INSTANCE)
+    counts = took.positive.bucket_counts
+    assert (took.count, took.scale, counts[0], sum(counts)) == (50, 2, 50, 50)
+    # Bucket number i has what is in (base^i, base^(i + 1)].
+    base = 2.0 ** (2.0**-took.scale)
+    assert base**took.positive.offset < 0.005 <= base ** (took.positive.offset + 1)
+    assert base ** (took.positive.offset + 1) == pytest.approx(
+        min(b for b in BOUNDS_S if b >= 0.005)
+    )
+
+
+def test_what_is_not_taken_is_counted_and_told_once(receiver: MetricReceiver) -> None:
+    receiver.status = 400
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 2)
+        receiver.status = 200
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        outcomes = export(play).outcomes
+    assert outcomes["dropped"] > 2
+    assert [one["log_level"] for one in logs] == ["warning", "info"]
+    assert "400" in logs[0]["reason"]
+
+
+def test_a_collector_that_hangs_holds_up_neither_the_loop_nor_the_end(
+    receiver: MetricReceiver,
+) -> None:
+    receiver.may_answer.clear()
+    turns = 0
+    asked = 0
+
+    async def scrape() -> Scraped:
+        nonlocal asked
+        asked += 1
+        return scraped()
+
+    async def play(exporting: OtlpExport) -> None:
+        nonlocal turns
+        await until(lambda: asked > 0)
+        for turns in range(1, 101):  # noqa: B007
+            await asyncio.sleep(0)
+
+    exporting = export(play, scrape)
+    assert (turns, exporting.outcomes["sent"], receiver.received) == (100, 0, 0)
+
+
+def test_a_dispatcher_that_is_busy_drops_a_snapshot(
+    receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytriton.dispatcher.operations.otlp._SNAPSHOT_S", 0.01)
+
+    async def never() -> Scraped:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+
+    assert export(play, never).outcomes["sent"] == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "sends"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, True),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://x"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_METRICS_EXPORTER": "none"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_variables_say_whether_there_is_a_collector(variables: dict[str, str], sends: bool) -> None:
+    assert wanted(variables) is sends
+
+
+def test_another_protocol_is_refused() -> None:
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://secret@x",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
+    exporting = OtlpExport(lambda: None, variables)  # type: ignore[arg-type, return-value]
+    with structlog.testing.capture_logs() as logs:
+        exporting.open()
+    assert logs[0]["protocol"] == "grpc"
+    assert "secret" not in str(logs)
+    asyncio.run(exporting.close())
