@@ -1,4 +1,4 @@
-/* A ModelInferRequest, which becomes a call; the core of tests/unit/front/calls/fake_core.c answers it. */
+/* A ModelInferRequest, which becomes a call; the core of tests/unit/front/calls/fake_core answers it. */
 #include "calls/pool.h"
 #include "grpc/infer.h"
 

@@ -34,7 +34,7 @@ def build_core(folder: Path, sanitizers: tuple[str, ...]) -> Path:
     return compile_program(
         folder / "libfakecore.so",
         [*flags, *sanitizers, f"-I{FRONT}"],
-        [_HERE / "fake_core.c", _HERE / "fake_stubs.c"],
+        sorted((_HERE / "fake_core").glob("*.c")),
         [],
     )
 

@@ -27,12 +27,12 @@ def build(target: Path, sanitizer: str) -> Path:
         for room in ("memory", "base", "background", "net")
         for path in FRONT.glob(f"{room}/*.c")
     ]
-    return build_with("net_echo.c", sources, target, sanitizer)
+    return build_with(["net_echo.c", "net_echo_protocol.c"], sources, target, sanitizer)
 
 
-def build_with(name: str, sources: Sequence[str], target: Path, sanitizer: str) -> Path:
+def build_with(names: Sequence[str], sources: Sequence[str], target: Path, sanitizer: str) -> Path:
     """Compile a program of tests/unit/front with files of the front, under a sanitizer."""
-    files = [_PROGRAMS / name, *(FRONT / source for source in sources)]
+    files = [*(_PROGRAMS / name for name in names), *(FRONT / source for source in sources)]
     checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     return compile_program(target, [*_FLAGS, *checks, f"-I{FRONT}"], files, ["-ldl"])
 

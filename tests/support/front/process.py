@@ -1,4 +1,4 @@
-"""The front's whole program, sanitized, over the core of tests/unit/front/calls/fake_core.c."""
+"""The front's whole program, sanitized, over the core of tests/unit/front/calls/fake_core."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
-from support import cancel_demo
+from support.demos import cancel_demo
 
 
 @pytest.mark.timeout(300)

@@ -24,7 +24,7 @@ def test_a_killed_node_costs_what_was_inside_and_a_drained_one_nothing() -> None
         pytest.skip("no network namespace of its own can be had here")
     path = os.pathsep.join(str(ROOT / part) for part in ("tests", "examples/digits"))
     shown = subprocess.run(
-        [*_APART, sys.executable, "-W", "ignore", "-m", "support.fleet_demo"],
+        [*_APART, sys.executable, "-W", "ignore", "-m", "support.demos.fleet_demo"],
         env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import trustme
+from support.all_clients import AllClients
 from support.models.inference import Array
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually
@@ -217,75 +218,11 @@ def test_clients_wait_while_a_front_that_was_killed_is_started_again(
     assert [one.pid for one in after.models[0].instances] == workers
 
 
-class Load:
-    """Clients of all kinds, each in a thread, until it is told to stop; counts what went well, keeps what did not."""
-
-    def __init__(self, running: RunningDaemon) -> None:
-        self.well: dict[str, int] = {}
-        self.wrong: list[str] = []
-        self._stop = threading.Event()
-        self._http, self._grpc = running.http, running.grpc
-        kinds = (self._new_connections, self._kept_connection, self._over_grpc)
-        self._threads = [threading.Thread(target=self._run, args=(kind,)) for kind in kinds * 2]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def until_all_go_on(self) -> None:
-        """Return when each kind of client has had some answers more, or one has met with something wrong."""
-        before = dict(self.well)
-
-        def go_on() -> bool:
-            return bool(self.wrong) or all(self.well[kind] > before[kind] + 5 for kind in before)
-
-        assert len(before) == 3
-        eventually(go_on, "all clients go on")
-
-    def _run(self, kind: Callable[[], Iterator[bool]]) -> None:
-        name = kind.__name__
-        try:
-            for well in kind():
-                if not well:
-                    self.wrong.append(f"{name}: a wrong answer")
-                self.well[name] = self.well.get(name, 0) + 1
-                if self._stop.is_set():
-                    return
-        except Exception as error:
-            self.wrong.append(f"{name}: {type(error).__name__}: {error}")
-
-    def _new_connections(self) -> Iterator[bool]:
-        while True:
-            with closing(http.client.HTTPConnection(self._http, timeout=60)) as client:
-                yield doubles(client)
-
-    def _kept_connection(self) -> Iterator[bool]:
-        """It connects anew when the server has said, with an answer, that it closes the connection."""
-        client = http.client.HTTPConnection(self._http, timeout=60)
-        with closing(client):
-            while True:
-                yield doubles(client)
-
-    def _over_grpc(self) -> Iterator[bool]:
-        tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
-        tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
-        with tritonclient.grpc.InferenceServerClient(self._grpc) as client:
-            while True:
-                answer = client.infer("double", [tensor], client_timeout=60)
-                yield answer.as_numpy("y").tolist() == [[2.0, 2.0]]
-
-
 def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDaemon) -> None:
     """Nor does a worker load its model again."""
     workers = [one.pid for one in daemon.client.status().models[0].instances]
     pids = set()
-    with Load(daemon) as load:
+    with AllClients(daemon, doubles) as load:
         for _ in range(3):
             pids.add(daemon.client.status().server.pid)
             link.replace_server(daemon.config.rundir)

@@ -12,7 +12,7 @@ from support.front.echo import build_with
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("timers") / "timers"
-    return build_with("timers.c", ["net/timers.c"], target, "address,undefined")
+    return build_with(["timers.c"], ["net/timers.c"], target, "address,undefined")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,4 +1,4 @@
-"""The compiled proxy with as much of tritonserver as it needs (fake_tritonserver.c), under sanitizers."""
+"""The compiled proxy with as much of tritonserver as it needs (fake_tritonserver/), under sanitizers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, build = sources(), tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
     include = f"-I{folder}"
-    mains = [Path(__file__).with_name(name) for name in ("fake_tritonserver.c", "fake_metrics.c")]
+    mains = sorted(Path(__file__).with_name("fake_tritonserver").glob("*.c"))
     flags = [*FLAGS, *_SANITIZED, _LOOK, _ANNOUNCED, *_KEPT, include]
     compile_program(library, flags, sorted(folder.rglob("*.c")), _LIBRARIES)
     return compile_program(target, [*_PROGRAM, include], mains, [library, *_LINK])

@@ -1,5 +1,5 @@
 """The compiled proxy under AddressSanitizer and UBSan: a program with as much of tritonserver as it needs
-(fake_tritonserver.c) serves batches, with a real ZeroMQ ROUTER as the dispatcher and real lanes as workers."""
+(fake_tritonserver/) serves batches, with a real ZeroMQ ROUTER as the dispatcher and real lanes as workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the front, with a core that answers as its models' names say (fake_core.c), under sanitizers."""
+"""Calls of the front, with a core that answers as its models' names say (fake_core/), under sanitizers."""
 
 from __future__ import annotations
 

@@ -8,13 +8,12 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.models.decoupled_models import COUPLED, counting_triton
+from support.models.decoupled_models import COUPLED
 from support.models.inference import Array
 from support.plain_triton import PlainTriton
 from support.running import eventually
@@ -35,24 +34,6 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("files")
-
-
-@pytest.fixture(scope="module")
-def triton(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
-    with counting_triton(tmp_path_factory.mktemp("triton"), files) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def clean(files: Path) -> Iterator[None]:
-    yield
-    for file in files.iterdir():
-        file.unlink()
 
 
 def count(number: int) -> Array:
@@ -308,88 +289,6 @@ def test_decoupled_is_not_coupled(triton: PlainTriton) -> None:
                     pass
 
     asyncio.run(ask())
-
-
-# ── asyncio ──────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _numbers(client: AsyncioDecoupledModelClient, number: int) -> list[int]:
-    return [int(one["number"][0]) async for one in client.infer_sample(count(number))]
-
-
-def test_asyncio(triton: PlainTriton) -> None:
-    async def ask() -> None:
-        async with AsyncioDecoupledModelClient(triton.grpc, "count", lazy_init=False) as client:
-            answers = await asyncio.gather(*[_numbers(client, number) for number in range(20)])
-            assert answers == [list(range(number)) for number in range(20)]
-            responses = client.infer_batch(
-                count(1)[None], parameters={"a": 1}, headers={"x-b": "c"}
-            )
-            told = [json.loads(one["told"][0, 0]) async for one in responses]
-            assert {key: told[0][key] for key in ("a", "x-b")} == {"a": 1, "x-b": "c"}
-            assert (await client.model_config).decoupled
-            with pytest.raises(PyTritonClientInferenceServerError, match="no negative counts"):
-                await _numbers(client, -1)
-            async with AsyncioDecoupledModelClient.from_existing_client(client) as other:
-                assert await _numbers(other, 3) == [0, 1, 2]
-        with pytest.raises(PyTritonClientClosedError):
-            await _numbers(client, 1)
-        with pytest.raises(PyTritonClientValueError, match="only supports gRPC"):
-            AsyncioDecoupledModelClient(triton.http, "count")
-
-    asyncio.run(ask())
-
-
-def test_the_time_out_is_for_each_response_with_asyncio(triton: PlainTriton, files: Path) -> None:
-    (files / "wait").touch()
-
-    async def ask() -> None:
-        async with AsyncioDecoupledModelClient(
-            triton.grpc, "count", inference_timeout_s=2.5
-        ) as client:
-            responses = client.infer_sample(count(3)).__aiter__()
-            assert (await responses.__anext__())["number"] == 0
-            with pytest.raises(PyTritonClientTimeoutError, match=r"Timeout: 2\.5 s"):
-                await responses.__anext__()
-            while not (files / "cancelled").exists():
-                await asyncio.sleep(0.01)
-            (files / "wait").unlink()
-            assert await _numbers(client, 3) == [0, 1, 2]
-
-    asyncio.run(asyncio.wait_for(ask(), 60))
-
-
-def test_leaving_early_cancels_with_asyncio(triton: PlainTriton, files: Path) -> None:
-    (files / "wait").touch()
-
-    async def ask() -> None:
-        async with AsyncioDecoupledModelClient(triton.grpc, "count") as client:
-            async for response in client.infer_sample(count(3)):
-                assert response["number"] == 0
-                break
-            while not (files / "cancelled").exists():
-                await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(ask(), 60))
-
-
-def test_closing_stops_a_stream_with_asyncio(triton: PlainTriton, files: Path) -> None:
-    (files / "wait").touch()
-
-    async def ask() -> None:
-        client = AsyncioDecoupledModelClient(triton.grpc, "count")
-        responses = client.infer_sample(count(3)).__aiter__()
-        await responses.__anext__()
-        waits = asyncio.ensure_future(responses.__anext__())
-        await asyncio.sleep(0)  # it runs up to where it waits
-        await client.close()
-        await client.close()
-        with pytest.raises(
-            PyTritonClientClosedError, match="AsyncioDecoupledModelClient is closed"
-        ):
-            await waits
-
-    asyncio.run(asyncio.wait_for(ask(), 60))
 
 
 # ── Loading and unloading ────────────────────────────────────────────────────────────────────────

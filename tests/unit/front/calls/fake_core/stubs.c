@@ -1,4 +1,4 @@
-/* Functions of Triton's core that do nothing, for those that fake_core.c does not have. */
+/* Functions of Triton's core that do nothing, for those that the other files do not have. */
 #include "core/api.h"
 
 #define STUB(returned, name, parameters)                                                                               \

@@ -1,0 +1,1 @@
+"""What the demonstration scripts run: crashes, cancelled streams, a fleet."""

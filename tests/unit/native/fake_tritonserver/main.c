@@ -1,0 +1,80 @@
+/* As much of tritonserver as the compiled proxy needs to serve batches: a program of its own, for sanitizers.
+ *
+ *     fake_tritonserver CONFIG.json BATCHES REQUESTS
+ *
+ * loads a model with this configuration, gives it so many batches of so many requests each, and prints what comes
+ * back, a line for each response: an error with its code, or outputs in hexadecimal. It waits for the answers of a
+ * decoupled model before it ends the instance.
+ *
+ * FAKE_GONE_AFTER=n: clients of a decoupled model go when they have n responses. FAKE_HANGS: it never takes one.
+ * FAKE_API=n: the minor version of its API. FAKE_CHANGES: when a BYTES output is to be written, what the worker has at the
+ * beginning of its memory changes.
+ * FAKE_WRONG=what: of requests with an odd number, this is not as it should be: a text is no UTF-8, or a string is longer
+ * than its input. FAKE_NUMBER=number: the parameter of that name. FAKE_FIRST: the number of the first request.
+ */
+#define _GNU_SOURCE
+#include "fake_tritonserver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int released, statistics;
+int factories;
+
+TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *);
+TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *);
+TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance *);
+TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
+    TRITONBACKEND_ModelInstance *, TRITONBACKEND_Request **, uint32_t);
+
+static void demand(TRITONSERVER_Error *error)
+{
+    if (error) {
+        printf("refused: %s\n", error->text);
+        TRITONSERVER_ErrorDelete(error);
+        exit(3);
+    }
+}
+
+static char *contents(const char *path)
+{
+    char *text = calloc(1, 1 << 16);
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fread(text, 1, (1 << 16) - 1, file) == 0)
+        exit(2);
+    fclose(file);
+    return text;
+}
+
+int main(int count, char **words)
+{
+    if (count != 4)
+        return 2;
+    int batches = atoi(words[2]), requests = atoi(words[3]);
+    TRITONBACKEND_Model model = {.config = contents(words[1])};
+    TRITONBACKEND_ModelInstance instance = {.model = &model};
+    TRITONBACKEND_Request *request = calloc((size_t)requests, sizeof *request);
+    TRITONBACKEND_Request **batch = calloc((size_t)requests, sizeof *batch);
+    for (int i = 0; i < requests; i++)
+        request[i].number = i + (getenv("FAKE_FIRST") ? atoi(getenv("FAKE_FIRST")) : 0);
+    demand(TRITONBACKEND_Initialize(NULL));
+    demand(TRITONBACKEND_ModelInitialize(&model));
+    demand(TRITONBACKEND_ModelInstanceInitialize(&instance));
+    for (int i = 0; i < batches; i++) {
+        for (int k = 0; k < requests; k++) /* who executes them may put them in another order */
+            batch[k] = &request[k];
+        demand(TRITONBACKEND_ModelInstanceExecute(&instance, batch, (uint32_t)requests));
+    }
+    while (__atomic_load_n(&factories, __ATOMIC_SEQ_CST))
+        usleep(1000);
+    demand(TRITONBACKEND_ModelInstanceFinalize(&instance));
+    demand(TRITONBACKEND_ModelFinalize(&model));
+    free(model.config);
+    free(request);
+    free(batch);
+    printf("released %d, statistics of %d\n", released, statistics);
+    return 0;
+}
