@@ -31,7 +31,7 @@ from pytriton.dispatcher.base.systemd import Notifier
 from pytriton.dispatcher.base.worker_library import lay_out_library
 from pytriton.dispatcher.control.client_keys import KeyStoreError, key_store
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
-from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
 from pytriton.dispatcher.draining import Draining
 from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
@@ -56,8 +56,9 @@ from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.requests.collector import RequestCollector
 from pytriton.dispatcher.requests.profiling import Profiler
 from pytriton.dispatcher.serving_again import ServingAgain
-from pytriton.dispatcher.settings import advisories
+from pytriton.dispatcher.settings import advisories, start_flags
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.taking_over import BY_ITSELF, SIGNALS, Origin
 from pytriton.dispatcher.triton.first_start import start_server
 from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.triton.native_front import NativeFront
@@ -65,6 +66,7 @@ from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.server_process import ServerStartError, log_line
 from pytriton.dispatcher.triton.triton_front import TritonFront
 from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.upgrade import Parts, Upgrade
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
 from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
 from pytriton.ipc import messages
@@ -87,7 +89,11 @@ class Daemon:
         runtime: ServerRuntime,
         store: Store,
         notifier: Notifier,
+        *,
+        origin: Origin = BY_ITSELF,
     ) -> None:
+        self._origin = origin
+        handed = None if origin.handed is None else origin.handed.state
         self.rundir = rundir
         self._webhooks = Webhooks(read_hooks(config.webhooks))
         self.event_log = EventLog(config.state_path, config.event_log_size, [self._webhooks.take])
@@ -95,8 +101,12 @@ class Daemon:
         self.events = self.event_log.events
         self._notifier = notifier
         self._backends = lay_out_backends(runtime, rundir.path)
-        shm_prefix = new_shm_prefix()
-        self._kill_on_death = KillOnDeath(SHM / shm_prefix)
+        if handed is None:
+            shm_prefix = new_shm_prefix()
+            self._kill_on_death = KillOnDeath(SHM / shm_prefix)
+        else:
+            shm_prefix = handed.regions
+            self._kill_on_death = KillOnDeath.adopt(*handed.helper)
         place = ServerPlace(
             runtime, rundir.models, self._backends, shm_prefix, self._kill_on_death, log_line
         )
@@ -204,37 +214,61 @@ class Daemon:
             config, rundir, self.figures, self.status, self.requests.requests
         )
         self._status.operations = self._operations.urls
+        self.upgrade = Upgrade(
+            Parts(
+                config=lambda: self.config,
+                status=self._status,
+                control=self._control,
+                server=self._server,
+                server_watch=self._server_watch,
+                registry=self.registry,
+                repository_models=self.repository_models,
+                temporary=self.temporary,
+                workers=workers,
+                openai=self.openai,
+                operations=self._operations,
+                requests=self.requests,
+                events=self.event_log,
+                webhooks=self._webhooks,
+                notifier=self._notifier,
+                kill_on_death=self._kill_on_death,
+                regions=shm_prefix,
+            )
+        )
 
     async def main(self, on_ready: OnReady | None) -> int:
         """Be the daemon; return its exit code when it has stopped and nothing is left."""
-        self.events.tell(kinds.STARTED, who=f"user {os.getuid()}", numbers={"pid": os.getpid()})
+        handed = self._origin.handed
+        if handed is None:
+            who, why = f"user {os.getuid()}", self._origin.because
+            self.events.tell(kinds.STARTED, who=who, reason=why, numbers={"pid": os.getpid()})
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.signalled, signal.Signals(number).name)
-        refused = self._listen_tcp() or self._operations.open()
+        adopted = () if handed is None else handed.state.operations
+        refused = self._listen_tcp() or self._operations.open(adopted)
         if refused is not None:
             await self._control.close()
             return refused
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        self._control.bind()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those of an upgrade have waited
+        self._control.bind(None if handed is None else handed.state.control)
         serving = asyncio.create_task(self._control.serve())
         self._status.vital.append(serving)
         telling = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
         looking = asyncio.create_task(self.figures.lag.run())
         collecting = asyncio.create_task(self.requests.run())
         try:
-            self.registry.server_starts.place_sleeping()
-            loaded = await start_server(
-                self._server, self.config, self.registry.server_starts.preload_at_first_start
-            )
-            await self.registry.server_starts.have_loaded(loaded)
+            if handed is None:
+                await self._start_server()
+            else:
+                self.upgrade.adopt(handed)
         except (ServerStartError, PortError) as error:
             in_use = isinstance(error, PortError)
             code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
             self.ending.never_served(str(error), code)
             await self.registry.stop()
         else:
-            self._server_watch.tell_started()
             await self._serve_until_stopped(on_ready)
         await self._server.stop()
         serving.cancel()
@@ -250,11 +284,21 @@ class Daemon:
         self._webhooks.close()
         return self.ending.code
 
+    async def _start_server(self) -> None:
+        """Start tritonserver with what it can load at once; raises ServerStartError, PortError."""
+        starts = self.registry.server_starts
+        starts.place_sleeping()
+        loaded = await start_server(self._server, self.config, starts.preload_at_first_start)
+        await starts.have_loaded(loaded)
+        self._server_watch.tell_started()
+
     def _listen_tcp(self) -> ExitCode | None:
         """Answer clients with a key, if the settings say where; return the exit code if that cannot be."""
         address = self.config.control_tcp
         if address is None:
             return None
+        if self._origin.handed is not None:  # where it has listened
+            address = self._origin.handed.state.control_tcp[len("tcp://") :]
         try:
             self._status.control_tcp = self._control.listen_tcp(address)
         except (KeyStoreError, zmq.ZMQError) as error:
@@ -266,6 +310,9 @@ class Daemon:
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """Serve from the moment tritonserver is up until all models are unloaded."""
         self._status.phase = "ready"
+        own_version()  # as long as it is this one that is installed
+        if self._origin.handed is not None and start_flags.path(self.rundir).exists():
+            self.settings.reload()
         if self._status.advice is not None:
             _log.warning(self._status.advice)
         if on_ready is not None:

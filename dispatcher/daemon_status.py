@@ -25,6 +25,7 @@ class DaemonStatus:
     """Knows where the daemon stands, and asks its parts for the rest.
 
     Attributes:
+        started_at: seconds since the epoch
         phase: "starting", "ready", "draining" or "stopping"
         why_stopped: in the last of these, and after it
         control_tcp: the address and port on which clients with a key are answered; "" if on none
@@ -61,7 +62,7 @@ class DaemonStatus:
         self._repository_models = repository_models
         self._readiness = readiness
         self._openai = openai
-        self._started_at = time.time()
+        self.started_at = time.time()
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return a model's description for clients."""
@@ -83,12 +84,12 @@ class DaemonStatus:
             self.advice,
         ]
         return messages.Status(
-            version=_version(),
+            version=own_version(),
             pid=os.getpid(),
             python=sys.executable,
             runtime_dir=str(self._rundir.path),
             state=self.phase,
-            started_at=self._started_at,
+            started_at=self.started_at,
             server=self._server.info(),
             models=self.model_infos(),
             state_dir=self.state_dir,
@@ -115,7 +116,8 @@ class DaemonStatus:
 
 
 @cache
-def _version() -> str:
+def own_version() -> str:
+    """Return the version of pytriton-daemon; asked first while it is still what is installed."""
     from importlib.metadata import version  # takes 20 ms, and nobody waits for it at the start
 
     return version("pytriton-daemon")

@@ -16,7 +16,9 @@ from pytriton.dispatcher.events.events import Events
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.readiness import Readiness
 from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
+_DAY_S = 86400
 #: What who wants to change the models is told.
 REFUSAL = "the daemon drains, because its machine is to go; ask another one"
 
@@ -59,7 +61,13 @@ class Draining:
         """Begin; returns at once if the daemon is to stop, else when balancers have left it.
 
         A daemon that is still starting serves nobody: it stops at once, if it is to stop.
+
+        Raises:
+            RemoteFailure: the times are none.
         """
+        for seconds in (wish.settle_s, wish.timeout_s or 0.0):
+            if not 0 <= seconds <= _DAY_S:
+                raise RemoteFailure(ErrorKind.INVALID, f"{seconds} is not between 0 and {_DAY_S} s")
         if self._ending.asked.is_set():
             return
         if wish.timeout_s is not None:

@@ -230,6 +230,15 @@ async def drain(
     return messages.Done()
 
 
+async def upgrade(
+    daemon: Daemon, peer: Peer, message: messages.Upgrade, payloads: Payloads
+) -> None:
+    """Become another version of the daemon; the answer goes out before."""
+    await daemon.upgrade.prepare(message)
+    await peer.reply(messages.Done())
+    daemon.upgrade.begin(message)
+
+
 async def reload(
     daemon: Daemon, peer: Peer, message: messages.Reload, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -265,6 +274,7 @@ _HANDLERS: dict[type, Handler] = {
     messages.ProfileWorker: profile_worker,
     messages.Shutdown: shutdown,
     messages.Drain: drain,
+    messages.Upgrade: upgrade,
     messages.Reload: reload,
     messages.ReplaceServer: replace_server,
     **worker_handlers.HANDLERS,

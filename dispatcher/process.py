@@ -15,16 +15,23 @@ import signal
 import sys
 from pathlib import Path
 
+from pytriton.dispatcher import taking_over
 from pytriton.dispatcher.base import last_exit
 from pytriton.dispatcher.base.owner import Owner, OwnerError, owner_of
 from pytriton.dispatcher.run import run
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+from pytriton.dispatcher.taking_over import Origin
 from pytriton.ipc.exit_codes import ExitCode
 
 
 def main() -> int:
     """Read the settings, run the daemon, return its exit code."""
     arguments = _arguments()
+    if arguments.can_take_over:
+        taking_over.say(taking_over.judge(sys.stdin.buffer.read()))
+        return ExitCode.OK
+    if arguments.take_over is not None:
+        return _take_over(arguments.take_over)
     # A process inherits blocked and ignored signals from its parent's thread; a daemon has to hear that it shall stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,13 +51,31 @@ def main() -> int:
         if owner is not None:
             owner.end_all()
         return ExitCode.INTERRUPTED
-    return _run(config, owner, arguments.report) if owner else run(config)
+    if owner is not None:
+        return _run(config, owner, arguments.report, Origin(because=arguments.because))
+    return run(config, origin=Origin(because=arguments.because))
 
 
-def _run(config: DaemonConfig, owner: Owner, report: int | None) -> int:
+def _take_over(descriptor: int) -> int:
+    """Be the daemon that this process has been until now, in this version."""
+    left = taking_over.taken_over(descriptor)
+    config = DaemonConfig.from_json(left.state.config)
+    try:
+        code = run(config, owner=owner_of(None, os.environ), origin=Origin(left))
+        why = f"it ended with code {code}"
+    except Exception as error:
+        if left.done:
+            raise
+        why = f"{type(error).__name__}: {error}"
+    if not left.done:
+        taking_over.start_afresh(left.state, why)
+    return code
+
+
+def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin) -> int:
     """Run a daemon that lives for somebody."""
     try:
-        code = run(config, lambda status: _report(report, state="ready"), owner)
+        code = run(config, lambda status: _report(report, state="ready"), owner, origin)
         end = last_exit.read(config.rundir)
     except KeyboardInterrupt:  # before there was a loop to stop
         owner.end_all()
@@ -65,6 +90,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--config-json", choices=["-"], default="-", help="settings: on stdin")
     parser.add_argument("--owner", type=int, metavar="PID", help="end with this process")
     parser.add_argument("--workspace", type=Path, metavar="DIR", help="to make, and to remove")
+    parser.add_argument("--can-take-over", action="store_true", help="see taking_over.py")
+    parser.add_argument("--take-over", type=int, metavar="FD", help="see taking_over.py")
+    parser.add_argument("--because", default="", help="why it starts afresh")
     parser.add_argument("--report", type=int, metavar="FD", help="write about itself here")
     return parser.parse_args()
 

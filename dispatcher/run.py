@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import structlog
 
@@ -29,6 +29,7 @@ from pytriton.dispatcher.install.server_runtime import (
 )
 from pytriton.dispatcher.models.state_dir import Store, StoreError
 from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
 from pytriton.dispatcher.triton import admin_token
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.private_files import open_private
@@ -40,22 +41,39 @@ _log = structlog.get_logger(__name__)
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
-def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | None = None) -> int:
+def run(
+    config: DaemonConfig,
+    on_ready: OnReady | None = None,
+    owner: Owner | None = None,
+    origin: Origin = BY_ITSELF,
+) -> int:
     """Run a daemon in this process until it is told to stop; return its exit code (ipc/exit_codes.py).
 
-    `on_ready` is called with the status once models can be registered. The daemon stops when its owner ends.
+    Args:
+        config: its settings
+        on_ready: is called with the status once models can be registered
+        owner: the daemon stops when that ends
+        origin: what it begins with
+
+    Raises:
+        Exception: a fault, also one of taking over, see `TakeOver.done`.
     """
+    locks = None if origin.handed is None else origin.handed.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
     config = admin_token.with_token(config)
     notifier = Notifier.from_environment(os.environ)
     try:
         rundir.create(config.control_group)
-        with _locked(rundir, config.control_group), admin_token.published(config, rundir):
+        with (
+            _locked(rundir, config.control_group, locks) as lock,
+            admin_token.published(config, rundir),
+        ):
             logs.configure(config, rundir.logs)
             with notifier.slow_start():
                 runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
-            with _store(config) as store:
-                return asyncio.run(_main(config, rundir, runtime, store, notifier, on_ready, owner))
+            with _store(config, locks) as store:
+                place = Place(config, rundir, runtime, store, notifier, lock)
+                return asyncio.run(_main(place, on_ready, owner, origin))
     except (RuntimeDirError, StoreError, WebhookError) as error:
         print(f"pytriton-daemon: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -71,27 +89,33 @@ def run(config: DaemonConfig, on_ready: OnReady | None = None, owner: Owner | No
         raise
 
 
-async def _main(
-    config: DaemonConfig,
-    rundir: RuntimeDir,
-    runtime: ServerRuntime,
-    store: Store,
-    notifier: Notifier,
-    on_ready: OnReady | None,
-    owner: Owner | None,
-) -> int:
-    daemon = Daemon(config, rundir, runtime, store, notifier)
+class Place(NamedTuple):
+    """What a daemon needs before it can begin; `lock` is that of the runtime directory."""
+
+    config: DaemonConfig
+    rundir: RuntimeDir
+    runtime: ServerRuntime
+    store: Store
+    notifier: Notifier
+    lock: int
+
+
+async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, origin: Origin) -> int:
+    config, rundir, runtime, store, notifier, lock = place
+    daemon = Daemon(config, rundir, runtime, store, notifier, origin=origin)
+    daemon.upgrade.parts.locks = (lock, store.lock)
     if owner is not None:
+        daemon.upgrade.parts.is_private = owner.private
         owner.then(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
     return await daemon.main(on_ready)
 
 
 @contextmanager
-def _store(config: DaemonConfig) -> Iterator[Store]:
+def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Store]:
     """Hold the state directory for the block; one that is not kept begins empty."""
-    if config.ephemeral and config.state_path.exists():
+    if config.ephemeral and locks is None and config.state_path.exists():
         shutil.rmtree(config.state_path)
-    store = Store(config.state_path)
+    store = Store(config.state_path, None if locks is None else locks[1])
     try:
         yield store
     finally:
@@ -103,9 +127,10 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
-    """Hold the runtime directory; the kernel lets go of it however this process ends."""
-    with open(rundir.lock_file, "a+", opener=open_private) as lock:
+def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None) -> Iterator[int]:
+    """Hold the runtime directory; the kernel lets go of it however this process ends. Gives the lock's descriptor."""
+    opened = rundir.lock_file if locks is None else locks[0]
+    with open(opened, "a+", opener=open_private if locks is None else None) as lock:
         share(rundir.lock_file, group)
         if not _take(lock):
             pid = rundir.running_pid()
@@ -117,9 +142,10 @@ def _locked(rundir: RuntimeDir, group: str | None) -> Iterator[None]:
         lock.truncate()
         lock.write(str(os.getpid()))
         lock.flush()
-        rundir.clear()  # a daemon that was killed could not
+        if locks is None:
+            rundir.clear()  # a daemon that was killed could not
         try:
-            yield
+            yield lock.fileno()
         finally:
             rundir.control_socket.unlink(missing_ok=True)
             lock.truncate(0)

@@ -368,6 +368,31 @@ class DaemonClient(PythonRegistering):
             self.expect_end()
         self._ask(messages.Drain(settle_s, timeout_s, stop), messages.Done)
 
+    def upgrade(self, python: str | None = None, wait_s: float = 30.0) -> None:
+        """Have the daemon become the version of pytriton-daemon that is installed now; returns when it is.
+
+        Models serve on, in the same workers: no request and no stream fails. What changes models waits for a second.
+
+        Args:
+            python: interpreter of another environment that has the next version; default: the daemon's own
+            wait_s: for so long, changes of models that are under way may be finished
+
+        Raises:
+            PyTritonDaemonError: the daemon is still the version that it was, and serves on; or it has started
+                afresh. Says why.
+        """
+        from pytriton._control.upgrading import NotUpgraded, upgrade
+
+        def ask(message: messages.AnyMessage) -> messages.AnyMessage:
+            if isinstance(message, messages.Upgrade):
+                return self._ask(message, messages.Done)
+            return self._ask(message, messages.EventList)
+
+        try:
+            upgrade(ask, messages.Upgrade(python, wait_s))
+        except NotUpgraded as error:
+            raise PyTritonDaemonError(str(error)) from None
+
     def close(self) -> None:
         """Unregister the models that run in threads of this process; all others stay registered.
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from pytriton.ipc import linux, messages
-from pytriton.ipc.control import ControlClient
+from pytriton.ipc.control import ControlClient, identity_of
 from pytriton.ipc.lanes.gauge import Gauge
 from pytriton.worker import environment, worker_limits
 from pytriton.worker.callables import load_callable, run_check
@@ -45,7 +45,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
     report_threads()
-    with ControlClient(endpoint) as control:
+    with ControlClient(endpoint, identity=identity_of(worker)) as control:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
         assert received is not None  # no time-out was given

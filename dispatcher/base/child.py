@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from pytriton.dispatcher.base.child_output import ChildOutput
+from pytriton.dispatcher.base.handover import ChildState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
 from pytriton.ipc.records import decoded
@@ -34,22 +36,28 @@ class Child:
     """
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], on_line: OnLine, kill_on_death: KillOnDeath
+        self,
+        pid: int,
+        output: IO[bytes],
+        on_line: OnLine,
+        kill_on_death: KillOnDeath,
+        state: ChildState | None = None,
     ) -> None:
+        """`state`: of one that a former version of this process has started."""
         loop = asyncio.get_running_loop()
-        self.pid = popen.pid
+        self.pid = pid
         self.exited: asyncio.Future[int] = loop.create_future()
         self.peak_memory = 0
-        self._popen = popen
         self._on_line = on_line
         self._kill_on_death = kill_on_death
-        kill_on_death.add(popen.pid)
-        self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        if state is None:
+            kill_on_death.add(pid)
+        lines = [] if state is None else state.lines
+        self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_LAST_LINES)
         self._awaited: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._pidfd = linux.pidfd_open(popen.pid)
+        self._pidfd = linux.pidfd_open(pid)
         loop.add_reader(self._pidfd, self._reap)
-        assert popen.stdout is not None  # `start` made it a pipe
-        self._output = ChildOutput(popen.stdout, self._printed)
+        self._output = ChildOutput(output, self._printed, b"" if state is None else state.rest)
 
     @classmethod
     async def start(
@@ -79,7 +87,24 @@ class Child:
             pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
-        return cls(popen, on_line, kill_on_death)
+        popen.returncode = 0  # it is waited for here, not there
+        assert popen.stdout is not None  # a pipe
+        return cls(popen.pid, popen.stdout, on_line, kill_on_death)
+
+    @classmethod
+    def adopt(cls, state: ChildState, on_line: OnLine, kill_on_death: KillOnDeath) -> Child:
+        """Go on with a child of a former version of this process, which may have ended by now.
+
+        Raises:
+            OSError: this process has no such child.
+        """
+        output = os.fdopen(state.output, "rb", buffering=0)
+        return cls(state.pid, output, on_line, kill_on_death, state)
+
+    def hand_over(self) -> ChildState:
+        """Return what the next version of this process goes on with. All lines until now have been logged."""
+        output, rest = self._output.hand_over()
+        return ChildState(self.pid, output, rest, self.recent_lines())
 
     def recent_lines(self) -> list[str]:
         """The lines that the child printed last."""
@@ -125,9 +150,8 @@ class Child:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         _, status, usage = os.wait4(self.pid, 0)
-        self._popen.returncode = os.waitstatus_to_exitcode(status)  # it has been reaped
         self.peak_memory = usage.ru_maxrss * 1024
-        self.exited.set_result(self._popen.returncode)
+        self.exited.set_result(os.waitstatus_to_exitcode(status))
 
     def _printed(self, line: bytes) -> None:
         record = decoded(line)

@@ -44,15 +44,20 @@ LEFT_OUT = LeftOut()
 class ChildOutput:
     """The lines of one child; to be made in a running event loop."""
 
-    def __init__(self, pipe: IO[bytes], on_line: Callable[[bytes], None]) -> None:
-        """`on_line` gets each line, without its end; one of more than 64 KiB comes in pieces."""
+    def __init__(
+        self, pipe: IO[bytes], on_line: Callable[[bytes], None], rest: bytes = b""
+    ) -> None:
+        """`on_line` gets each line, without its end; one of more than 64 KiB comes in pieces.
+
+        `rest` is the beginning of the first one, where a former version of this process has read it.
+        """
         self._pipe = pipe
         self._on_line = on_line
         self._loop = asyncio.get_running_loop()
         self._blocks: deque[bytes] = deque()
         self._lines: deque[bytes] = deque()  #: of the first block
         self._waiting = 0
-        self._rest = b""  #: a line that has not ended yet
+        self._rest = rest  #: a line that has not ended yet
         self._left_out = 0
         self._handing_on = False
         self._at_end = asyncio.Event()
@@ -61,6 +66,12 @@ class ChildOutput:
         with contextlib.suppress(OSError):  # a limit of the kernel's for all pipes of a user
             fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE_BYTES)
         self._loop.add_reader(pipe.fileno(), self._readable)
+
+    def hand_over(self) -> tuple[int, bytes]:
+        """Log what waits; return the pipe's descriptor, and what has been read of a line that has not ended."""
+        while self._lines or self._blocks:
+            self._hand_on()
+        return self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
         """After the child's end: return when all its lines have been handed on; then nothing is read any more."""

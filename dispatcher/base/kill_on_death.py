@@ -9,8 +9,11 @@ input, however that comes, kills them and removes the regions.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -40,7 +43,7 @@ class KillOnDeath:
     """
 
     def __init__(self, regions: Path) -> None:
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT, "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -49,6 +52,22 @@ class KillOnDeath:
             env={"PATH": "/usr/bin:/bin"},
             cwd="/",
         )
+        assert process.stdin is not None  # a pipe
+        self._input: IO[bytes] = process.stdin
+        self.pid = process.pid
+        process.returncode = 0  # who waits for it is `close`
+
+    @classmethod
+    def adopt(cls, pid: int, pipe: int) -> KillOnDeath:
+        """Return the one whose helper was started by a former version of this process."""
+        one = cls.__new__(cls)
+        one.pid, one._input = pid, os.fdopen(pipe, "wb")
+        return one
+
+    @property
+    def pipe(self) -> int:
+        """The descriptor on which the helper is told."""
+        return self._input.fileno()
 
     def add(self, group: int) -> None:
         """Put a process group on the list of those to kill."""
@@ -60,15 +79,14 @@ class KillOnDeath:
 
     def close(self) -> None:
         """Close the helper's input: it kills the process groups that are left, if any, and ends."""
-        assert self._process.stdin is not None  # a pipe
-        self._process.stdin.close()
-        self._process.wait()
+        self._input.close()
+        with contextlib.suppress(ChildProcessError):  # somebody has waited for it
+            os.waitpid(self.pid, 0)
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None  # a pipe
         try:
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
+            self._input.write(line.encode())
+            self._input.flush()
         except BrokenPipeError:
             _log.error(
                 "somebody has killed pytriton-kill-on-death: if this process is killed, others may stay"

@@ -62,11 +62,13 @@ class Owner:
 
     Attributes:
         pid: the one that has ended; the first as long as none has
+        private: whether this one belongs to the owner, and its folders, too
     """
 
     def __init__(self, *pids: int) -> None:
         self.pid = pids[0]
         self._folders: Sequence[Path] = ()
+        self.private = False
         self._tell: Callable[[], object] = _interrupt_main_thread
         self._patience_s = _MARGIN_S
         self._pidfds = {}
@@ -92,7 +94,7 @@ class Owner:
         Raises:
             OSError: it cannot be made, or exists and is not empty.
         """
-        self._folders = [runtime_dir]
+        self._folders, self.private = [runtime_dir], True
         if workspace is None:
             return
         workspace.parent.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,8 @@ class Notifier:
     """
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
+        #: What the service manager has set, for the next version of this process.
+        self.variables: dict[str, str] = {}
         self._watchdog_s = watchdog_s if address else 0.0
         self._status = ""  #: the last one that was sent
         #: What could not be sent yet, in order: each with the status in it.
@@ -66,10 +68,13 @@ class Notifier:
     @classmethod
     def from_environment(cls, env: MutableMapping[str, str]) -> Notifier:
         """Take the variables of the protocol out of `env`, so that no child process inherits them."""
-        address, usec, pid = (env.pop(name, "") for name in VARIABLES)
+        variables = {name: env.pop(name) for name in VARIABLES if name in env}
+        address, usec, pid = (variables.get(name, "") for name in VARIABLES)
         mine = not pid or pid == str(os.getpid())
         watchdog_s = int(usec) / 1e6 if usec.isdecimal() and mine else 0.0
-        return cls(address, watchdog_s)
+        notifier = cls(address, watchdog_s)
+        notifier.variables = variables
+        return notifier
 
     def ready(self, status: str) -> None:
         """Announce that models can be registered; also the end of a reload."""

@@ -11,6 +11,8 @@ A refused message is answered with a Failure and logged, at most once a minute f
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +24,7 @@ import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
+from pytriton.dispatcher.base.ports import listening_at
 from pytriton.dispatcher.control.client_keys import KeyStore
 from pytriton.dispatcher.control.peers import (
     Admitted,
@@ -51,6 +54,23 @@ MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
 MOST_PAYLOADS = 1024
 #: Of what a sender says a message is.
 _LONGEST_NAME = 250
+#: Connections that wait until they are taken.
+_BACKLOG = 512
+#: What changes models or the daemon: it waits while the daemon is being upgraded.
+_CHANGES = (
+    messages.Register,
+    messages.Unregister,
+    messages.Scale,
+    messages.Rollback,
+    messages.LoadFromRepository,
+    messages.UnloadFromRepository,
+    messages.LogRequests,
+    messages.ProfileWorker,
+    messages.Reload,
+    messages.ReplaceServer,
+    messages.LoadOther,
+    messages.UnloadOther,
+)
 #: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
@@ -66,7 +86,7 @@ Handler = Callable[
 class Peer:
     """The sender of a message, with all that an answer needs: the answer carries `request_id`."""
 
-    _socket: zmq.asyncio.Socket
+    _door: _Door
     identity: bytes
     request_id: bytes
     sender: Sender
@@ -83,7 +103,7 @@ class Peer:
         self, request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> None:
         # A ROUTER drops what it cannot deliver: the peer is gone, and its end is noticed elsewhere.
-        await self._socket.send_multipart(
+        await self._door.socket.send_multipart(
             [self.identity, *control.frames(request_id, message, payloads)], copy=False
         )
 
@@ -94,7 +114,7 @@ class Guard(Protocol):
     def admit(self, frame: zmq.Frame) -> Sender: ...
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Door:
     """One ROUTER socket, who may come in through it, and what is under way."""
 
@@ -128,21 +148,66 @@ class ControlServer:
         self._handle = handle
         self._group = group
         self._max_payload_size = max_payload_size
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.asyncio.Context | None = None
         self._doors: list[_Door] = []
+        self._local: _Door | None = None
+        self._bound = asyncio.Event()
+        self._receiving: asyncio.Future[list[None]] | None = None
         self._keys = keys
         self._authenticator: AsyncioAuthenticator | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
+        self._listener: socket.socket | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        #: How many messages that change something are being carried out.
+        self.changing = 0
         #: How many messages have been answered, by type and outcome: "done", "refused", or the kind of the failure.
         self.answered: Counter[tuple[str, str]] = Counter()
 
-    def bind(self) -> None:
-        """Listen; the socket's file is private because its directory is, and because of its own mode."""
-        socket = self._router()
-        self._doors.append(_Door(socket, LocalGuard(self._group)))
-        socket.bind(self._endpoint)
-        share(Path(self._endpoint[len("ipc://") :]), self._group)
+    def bind(self, listener: int | None = None) -> None:
+        """Listen; the socket's file is private because its directory is, and because of its own mode.
+
+        The socket is ours and not ZeroMQ's, so that another version of this process can have it (`listener`): clients
+        that connect meanwhile wait.
+
+        Raises:
+            PortError: it cannot be.
+        """
+        path = Path(self._endpoint[len("ipc://") :])
+        if listener is not None:
+            self._listener = socket.socket(fileno=listener)
+        elif self._listener is None:
+            self._listener = listening_at(path, backlog=_BACKLOG)
+            share(path, self._group)
+        router = self._router()
+        if self._local is None:
+            self._local = _Door(router, LocalGuard(self._group))
+        self._local.socket = router  # who is known by a name of its own is known again
+        self._doors.append(self._local)
+        router.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
+        router.bind(self._endpoint)
+        self._bound.set()
+
+    @property
+    def listener(self) -> int:
+        """The descriptor of the listening socket."""
+        assert self._listener is not None  # it is bound
+        return self._listener.fileno()
+
+    def worker(self, name: str) -> Peer:
+        """Return a worker that is connected, or is about to be again."""
+        assert self._local is not None  # it is bound
+        sender = Sender(f"worker {name}")
+        return Peer(self._local, control.identity_of(name), control.UNASKED, sender)
+
+    def hold(self) -> None:
+        """Let what changes something wait from now on, until `release`; what is being carried out goes on."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Go on with what waits."""
+        self._open.set()
 
     def listen_tcp(self, address: str) -> str:
         """Listen on HOST:PORT, too, for clients with a key; return the endpoint, with the port that it got.
@@ -153,26 +218,46 @@ class ControlServer:
         """
         assert self._keys is not None
         public, secret = self._keys.server_keys()
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
         self._authenticator = AsyncioAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(_DOMAIN, Admitted(self._keys))
-        socket = self._router()
-        self._doors.append(_Door(socket, KeyGuard(self._keys)))
-        socket.ipv6 = "[" in address
-        socket.zap_domain = _DOMAIN.encode()
-        socket.curve_server = True
-        socket.curve_publickey, socket.curve_secretkey = public, secret
-        socket.heartbeat_ivl = control.HEARTBEAT_MS
-        socket.heartbeat_timeout = control.HEARTBEAT_TIMEOUT_MS
-        socket.bind(f"tcp://{address}")
-        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        router = self._router()
+        self._doors.append(_Door(router, KeyGuard(self._keys)))
+        router.ipv6 = "[" in address
+        router.zap_domain = _DOMAIN.encode()
+        router.curve_server = True
+        router.curve_publickey, router.curve_secretkey = public, secret
+        router.heartbeat_ivl = control.HEARTBEAT_MS
+        router.heartbeat_timeout = control.HEARTBEAT_TIMEOUT_MS
+        router.bind(f"tcp://{address}")
+        return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
     async def serve(self) -> None:
-        """Receive until cancelled."""
-        await asyncio.gather(*(self._serve(door) for door in self._doors))
+        """Receive until cancelled, but for while it is suspended."""
+        while True:
+            self._receiving = asyncio.gather(*(self._serve(door) for door in self._doors))
+            try:
+                await asyncio.wait([self._receiving])
+            finally:
+                self._receiving.cancel()
+            if not self._receiving.cancelled():
+                self._receiving.result()  # its fault
+            await self._bound.wait()
 
     async def close(self) -> None:
         """Stop answering and close the socket."""
+        await self.suspend()
+        if self._listener is not None:
+            self._listener.close()
+
+    async def suspend(self) -> None:
+        """Stop answering, but listen: who connects waits. What has been answered is sent; `bind` goes on."""
+        self._bound.clear()
+        if self._receiving is not None and not self._receiving.done():
+            self._receiving.cancel()
+            await asyncio.wait([self._receiving])
         for door in self._doors:
             await door.requests.end()
         await asyncio.gather(*self._telling, return_exceptions=True)
@@ -180,15 +265,20 @@ class ControlServer:
             door.socket.close()
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.term()
+            self._authenticator = None
+        if self._context is not None:
+            self._context.term()
+        self._context, self._doors = None, []
 
     def _router(self) -> zmq.asyncio.Socket:
-        socket = self._context.socket(zmq.ROUTER)
-        socket.linger = 1000
-        socket.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
-        socket.sndhwm = _MOST_UNREAD
-        socket.rcvhwm = _MOST_AHEAD
-        return socket
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = 1000
+        router.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
+        router.sndhwm = _MOST_UNREAD
+        router.rcvhwm = _MOST_AHEAD
+        return router
 
     async def _serve(self, door: _Door) -> None:
         while True:
@@ -209,7 +299,7 @@ class ControlServer:
         if not frames or len(frames[0]) != len(control.UNASKED):
             raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
         sender = Sender(message_sender(identity))
-        peer = Peer(door.socket, identity.bytes, frames[0].bytes, sender)
+        peer = Peer(door, identity.bytes, frames[0].bytes, sender)
         try:
             peer = replace(peer, sender=door.guard.admit(identity))
             self._check_sizes(_sizes(frames))
@@ -266,7 +356,7 @@ class ControlServer:
     ) -> None:
         try:
             with acting_for(peer.sender.name):
-                reply = await self._handle(peer, message, payloads)
+                reply = await self._carry_out(peer, message, payloads)
         except RemoteFailure as failure:
             reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
         except Exception as error:
@@ -277,6 +367,19 @@ class ControlServer:
         self.answered[type(message).__name__, outcome] += 1
         if reply is not None:
             await peer.reply(reply)
+
+    async def _carry_out(
+        self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> messages.AnyMessage | None:
+        if not isinstance(message, _CHANGES):
+            return await self._handle(peer, message, payloads)
+        while not self._open.is_set():  # still, when it is this one's turn
+            await self._open.wait()
+        self.changing += 1
+        try:
+            return await self._handle(peer, message, payloads)
+        finally:
+            self.changing -= 1
 
 
 def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:

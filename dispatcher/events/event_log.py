@@ -56,7 +56,7 @@ class EventLog:
         self._lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = self._writing = False
         self._thread: threading.Thread | None = None
         former = self._read()
         for event in former:
@@ -83,6 +83,12 @@ class EventLog:
         for events in list(self._recent.values()):
             found.update((event.serial, event) for event in list(events))
         return [found[serial] for serial in sorted(found)]
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is not written yet."""
+        with self._changed:
+            return bool(self._waiting) or self._writing
 
     def close(self) -> None:
         """Write what waits, as far as the disk takes it in time."""
@@ -124,9 +130,12 @@ class EventLog:
                     self._changed.wait()
                 events = list(self._waiting)
                 self._waiting.clear()
+                self._writing = bool(events)
                 if not events:
                     break
             self._write_all(events)
+            with self._changed:
+                self._writing = False
         for journal in (self._asked, self._others):
             journal.close()
 

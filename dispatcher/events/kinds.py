@@ -153,6 +153,21 @@ STOPPED = Kind(
     {"exit_code": "its exit code"},
     asked=True,
 )
+UPGRADED = Kind(
+    "upgraded",
+    "info",
+    "daemon upgraded",
+    "Another version of the daemon goes on with all that the former one served; the reason names both.",
+    {"upgrades": "how often that has been since its start", "models": "how many it serves"},
+    asked=True,
+)
+NOT_UPGRADED = Kind(
+    "not_upgraded",
+    "error",
+    "daemon was not upgraded",
+    "Another version of the daemon could not take over; the one that runs goes on.",
+    asked=True,
+)
 SERVER_REPLACED = Kind(
     "server_replaced",
     "info",

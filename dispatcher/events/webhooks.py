@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,7 @@ class Webhook:
         self._hook = hook
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
+        self._posting: list[Event] = []
         self._closing = False
         self._thread: threading.Thread | None = None
         self._sent = self._dropped = self._failures = 0
@@ -98,6 +99,11 @@ class Webhook:
                 self._thread.start()
             self._changed.notify()
 
+    def unposted(self) -> list[Event]:
+        """Return what waits, and what is being posted: that may be posted twice."""
+        with self._changed:
+            return [*self._posting, *self._waiting]
+
     def begin_close(self) -> None:
         """Have what waits posted once more, and then nothing."""
         with self._changed:
@@ -122,9 +128,12 @@ class Webhook:
                 events = [
                     self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))
                 ]
+                self._posting = events
             if not events:
                 return
-            if self._deliver(events):
+            delivered = self._deliver(events)
+            self._posting = []
+            if delivered:
                 pause_s = 0.0
             elif last:
                 return
@@ -200,6 +209,16 @@ class Webhooks:
         """Hand an event to all of them."""
         for one in self._all:
             one.take(event)
+
+    def unposted(self) -> dict[str, list[Event]]:
+        """Return the events that each has not posted, for the next version of the daemon."""
+        return {one.name: one.unposted() for one in self._all}
+
+    def adopt(self, unposted: Mapping[str, Sequence[Event]]) -> None:
+        """Post what a former version of this process has not."""
+        for one in self._all:
+            for event in unposted.get(one.name, ()):
+                one.take(event)
 
     def figures(self) -> dict[str, WebhookFigures]:
         """Return what has become of events, by webhook."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.dispatcher.base.handover import RegistrationState
 from pytriton.dispatcher.base.states import ModelState
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.events import kinds
@@ -31,7 +32,7 @@ from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
-from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.pool import AdoptWorker, Pool
 from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.ipc import messages
@@ -177,6 +178,43 @@ class Registration:
         self._in_triton.use_folder(models)
         self.missing()
         self._machine.change(ModelState.READY)
+        self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the next version of this process can go on with it: nothing is under way but requests."""
+        return not self._in_doubt and self._in_triton.settled and self.pool.settled
+
+    def hand_over(self, owner: int | None) -> RegistrationState:
+        """Return what the next version goes on with; it is settled. `owner`: the process that it ends with."""
+        mended, loads = self._in_triton.numbers()
+        entry = self.entry()
+        return RegistrationState(
+            self.key,
+            self.spec,
+            entry.registered_at,
+            self.kept,
+            [] if self.kept else entry.payloads,
+            self._machine.state.value,
+            self.pool.hand_over(),
+            owner,
+            mended,
+            loads,
+        )
+
+    def adopt(
+        self,
+        state: RegistrationState,
+        server: TritonServer,
+        models: Path,
+        adopt_worker: AdoptWorker,
+        *,
+        unready_after_s: float,
+        grace_s: float,
+    ) -> None:
+        """Go on with what a former version of this process served; no worker and no proxy notices."""
+        self.pool.adopt(state.pool, adopt_worker)
+        self._in_triton.adopt(state, models)
         self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:

@@ -17,6 +17,7 @@ from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.adaptations import Adaptations
 from pytriton.dispatcher.models.admission import check, check_devices
+from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
 from pytriton.dispatcher.models.registration import Registration
@@ -46,6 +47,7 @@ class Registry(ServedModels):
         restoring: the kept models that are not served (yet).
         news: a model is served, or not any more.
         server_starts: what tritonserver loads when it starts.
+        adoption: hands all of it to the next version of the daemon.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Registry(ServedModels):
         self.refusal = ""  #: why no model may be changed any more, though all serve on
         self._adaptations = Adaptations(self._serving.reservations)
         self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
+        self.adoption = Adoption(self, self._serving, self.restoring)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should look at, a sentence each."""

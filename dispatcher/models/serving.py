@@ -9,12 +9,12 @@ written (does not count yet) ──▶ workers, tritonserver ──▶ it counts
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
 
+from pytriton.dispatcher.base.handover import RegistrationState
 from pytriton.dispatcher.base.logs import close_model_log
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.tasks import uninterrupted
@@ -34,6 +34,7 @@ from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
+from pytriton.dispatcher.workers.pool import AdoptWorker
 from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import WakeBounds
 from pytriton.ipc import messages
@@ -88,7 +89,8 @@ class Serving:
         self._served = served
         self._hosted = hosted
         self._events = events
-        self._serial = itertools.count(1)
+        #: The number of the last registration.
+        self.serial = 0
         self._registering: set[asyncio.Task[object]] = set()
         self._gives_up = False
         self._parking = Parking(config.parked_workers)
@@ -246,14 +248,42 @@ class Serving:
             on_served(registration)
         self.news.tell()
 
+    def adopt(
+        self, state: RegistrationState, entry: Entry, adopt_worker: AdoptWorker
+    ) -> Registration:
+        """Go on with a model that a former version of this process served."""
+        keeping = Keeping.THERE if state.kept else Keeping.NOT
+        registration = self._new(
+            entry, keeping, None, None, key=state.key, asleep=state.pool.asleep
+        )
+        registration.adopt(
+            state,
+            self._server,
+            self._rundir.models,
+            adopt_worker,
+            unready_after_s=self._config.unready_after_s,
+            grace_s=self._config.grace_period_s,
+        )
+        self._served.names[entry.spec.name] = registration
+        if state.kept:
+            self._restoring.forget(entry.spec.name)
+        return registration
+
     def _new(
         self,
         entry: Entry,
         keeping: Keeping,
         registrant: Registrant | None,
         former: Registration | None,
+        *,
+        key: str = "",
+        asleep: bool | None = None,
     ) -> Registration:
-        key = f"{entry.spec.name}#{next(self._serial)}"
+        if not key:
+            self.serial += 1
+            key = f"{entry.spec.name}#{self.serial}"
+        if asleep is None:
+            asleep = begins_asleep(entry.spec, restored=keeping is Keeping.THERE)
         registration = Registration(
             key,
             entry,
@@ -266,7 +296,7 @@ class Serving:
             former=former,
             tally=self._served.ledger.of(entry.spec.name),
             events=self._events,
-            asleep=begins_asleep(entry.spec, restored=keeping is Keeping.THERE),
+            asleep=asleep,
             parking=self._parking,
         )
         self._served.keys[key] = registration

@@ -104,8 +104,8 @@ def kept_registrations(
 class Store:
     """The registrations in one state directory, which no other daemon uses meanwhile."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make the folder, private to its owner, and lock it.
+    def __init__(self, folder: Path, lock: int | None = None) -> None:
+        """Make the folder, private to its owner, and lock it; a former version of this process may have the `lock`.
 
         Raises:
             StoreError: it cannot be made or written, or another daemon uses it.
@@ -117,7 +117,9 @@ class Store:
             _make_private(folder)
             for path in (self._models, self._set_aside):
                 _make_private(path)
-            self._lock = open_private(str(folder / "lock"), os.O_CREAT | os.O_RDWR)
+            if lock is None:
+                lock = open_private(str(folder / "lock"), os.O_CREAT | os.O_RDWR)
+            self._lock = lock
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
@@ -128,6 +130,11 @@ class Store:
                 f"cannot use the state directory {folder}: {error}. Choose another one with --state-dir, or "
                 "keep nothing with --ephemeral."
             ) from error
+
+    @property
+    def lock(self) -> int:
+        """The descriptor that keeps others from using the folder."""
+        return self._lock
 
     def close(self) -> None:
         """Let others use the folder."""

@@ -43,6 +43,10 @@ class TemporaryModels:
         self._of[pid] = [registration]
         stop_watching = when_ended(pid, vanished)
 
+    def owner_of(self, registration: Registration) -> int | None:
+        """Return the process that a registration ends with, if it does."""
+        return next((pid for pid, those in self._of.items() if registration in those), None)
+
     async def _take_down(self, registration: Registration) -> None:
         try:
             await self._end(registration)

@@ -14,6 +14,7 @@ import structlog
 
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.child import Child, bound_to_us, describe_exit
+from pytriton.dispatcher.base.handover import OpenAIState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.ports import PortError, listening
@@ -60,6 +61,7 @@ class OpenAIFront:
         self._listener: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._child: Child | None = None
+        self._channel = -1  #: the descriptor on which it is told
         self._problem = ""
 
     @property
@@ -108,6 +110,24 @@ class OpenAIFront:
                     self._problem = failure.text
             await changed
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: it is not open, or its process serves."""
+        return self._listener is None or (self.pid is not None and self._channel >= 0)
+
+    def hand_over(self) -> OpenAIState | None:
+        """Return what the next version of this process goes on with; it is settled."""
+        if self._listener is None or self._child is None:
+            return None
+        return OpenAIState(self._listener.fileno(), self._child.hand_over(), self._channel)
+
+    def adopt(self, state: OpenAIState) -> None:
+        """Go on with the socket and the process of a former version of this process; raises OSError."""
+        self._listener = socket.socket(fileno=state.listener)
+        child = Child.adopt(state.child, self._log_line, self._kill_on_death)
+        channel = socket.socket(fileno=state.channel)
+        self._keeping = asyncio.ensure_future(self._keep(child, channel))
+
     async def stop(self, grace_s: float) -> None:
         """Take no more requests, answer those that are there, and end."""
         if self._keeping is not None:
@@ -120,15 +140,18 @@ class OpenAIFront:
 
     # ── the process ──────────────────────────────────────────────────────────────────────────────
 
-    async def _keep(self) -> None:
+    async def _keep(self, child: Child | None = None, channel: socket.socket | None = None) -> None:
         loop = asyncio.get_running_loop()
         pause_s = 0.0
         while True:
             began = loop.time()
             try:
-                how = await self._live()
+                if child is None or channel is None:
+                    child, channel = await self._start()
+                how = await self._live(child, channel)
             except OSError as error:
                 how = f"could not be started: {error}"
+            child = channel = None
             if loop.time() - began > _GOOD_LIFE_S:
                 pause_s = 0.0
             self._problem = f"the OpenAI front {how}; another one is started in {pause_s:g} s"
@@ -136,36 +159,47 @@ class OpenAIFront:
             await asyncio.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
 
-    async def _live(self) -> str:
-        """Start a process and tell it what changes; return how it ended."""
-        assert self._listener is not None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._child = child = await self._start(self._listener.fileno(), theirs.fileno())
-        reader, writer = await asyncio.open_connection(sock=ours)
+    async def _live(self, child: Child, channel: socket.socket) -> str:
+        """Tell a process what changes; return how it ended."""
+        self._child = child
+        reader, writer = await asyncio.open_connection(sock=channel)
+        self._channel = channel.fileno()
         telling = asyncio.ensure_future(self._tell(writer))
         hearing = asyncio.ensure_future(self._hear(reader))
         try:
             return describe_exit(await asyncio.shield(child.exited))
         finally:
+            self._channel = -1
             telling.cancel()
             hearing.cancel()
             writer.close()
             if child.exited.done():
                 await child.stop(0)
 
-    async def _start(self, listener: int, states: int) -> Child:
+    async def _start(self) -> tuple[Child, socket.socket]:
+        """Start a process; return it, and the connection on which it is told what changes."""
+        assert self._listener is not None
+        listener = self._listener.fileno()
+        ours, theirs = socket.socketpair()
         module = "pytriton.dispatcher.openai_front"
-        argv = [sys.executable, "-m", module, f"--listen={listener}", f"--state={states}"]
-        logger = logs.child_logger(source="openai")
-        return await Child.start(
-            bound_to_us(argv),
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            cwd=str(self._library),  # `-m` looks there first: it holds nothing else
-            on_line=lambda pid, line: logs.log_child_line(logger, line),
-            kill_on_death=self._kill_on_death,
-            pass_fds=[listener, states],
-        )
+        argv = [sys.executable, "-m", module, f"--listen={listener}", f"--state={theirs.fileno()}"]
+        try:
+            with theirs:
+                child = await Child.start(
+                    bound_to_us(argv),
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    cwd=str(self._library),  # `-m` looks there first: it holds nothing else
+                    on_line=self._log_line,
+                    kill_on_death=self._kill_on_death,
+                    pass_fds=[listener, theirs.fileno()],
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return child, ours
+
+    def _log_line(self, pid: int, line: bytes) -> None:
+        logs.log_child_line(logs.child_logger(source="openai"), line)
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
         told = b""

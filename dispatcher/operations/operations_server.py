@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +66,8 @@ class OperationsServer:
         requests: Callable[[str], Requests],
     ) -> None:
         self.urls: list[str] = []
+        #: Of the sockets.
+        self.descriptors: list[int] = []
         self._config = config
         self._rundir = rundir
         self._status = status
@@ -74,14 +76,16 @@ class OperationsServer:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, adopted: Sequence[int] = ()) -> None:
         """Listen, and answer from now on. To be called in the dispatcher's loop.
+
+        `adopted`: descriptors of the sockets on which a former version of this process listens.
 
         Raises:
             PortError: the port is taken, or the place of the unix socket cannot be used.
             OSError: the certificate cannot be used.
         """
-        sockets = self._listen()
+        sockets = self._adopt(adopted) if adopted else self._listen()
         if not sockets:
             return
         self._loop = asyncio.get_running_loop()
@@ -190,20 +194,36 @@ class OperationsServer:
         wanted = f"Bearer {token}".encode()
         return bool(token) and hmac.compare_digest(authorization.encode(), wanted)
 
+    def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        for one in sockets:
+            if one.family == socket.AF_UNIX:
+                self.urls.append(f"unix:{self._config.operations_unix}")
+            else:
+                self.urls.append(self._url(one))
+        self.descriptors = list(descriptors)
+        return sockets
+
+    def _url(self, listener: socket.socket) -> str:
+        host = (self._config.operations or "").rpartition(":")[0]
+        host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+        scheme = "https" if self._config.operations_certificate else "http"
+        shown = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{listener.getsockname()[1]}"
+
     def _listen(self) -> list[socket.socket]:
         config, sockets = self._config, []
         if config.operations is not None:
             host, _, port = config.operations.rpartition(":")
             host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
             listener = listening(host, int(port), "operations", backlog=_BACKLOG)
-            scheme = "https" if config.operations_certificate else "http"
-            shown = f"[{host}]" if ":" in host else host
-            self.urls.append(f"{scheme}://{shown}:{listener.getsockname()[1]}")
+            self.urls.append(self._url(listener))
             sockets.append(listener)
         if config.operations_unix is not None:
             path = Path(config.operations_unix)
             sockets.append(listening_at(path, "operations_unix", backlog=_BACKLOG))
             self.urls.append(f"unix:{config.operations_unix}")
+        self.descriptors = [one.fileno() for one in sockets]
         return sockets
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -43,8 +43,16 @@ class Operations:
         self._arguments = (config, rundir, figures, status, requests)
         self._server: OperationsServer | None = None
 
-    def open(self) -> ExitCode | None:
-        """Answer from now on, and send metrics; return the daemon's exit code if that cannot be."""
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the sockets on which it listens."""
+        return [] if self._server is None else self._server.descriptors
+
+    def open(self, adopted: Sequence[int] = ()) -> ExitCode | None:
+        """Answer from now on, and send metrics; return the daemon's exit code if that cannot be.
+
+        `adopted`: descriptors of sockets on which a former version of this process listens.
+        """
         self._otlp.open()
         config = self._arguments[0]
         if config.operations is None and config.operations_unix is None:
@@ -53,7 +61,7 @@ class Operations:
 
         server = OperationsServer(*self._arguments)
         try:
-            server.start()
+            server.start(adopted)
         except (PortError, OSError) as error:  # also of the certificate
             _log.error("cannot listen", operations=config.operations, reason=str(error))
             return ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.USAGE

@@ -56,6 +56,11 @@ class ModelRecords(dict[str, ModelRecord]):
         """Whether a model could not be loaded, and is not served by what was there before."""
         return any(known.state == "failed" and not known.served_by for known in self.values())
 
+    @property
+    def serves_any(self) -> bool:
+        """Whether any model of a repository is served."""
+        return any(self.serves(name) for name in self)
+
     def serves(self, name: str) -> bool:
         """Whether a name is now that of a model loaded from a repository."""
         known = self.get(name)

@@ -160,6 +160,11 @@ class RequestCollector:
                 failed=model.samples.failed() if model else [],
             )
 
+    @property
+    def waits(self) -> bool:
+        """Whether something that was taken is not written yet."""
+        return self._waiting > 0
+
     def close(self) -> None:
         """Write what waits, as far as the disk takes it in time."""
         self.look()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,9 +56,10 @@ def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
     """
     path = rundir.access_token_file
     try:
-        path.unlink(missing_ok=True)  # of a daemon that was killed
-        if config.access_token is not None:
-            _write_private(path, config.access_token)
+        if config.access_token is None or _read(path) != config.access_token:
+            path.unlink(missing_ok=True)  # of a daemon that was killed
+            if config.access_token is not None:
+                _write_private(path, config.access_token)
     except OSError as error:
         raise RuntimeDirError(
             f"cannot keep the access token in {path}: {error.strerror}"
@@ -66,6 +68,15 @@ def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str | None:
+    """Return what is in the file of this user alone; None if there is no such."""
+    try:
+        mode = path.stat().st_mode
+        return path.read_text() if stat.S_IMODE(mode) == 0o600 else None
+    except FileNotFoundError:
+        return None
 
 
 def _write_private(path: Path, text: str) -> None:

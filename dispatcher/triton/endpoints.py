@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytriton.dispatcher.base.ports import PortError, listening, settle_ports
@@ -75,6 +76,13 @@ class Endpoints:
                 listener.close()
             raise
         return found
+
+    def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
+        """Take over the ports of sockets that listen already, by name."""
+        for name, listener in listeners.items():
+            if name in self._all:
+                port = int(listener.getsockname()[1])
+                self._all[name] = self._all[name]._replace(port=port)
 
     def urls(self) -> dict[str, str]:
         """Return `http_url`, `grpc_url` and `metrics_url` for clients on this machine; "" for what is not served."""

@@ -17,12 +17,13 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytriton.dispatcher.base.child import Child, OnLine
+from pytriton.dispatcher.base.handover import ServerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.install.server_runtime import ServerRuntime
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -178,6 +179,17 @@ class Front(Protocol):
 
     def close(self) -> None:
         """Listen no more, for good; processes that were started may still run."""
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A front whose process lives on while the daemon becomes another version of itself."""
+
+    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
+        """Return what the next version goes on with."""
+
+    def adopt(self, state: ServerState) -> Child:
+        """Go on with that; raises OSError where the process or a socket is gone."""
 
 
 def new_shm_prefix() -> str:

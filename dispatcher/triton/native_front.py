@@ -12,12 +12,14 @@ import json
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pytriton.dispatcher.base.child import Child, bound_to_us
+from pytriton.dispatcher.base.handover import ListenerState, ServerState
 from pytriton.dispatcher.base.ports import listening, listening_at
 from pytriton.dispatcher.install.compiled_front import NativeProgram
 from pytriton.dispatcher.install.server_runtime import python_link, server_environment
@@ -27,7 +29,7 @@ from pytriton.dispatcher.triton.endpoints import Endpoints
 from pytriton.dispatcher.triton.front import MEMORY, PRIVATELY, Refused, ServerPlace, Unreached
 from pytriton.dispatcher.triton.gate import Models
 from pytriton.dispatcher.triton.native_admin import NativeAdmin
-from pytriton.dispatcher.triton.native_settings import Listening
+from pytriton.dispatcher.triton.native_settings import Listening, Tls
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.ipc import linux
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE
@@ -149,6 +151,36 @@ class NativeFront:
         self._processes[child.pid] = _Process(place, admin, child, _until_readable(reader))
         return child
 
+    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
+        """Return what the next version of this process goes on with."""
+        return ServerState(
+            child.hand_over(),
+            self._starts,
+            _handed(self._processes[pid].admin),
+            [_handed(one) for one in self._listening],
+            dict(restarts),
+        )
+
+    def adopt(self, state: ServerState) -> Child:
+        """Go on with the process and the sockets of a former version of this process.
+
+        Raises:
+            OSError: it is none of ours, or a socket is gone.
+        """
+        config, place = self._config, self._place
+        tls = native_settings.tls(config)
+        self._starts = state.number
+        self._listening = [_adopted(one, tls) for one in state.listeners]
+        self.endpoints.adopt(
+            {one.protocol: one.listener for one in self._listening if not one.path}
+        )
+        child = Child.adopt(state.child, place.on_line, place.kill_on_death)
+        accepting = asyncio.get_running_loop().create_future()
+        accepting.set_result(None)
+        own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
+        self._processes[child.pid] = _Process(own, _adopted(state.admin, {}), child, accepting)
+        return child
+
     def connect(self, pid: int) -> NativeAdmin:
         """Return a connection over a process's private socket."""
         return self._processes[pid].connect()
@@ -175,6 +207,17 @@ class NativeFront:
         for one in self._listening:
             one.close()
         self._listening = []
+
+
+def _handed(one: Listening) -> ListenerState:
+    path = None if one.path is None else str(one.path)
+    return ListenerState(one.protocol, one.listener.fileno(), path)
+
+
+def _adopted(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
+    path = None if state.path is None else Path(state.path)
+    listener = socket.socket(fileno=state.descriptor)
+    return Listening(state.protocol, listener, None if path else tls.get(state.protocol), path)
 
 
 class NativeGate:

@@ -62,6 +62,18 @@ class ServerProcess:
         """Start it; `until_ready` waits for it. For the arguments, see `Front.start`."""
         return cls(config, front, await front.start(preload, vertex=vertex, beside=beside))
 
+    @classmethod
+    def adopt(cls, config: DaemonConfig, front: Front, child: Child) -> ServerProcess:
+        """Go on with one that a former version of this process has started, and that is ready."""
+        one = cls(config, front, child)
+        one._watch = asyncio.create_task(one._kill_when_hung())
+        return one
+
+    @property
+    def child(self) -> Child:
+        """The child process that it is."""
+        return self._child
+
     @property
     def running(self) -> bool:
         return not self._child.exited.done()

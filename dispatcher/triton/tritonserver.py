@@ -13,13 +13,22 @@ from typing import Any, TypeVar
 
 import structlog
 
+from pytriton.dispatcher.base.handover import ServerState as HandedServer
+from pytriton.dispatcher.base.handover import UnusableHandOver
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.states import ServerState, StateMachine
 from pytriton.dispatcher.base.tasks import uninterrupted
 from pytriton.dispatcher.install.proxy_compiler import NATIVE_BACKEND
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import clouds, gate, preloading
-from pytriton.dispatcher.triton.front import Admin, Front, Refused, ServerPlace, Unreached
+from pytriton.dispatcher.triton.front import (
+    Admin,
+    Front,
+    HandsOver,
+    Refused,
+    ServerPlace,
+    Unreached,
+)
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
     EXIT_GRACE_S,
@@ -103,6 +112,42 @@ class TritonServer:
                 "tritonserver's verbose log is on: it may slow inference", level_of_it=verbose
             )
         return {name for name in preload if states.get(name) == "READY"}
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the process and its proxies can live on while the daemon becomes another version of itself."""
+        return isinstance(self._front, HandsOver) and self.proxy_is_native
+
+    @property
+    def settled(self) -> bool:
+        """Whether one process serves, and none is being started or ended."""
+        return self.ready and self._beside is None and not self._replacing.locked()
+
+    def hand_over(self, restarts: Mapping[str, int]) -> HandedServer:
+        """Return what the next version of this daemon goes on with; `restarts` are told to it.
+
+        Raises:
+            RemoteFailure: this front cannot be handed over, or tritonserver has just ended.
+        """
+        process = self._running
+        if not isinstance(self._front, HandsOver):
+            raise RemoteFailure(ErrorKind.INVALID, "it takes front=native")
+        if process is None:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
+        return self._front.hand_over(process.pid, process.child, restarts)
+
+    def adopt(self, state: HandedServer) -> None:
+        """Go on with the process of a former version of this daemon.
+
+        Raises:
+            OSError: it is none of ours.
+            UnusableHandOver: this front cannot go on with it.
+        """
+        if not isinstance(self._front, HandsOver):
+            raise UnusableHandOver("the native front, which runs, cannot be used any more")
+        child = self._front.adopt(state)
+        self._process = ServerProcess.adopt(self._config, self._front, child)
+        self._change(ServerState.READY)
 
     def use(self, config: DaemonConfig) -> None:
         """Take other settings for processes that are started from now on."""

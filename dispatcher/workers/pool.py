@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Optional
 
+from pytriton.dispatcher.base.handover import PoolState, WorkerState
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import several_loads
@@ -19,12 +21,15 @@ from pytriton.dispatcher.workers.parking import Parking
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
 from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import Sleep
-from pytriton.dispatcher.workers.supervisor import Supervisor
+from pytriton.dispatcher.workers.supervisor import Adopted, Supervisor
 from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 from pytriton.ipc import messages
 from pytriton.ipc.lanes.gauge import Reading
+
+#: Goes on with a worker of a former version of this process: its state, the model, its slot; None: it is gone.
+AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
 
 
 class Pool:
@@ -79,6 +84,30 @@ class Pool:
         """
         if not self.sleep.asleep:
             await self._grow(self._instances.spec, report)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way but batches: no worker is being started or ended."""
+        instances = self._instances
+        if instances.stopping or instances.given_up_for is not None or self.sleep.waking:
+            return False
+        return all(one.settled for one in instances.supervisors)
+
+    def hand_over(self) -> PoolState:
+        """Return what the next version of this process goes on with; it is settled."""
+        supervised = [one.hand_over() for one in self._instances.supervisors]
+        return PoolState(supervised, self.proxies.hand_over(), self.sleep.asleep)
+
+    def adopt(self, state: PoolState, adopt_worker: AdoptWorker) -> None:
+        """Go on with what a former version of this process had; instances without a worker get one."""
+        spec, supervisors = self._instances.spec, self._instances.supervisors
+        for one in state.supervised:
+            worker = None if one.worker is None else adopt_worker(one.worker, spec, one.slot)
+            if worker is not None:
+                self._starts.adopt(worker)
+            adopted = Adopted(one, worker)
+            supervisors.append(self._supervisor(one.slot, spec, woken=True, adopted=adopted))
+        self.proxies.adopt(state.routes)
 
     async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         """Start the workers that `spec` has more than there are; return when they are ready.
@@ -169,10 +198,22 @@ class Pool:
         await several_loads.until_first_ready(new, report)
 
     def _supervisor(
-        self, slot: int, spec: messages.ModelSpec, *, woken: bool = False
+        self,
+        slot: int,
+        spec: messages.ModelSpec,
+        *,
+        woken: bool = False,
+        adopted: Adopted | None = None,
     ) -> Supervisor:
         return Supervisor(
-            slot, spec, self._start, self._policy, self._tell, self._events, woken=woken
+            slot,
+            spec,
+            self._start,
+            self._policy,
+            self._tell,
+            self._events,
+            woken=woken,
+            adopted=adopted,
         )
 
     async def _stop_supervisors(

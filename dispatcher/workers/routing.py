@@ -8,7 +8,7 @@ that others have too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 class Routes:
@@ -21,6 +21,14 @@ class Routes:
     def __len__(self) -> int:
         """How many proxies are attached."""
         return len(self._worker_of)
+
+    def table(self) -> dict[str, str]:
+        """Return each proxy with its worker; "" for one that has none."""
+        return dict(self._worker_of)
+
+    def adopt(self, table: Mapping[str, str]) -> None:
+        """Go on with what a former version of this process has routed."""
+        self._worker_of.update(table)
 
     def lanes_of(self, worker: str) -> int:
         """How many proxies a worker serves."""

@@ -59,6 +59,14 @@ class ServedProxies:
         """How many proxies a worker serves."""
         return self._routes.lanes_of(worker)
 
+    def hand_over(self) -> dict[str, str]:
+        """Return each proxy with its worker, for the next version of this process."""
+        return self._routes.table()
+
+    def adopt(self, table: Mapping[str, str]) -> None:
+        """Go on with the proxies of a former version of this process."""
+        self._routes.adopt(table)
+
     async def route(
         self,
         proxy: str,

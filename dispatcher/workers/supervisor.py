@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Optional
+from typing import NamedTuple, Optional, cast
 
 import structlog
 
+from pytriton.dispatcher.base.handover import SupervisedState
 from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
@@ -38,6 +39,13 @@ _ENDS_KEPT = 5
 Tell = Callable[[Optional[str]], Awaitable[None]]
 
 
+class Adopted(NamedTuple):
+    """An instance as a former version of this process left it, with its worker if that lives."""
+
+    state: SupervisedState
+    worker: Worker | None
+
+
 class Supervisor:
     """One instance: the worker it has now, and what happened to those before.
 
@@ -58,8 +66,14 @@ class Supervisor:
         events: Events = LOG_ONLY,
         *,
         woken: bool = False,
+        adopted: Adopted | None = None,
     ) -> None:
-        """`woken`: a first worker that cannot be loaded is tried again like any other; nobody waits for `first`."""
+        """Begin to keep an instance.
+
+        Args:
+            woken: a first worker that cannot be loaded is tried again like any other; nobody waits for `first`
+            adopted: how a former version of this process left the instance
+        """
         self._slot = slot
         self.index = numbering.instance_of(spec, slot)
         self.version = (
@@ -87,8 +101,37 @@ class Supervisor:
         self._ends: list[messages.WorkerEnd] = []
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
+        if adopted is not None:
+            self._adopt(*adopted)
         self._task = asyncio.get_running_loop().create_task(self._keep())
         self._task.add_done_callback(self._report_fault)
+
+    def _adopt(self, state: SupervisedState, worker: Worker | None) -> None:
+        self._restarts, self.last_exit, self._ends = state.restarts, state.last_exit, state.ends
+        if worker is not None:
+            self.worker = worker
+            self._mind(worker)
+            self._change(InstanceState.READY)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: a worker serves, or there is none and none is being started."""
+        if self._workers - {self.worker}:
+            return False
+        if self.state is InstanceState.READY:
+            return self.worker is not None and self.worker.alive
+        return self.state in (InstanceState.BACKOFF, InstanceState.FAILED)
+
+    def hand_over(self) -> SupervisedState:
+        """Return what the next version of this process goes on with; it is settled."""
+        serves = self.state is InstanceState.READY and isinstance(self.worker, WorkerProcess)
+        return SupervisedState(
+            self._slot,
+            cast(WorkerProcess, self.worker).hand_over() if serves else None,
+            self._restarts,
+            self.last_exit,
+            self._ends,
+        )
 
     @property
     def state(self) -> InstanceState:
@@ -195,7 +238,8 @@ class Supervisor:
         while True:
             blameless = False
             try:
-                await self._load()
+                if self.state is not InstanceState.READY:  # as one is that is adopted
+                    await self._load()
                 self._attempted(None)
                 if not self.first.done():
                     self.first.set_result(None)
@@ -280,12 +324,15 @@ class Supervisor:
     async def _start(self) -> Worker:
         self._started_at = asyncio.get_running_loop().time()
         worker = await self._start_worker(self._slot)
-        self._workers.add(worker)
         self._events.tell(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
+        self._mind(worker)
+        return worker
+
+    def _mind(self, worker: Worker) -> None:
+        self._workers.add(worker)
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # a registrant's threads have no limits of ours
             self._set_aside(guard(worker, self._spec.limits, self._events))
-        return worker
 
     async def _until_ready(self, worker: Worker) -> None:
         await until_loaded(

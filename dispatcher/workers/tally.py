@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
+from pytriton.dispatcher.base.handover import InstanceTallyState, TallyState
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc.lanes.gauge import NOTHING, Counts
 from pytriton.ipc.lanes.request_records import Taken
@@ -80,6 +81,37 @@ class Tally:
         """Return what is counted of an instance."""
         return self.instances.setdefault((version, instance), InstanceTally())
 
+    def hand_over(self, name: str) -> TallyState:
+        """Return what the next version of this process goes on with; what living workers did is in their pages."""
+        instances = [
+            InstanceTallyState(
+                version, number, list(one.ended), dict(one.ends), one.starts, one.user_series
+            )
+            for (version, number), one in self.instances.items()
+        ]
+        return TallyState(
+            name,
+            instances,
+            self.retries,
+            self.poison,
+            dict(self.failed),
+            self.records_logged,
+            self.records_left_out,
+        )
+
+    def adopt(self, state: TallyState) -> None:
+        """Go on with what a former version of this process has counted."""
+        for one in state.instances:
+            instance = self.of(one.version, one.instance)
+            instance.ended = Counts._make(
+                tuple(count) if isinstance(count, list) else count for count in one.counts
+            )
+            instance.ends, instance.starts = Counter(one.ends), one.starts
+            instance.user_series = one.user_series
+        self.retries, self.poison = state.retries, state.poison
+        self.failed = Counter(state.failed)
+        self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
+
     def done(self) -> Done:
         """Return what all of its workers have done until now."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
@@ -99,10 +131,10 @@ class Tally:
                     yield version, number, ring.take()
                     ring.want(limit_ns, budget)
 
-    def add(self, worker: Worker) -> None:
-        """A worker has been started: count it until its end, and what it did for good."""
+    def add(self, worker: Worker, *, adopted: bool = False) -> None:
+        """A worker has been started: count it until its end, and what it did for good. An `adopted` one was before."""
         tally = self.of(worker.version, worker.instance)
-        tally.starts += 1
+        tally.starts += not adopted
         tally.workers.append(worker)
 
         def ended(_: object) -> None:

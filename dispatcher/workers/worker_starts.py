@@ -58,6 +58,11 @@ class WorkerStarts:
         self._tally.add(worker)
         return worker
 
+    def adopt(self, worker: Worker) -> None:
+        """Know a worker that a former version of this process has started."""
+        self._workers[worker.name] = worker
+        self._tally.add(worker, adopted=True)
+
     async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
         """Have a worker at hand that needs only load the model, if that `still` sleeps once it is started."""
         if not self._parking.most:

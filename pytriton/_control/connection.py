@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: How often the daemon's lock is looked at while there is no answer.
 _LOOK_S = 0.5
 
+#: A connection that breaks so often is not that of a daemon which is being upgraded.
+_MOST_UPGRADES = 4
+
 MessageT = TypeVar("MessageT", bound=messages.Message)
 
 
@@ -76,8 +79,15 @@ class Connection:
         from pytriton.ipc import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
-        with control.ControlClient(self.endpoint) as channel:
-            return self.ask_on(channel, pid, question)
+        for left in reversed(range(_MOST_UPGRADES)):
+            with control.ControlClient(self.endpoint, watched=True) as channel:
+                try:
+                    return self.ask_on(channel, pid, question)
+                except DaemonNotRunningError:
+                    # A daemon that is being upgraded answers what it has begun, and nothing else: it is asked again.
+                    if not left or not channel.broken or not self._runs(pid):
+                        raise
+        raise AssertionError("the last one returns, or raises")
 
     def ask_on(
         self, channel: control.ControlClient, pid: int, question: Question
@@ -85,13 +95,16 @@ class Connection:
         """Return the answer on a channel that is open to the daemon with this pid; raises as `asking.ask`."""
 
         def no_answer(silence: control.ControlTimeout) -> DaemonNotRunningError:
-            return DaemonNotRunningError(
-                _silent(self.rundir, pid, question.silence_s)
-                if self._runs(pid)
-                else _went_away(self.rundir, pid, question.message)
-            )
+            if not self._runs(pid):
+                return DaemonNotRunningError(_went_away(self.rundir, pid, question.message))
+            if channel.broken:
+                return DaemonNotRunningError(_hung_up(self.rundir, pid, question.message))
+            return DaemonNotRunningError(_silent(self.rundir, pid, question.silence_s))
 
-        watch = Watch("The daemon", _LOOK_S, lambda: self._runs(pid), no_answer)
+        def is_alive() -> bool:
+            return self._runs(pid) and not channel.broken
+
+        watch = Watch("The daemon", _LOOK_S, is_alive, no_answer)
         return ask(channel, question, watch)
 
     def _runs(self, pid: int) -> bool:
@@ -169,6 +182,13 @@ def _went_away(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> st
         f"The daemon (pid {pid}) in {rundir.path} ended before it answered "
         f"{type(message).__name__}. What it last said is in {rundir.log_file()}; start it again "
         "with `pytriton-daemon start --detach`."
+    )
+
+
+def _hung_up(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
+    return (
+        f"The daemon (pid {pid}) in {rundir.path} closed the connection before it answered {type(message).__name__}, "
+        f"again and again. What it last said is in {rundir.log_file()}."
     )
 
 

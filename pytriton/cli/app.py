@@ -42,6 +42,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "start": daemon_life.start,
     "stop": daemon_life.stop,
     "drain": daemon_life.drain,
+    "upgrade": daemon_life.upgrade,
     "reload": daemon_life.reload,
     "restart": daemon_life.restart,
     "status": looking.status,

@@ -17,6 +17,8 @@ from pytriton.ipc.rundir import ENV_RUNTIME_DIR, RuntimeDir
 ANSWER_S = 10.0
 #: How often the daemon's life is looked at while it is silent.
 _LIFE_SIGN_S = 1.0
+#: A connection that breaks so often is not that of a daemon which is being upgraded.
+_MOST_UPGRADES = 4
 
 _CODES = {
     ErrorKind.UNAVAILABLE: ExitCode.NO_DAEMON,
@@ -76,13 +78,7 @@ def ask(
     if pid is None:
         raise no_daemon(rundir)
     try:
-        with control.ControlClient(rundir.control_endpoint) as client:
-            return client.ask(
-                message,
-                timeout_s=timeout_s,
-                life_sign_s=_LIFE_SIGN_S,
-                is_alive=lambda: rundir.running_pid() == pid,
-            )
+        return _ask(rundir, pid, message, timeout_s)
     except control.ControlTimeout as silence:
         raise CliError(
             ExitCode.NO_DAEMON,
@@ -99,6 +95,26 @@ def ask(
         trace = f"\n{failure.traceback}" if failure.traceback else ""
         code = _CODES.get(failure.kind, ExitCode.REGISTRATION)
         raise CliError(code, f"{failure.text}{trace}") from None
+
+
+def _ask(
+    rundir: RuntimeDir, pid: int, message: messages.AnyMessage, timeout_s: float | None
+) -> messages.AnyMessage:
+    """Ask, and ask again if the daemon becomes another version of itself meanwhile."""
+    for left in reversed(range(_MOST_UPGRADES)):
+        with control.ControlClient(rundir.control_endpoint, watched=True) as client:
+
+            def is_alive(client: control.ControlClient = client) -> bool:
+                return rundir.running_pid() == pid and not client.broken
+
+            try:
+                return client.ask(
+                    message, timeout_s=timeout_s, life_sign_s=_LIFE_SIGN_S, is_alive=is_alive
+                )
+            except control.ControlTimeout:
+                if not left or not client.broken or rundir.running_pid() != pid:
+                    raise
+    raise AssertionError("the last one returns, or raises")
 
 
 def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
@@ -150,6 +166,21 @@ def reload(rundir: RuntimeDir) -> messages.Reloaded:
 def replace_server(rundir: RuntimeDir) -> None:
     """Have another tritonserver take the place of the one that runs; raises as `ask` does."""
     ask(rundir, messages.ReplaceServer())
+
+
+def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
+    """Have the daemon become the version that is installed now; return the event that tells of it.
+
+    Raises:
+        CliError: no daemon runs, or it was not upgraded; why.
+    """
+    from pytriton._control.upgrading import NotUpgraded
+    from pytriton._control.upgrading import upgrade as upgraded
+
+    try:
+        return upgraded(lambda message: ask(rundir, message, timeout_s=None), wish)
+    except NotUpgraded as error:
+        raise CliError(ExitCode.FAULT, str(error)) from None
 
 
 def stop(

@@ -42,6 +42,11 @@ SERVER_KEY = "server-public-key"
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 
 
+def identity_of(worker: str) -> bytes:
+    """Return by which name a worker's connection is known."""
+    return f"worker {worker}".encode()
+
+
 class ControlTimeout(Exception):
     """The dispatcher did not answer in time."""
 
@@ -126,12 +131,27 @@ class ControlClient:
     """
 
     def __init__(
-        self, endpoint: str, keys: CurveKeys | None = None, *, watched: bool = False
+        self,
+        endpoint: str,
+        keys: CurveKeys | None = None,
+        *,
+        watched: bool = False,
+        identity: bytes | None = None,
     ) -> None:
+        """Connect; nothing is waited for.
+
+        Args:
+            endpoint: where the dispatcher listens
+            keys: for TCP
+            watched: `watch` tells what becomes of the connection
+            identity: by which the dispatcher knows it, also when another version of it has taken its place
+        """
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.maxmsgsize = MAX_FRAME_BYTES
+        if identity is not None:
+            self._socket.routing_id = identity
         self._events: zmq.Socket[bytes] | None = None
         if not endpoint.startswith("ipc:"):
             self._socket.ipv6 = "[" in endpoint
@@ -165,6 +185,12 @@ class ControlClient:
     def fileno(self) -> int:
         """The file descriptor that becomes readable when `receive` may have something (edge-triggered)."""
         return int(self._socket.getsockopt(zmq.FD))
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection, which is watched, has ended: what was asked on it has no answer any more."""
+        self.watch()
+        return self.trouble is not None
 
     @property
     def events_fileno(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from pytriton.dispatcher.base.handover import RegistrationState
 from pytriton.dispatcher.base.states import ModelState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
@@ -103,6 +104,29 @@ class ModelInTriton:
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
         self._events.tell(kind, model=self._name)
         self._tasks.append(asyncio.get_running_loop().create_task(self._pool.wake()))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way with it in tritonserver."""
+        settled = (ModelState.READY, ModelState.UNREADY, ModelState.UNLOADED)
+        if self.alone.locked() or self.server_lost or self._broken.is_set():
+            return False
+        return self.machine.state in settled
+
+    def numbers(self) -> tuple[int, int]:
+        """Return how often its proxies were started anew, and how often Triton was told to load or unload it."""
+        return self._mended, self._loads
+
+    def adopt(self, state: RegistrationState, models: Path) -> None:
+        """Go on with what a former version of this process has left in tritonserver."""
+        self._mended, self._loads = state.mended, state.loads
+        self.use_folder(models)
+        self.machine.change(ModelState.READY)
+        if state.state == ModelState.UNLOADED.value:
+            self.machine.change(ModelState.UNLOADED)
+        self._unserved = state.state == ModelState.UNREADY.value
+        for proxy in state.pool.routes:
+            self.ends.proxies.seen(proxy, None)  # compiled: no process of its own
 
     # ── into and out of tritonserver ─────────────────────────────────────────────────────────────
 

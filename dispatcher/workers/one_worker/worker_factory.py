@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
 from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.child import OnLine
+from pytriton.dispatcher.base.handover import WorkerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings import trace_settings
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.workers.one_worker import numbering
@@ -43,7 +45,8 @@ class WorkerFactory:
             kill_on_death,
             trace_settings.worker_environment(config, os.environ) if tracing else None,
         )
-        self._serial = itertools.count(1)
+        #: The number of the last worker.
+        self.serial = 0
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -58,21 +61,35 @@ class WorkerFactory:
         Raises:
             RemoteFailure: it cannot be started: what it needs is not there.
         """
-        name = f"w{next(self._serial)}"
+        self.serial += 1
+        name = f"w{self.serial}"
         lane_path = self._rundir.lane_socket(name)
         if registrant is not None:
             return HostedWorker.start(name, spec, slot, registrant=registrant, lane_path=lane_path)
         return await self._start_process(name, spec, slot, lane_path)
 
+    def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
+        """Go on with a worker of a former version of this process; raises as `WorkerProcess.adopt`."""
+        spec, instance = numbering.taken_by(spec, slot)
+        on_line = _log_lines(state.name, spec.name, instance)
+        return WorkerProcess.adopt(
+            state, spec, instance, place=self._place, on_line=on_line, peer=peer
+        )
+
     async def _start_process(
         self, name: str, spec: messages.ModelSpec, slot: int, lane_path: Path
     ) -> WorkerProcess:
         spec, instance = numbering.taken_by(spec, slot)
-        logger = logs.child_logger(source="worker", model=spec.name, instance=instance, worker=name)
-
-        def on_line(pid: int, line: bytes) -> None:
-            logs.log_child_line(logger.bind(pid=pid), line)
-
+        on_line = _log_lines(name, spec.name, instance)
         return await WorkerProcess.start(
             name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
         )
+
+
+def _log_lines(worker: str, model: str, instance: int) -> OnLine:
+    logger = logs.child_logger(source="worker", model=model, instance=instance, worker=worker)
+
+    def on_line(pid: int, line: bytes) -> None:
+        logs.log_child_line(logger.bind(pid=pid), line)
+
+    return on_line

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.base.child import Child, OnLine, describe_exit, signal_name
+from pytriton.dispatcher.base.handover import WorkerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
@@ -129,6 +130,54 @@ class WorkerProcess(Worker):
             os.close(gauge_fd)
         tracing = place.tracing is not None
         return cls(name, child, spec, instance, lane_path=lane_path, gauge=gauge, tracing=tracing)
+
+    @classmethod
+    def adopt(
+        cls,
+        state: WorkerState,
+        spec: messages.ModelSpec,
+        instance: int,
+        *,
+        place: WorkerPlace,
+        on_line: OnLine,
+        peer: Peer,
+    ) -> WorkerProcess:
+        """Go on with a worker that a former version of this process has started, and that serves.
+
+        Raises:
+            OSError: it is none of ours, or its page is gone.
+        """
+        child = Child.adopt(state.child, on_line, place.kill_on_death)
+        worker = cls(
+            state.name,
+            child,
+            spec,
+            instance,
+            lane_path=Path(state.lane_path),
+            gauge=Gauge.adopt(state.gauge),
+            tracing=place.tracing is not None,
+        )
+        worker._peer = peer
+        worker.started_at, worker.unwilling = state.started_at, state.unwilling
+        worker.greeted.set_result(None)
+        worker.loaded()
+        if state.spent is not None:
+            worker.is_spent(state.spent)
+        return worker
+
+    def hand_over(self) -> WorkerState:
+        """Return what the next version of this process goes on with."""
+        assert self.gauge.kept is not None  # it lives
+        spent = self.spent.result() if self.spent.done() else None
+        return WorkerState(
+            self.name,
+            self._child.hand_over(),
+            self.gauge.kept,
+            str(self.lane_path),
+            self.started_at,
+            self.unwilling,
+            spent,
+        )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Answer a worker's hello with its model; raises as `Worker.hello`."""

@@ -21,6 +21,8 @@
 enum { GREETING = 64, ID = 8, MORE = 1, LONG = 2, COMMAND = 4 };
 /* No answer to a proxy is longer. */
 enum { LONGEST_FRAME = 1 << 24 };
+/* A dispatcher that becomes another version of itself closes its connections, but listens: it is asked again, so often in a row. */
+enum { MOST_TRIES = 8 };
 
 struct Control {
     pthread_mutex_t lock;
@@ -191,6 +193,12 @@ static bool connected(Control *control, int64_t deadline_ms)
     return true;
 }
 
+/* Whether the other end has closed the connection; else an error says why it is of no use. */
+static bool was_closed(int error)
+{
+    return error == ECONNRESET || error == EPIPE;
+}
+
 static bool send_message(Control *control, const Buffer *message, uint8_t id[ID], int64_t deadline_ms)
 {
     uint64_t number = ++control->questions;
@@ -223,19 +231,31 @@ static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply
     return flags < 0 ? -1 : answers;
 }
 
-char *control_ask(Control *control, const Buffer *question, Buffer *reply, int timeout_ms)
+/* 1: answered; -1: not, errno says why. */
+static int ask_once(Control *control, const Buffer *question, Buffer *reply, int64_t deadline_ms)
 {
     uint8_t id[ID];
-    char *failure = NULL;
-    int64_t deadline_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms;
-    pthread_mutex_lock(&control->lock);
-    int heard = question->failed || !send_message(control, question, id, deadline_ms) ? -1 : 0;
+    int heard = send_message(control, question, id, deadline_ms) ? 0 : -1;
     while (heard == 0)
         heard = receive_message(control, id, reply, deadline_ms);
-    if (heard < 0) { /* what comes later would be taken for the answer to another question */
-        failure = explain(question->failed ? "out of memory" : strerror(errno ? errno : EPROTO));
+    int why = errno ? errno : EPROTO;
+    if (heard < 0) /* what comes later would be taken for the answer to another question */
         hang_up(control);
-    }
+    errno = why;
+    return heard;
+}
+
+char *control_ask(Control *control, const Buffer *question, Buffer *reply, int timeout_ms)
+{
+    char *failure = NULL;
+    int64_t deadline_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms;
+    int heard = -1;
+    errno = ECONNRESET;
+    pthread_mutex_lock(&control->lock);
+    for (int tries = 0; tries < MOST_TRIES && heard < 0 && was_closed(errno) && !question->failed; tries++)
+        heard = ask_once(control, question, reply, deadline_ms);
+    if (heard < 0)
+        failure = explain(question->failed ? "out of memory" : strerror(errno));
     pthread_mutex_unlock(&control->lock);
     Misfit misfit;
     if (failure == NULL &&
@@ -252,9 +272,16 @@ char *control_ask(Control *control, const Buffer *question, Buffer *reply, int t
 void control_tell(Control *control, const Buffer *message)
 {
     uint8_t id[ID];
+    bool told = message->failed;
+    errno = ECONNRESET;
     pthread_mutex_lock(&control->lock);
-    if (!message->failed && !send_message(control, message, id, -1))
-        hang_up(control);
+    for (int tries = 0; tries < MOST_TRIES && !told && was_closed(errno); tries++) {
+        told = send_message(control, message, id, -1);
+        int why = errno;
+        if (!told)
+            hang_up(control);
+        errno = why;
+    }
     pthread_mutex_unlock(&control->lock);
 }
 

@@ -99,6 +99,34 @@ def drain(
 
 
 @command
+def upgrade(
+    runtime_dir: RuntimeDirFlag = None,
+    python: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Interpreter of another environment that has the next version.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, max=86400, help="Seconds that changes of models under way may take."
+        ),
+    ] = 30.0,
+) -> None:
+    """Have the running daemon become the version that is installed now; models serve on, in the same workers."""
+    from pytriton.cli import link
+    from pytriton.ipc import messages
+
+    rundir = link.runtime_dir(runtime_dir)
+    executable = None if python is None else str(python.absolute())
+    event = link.upgrade(rundir, messages.Upgrade(executable, wait))
+    typer.echo(f"the daemon was upgraded {event.reason} (pid {rundir.running_pid()})")
+
+
+@command
 def reload(runtime_dir: RuntimeDirFlag = None) -> None:
     """Read the settings anew in the running daemon; tell what holds now and what needs a restart."""
     from pytriton.cli import link

@@ -50,6 +50,8 @@ _THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
 _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
 #: The same with metrics of the callable's own; of those in a registrant's process nobody knows whose they are.
 _BYTES_WITH_METRICS = _BYTES + user_metrics.SIZE
+#: Changes with what a page is like: who reads it has to know the same.
+LAYOUT = f"{_WORDS} {_RECORDS} {_BYTES_WITH_METRICS} {' '.join(FAILURES)}"
 #: More rows than this are taken for a mistake.
 _MOST_ROWS = 1 << 32
 
@@ -130,6 +132,8 @@ class Gauge:
         #: In the worker: is given the beginning and the end of a call that is to have records, and what `end` was.
         self.on_record: Callable[[int, int, Any, Any], None] | None = None
         self._busy_ns = 0  #: the most that was read
+        #: In the dispatcher: a descriptor of the page, for the next version of it.
+        self.kept: int | None = None
         os.close(fd)
 
     @classmethod
@@ -138,9 +142,16 @@ class Gauge:
         fd = linux.memfd_create("pytriton-gauge")
         os.ftruncate(fd, _BYTES_WITH_METRICS)
         linux.seal_against_shrinking(fd)
-        gauge = cls(os.dup(fd))
+        gauge = cls.adopt(os.dup(fd))
         gauge.records.want(request_records.NEVER, 0)
         return gauge, fd
+
+    @classmethod
+    def adopt(cls, fd: int) -> Gauge:
+        """Return the dispatcher's end of a page that there is; takes over its descriptor."""
+        gauge = cls(os.dup(fd))
+        gauge.kept = fd
+        return gauge
 
     @classmethod
     def create_file(cls, path: Path) -> Gauge:
@@ -288,6 +299,9 @@ class Gauge:
 
     def close(self) -> None:
         """Unmap the page."""
+        if self.kept is not None:
+            os.close(self.kept)
+            self.kept = None
         self._words.release()
         self.exemplars.close()
         self.records.close()

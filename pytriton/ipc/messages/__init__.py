@@ -5,7 +5,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
-    client ── Drain, Reload, ReplaceServer ──▶ dispatcher
+    client ── Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
     client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
@@ -78,6 +78,7 @@ from pytriton.ipc.messages.client import (
     Shutdown,
     UnloadFromRepository,
     Unregister,
+    Upgrade,
 )
 from pytriton.ipc.messages.events import (
     Event,
@@ -226,6 +227,7 @@ __all__ = [
     "UnloadFromRepository",
     "UnloadOther",
     "Unregister",
+    "Upgrade",
     "Verdict",
     "Warmup",
     "WarmupTensor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional, Union
+from typing import Any, Optional, Union
 
 import msgspec
 
@@ -162,9 +162,24 @@ class Drain(Message, frozen=True):
         stop: False: wait to be stopped instead; answered when settle_s are over
     """
 
-    settle_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
-    timeout_s: Optional[Annotated[float, msgspec.Meta(ge=0, le=86400)]] = None
+    settle_s: float = 5.0
+    timeout_s: Optional[float] = None
     stop: bool = True
+
+
+class Upgrade(Message, frozen=True):
+    """Become the version of pytriton-daemon that is installed now, while all models are served.
+
+    Answered with Done, or a Failure, before the daemon begins; the event "upgraded" or "not_upgraded" tells what became
+    of it.
+
+    Attributes:
+        python: the interpreter of another environment that has it
+        wait_s: for so long, changes under way may be finished
+    """
+
+    python: Optional[str] = None
+    wait_s: float = 30.0
 
 
 class Reload(Message, frozen=True):
@@ -198,6 +213,7 @@ FromClient = Union[
     Cancel,
     Shutdown,
     Drain,
+    Upgrade,
     Reload,
     ReplaceServer,
 ]

@@ -72,7 +72,7 @@ class FakeControlServer(ControlServer):
         self._only = _Door(cast(Any, socket), guard)
         self._doors.append(self._only)
 
-    def bind(self) -> None:
+    def bind(self, listener: int | None = None) -> None:
         pass
 
     async def serve(self) -> None:

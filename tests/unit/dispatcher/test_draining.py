@@ -111,6 +111,20 @@ def test_batches_under_way_get_the_time_that_was_asked_for(brain: Brain) -> None
     assert brain.alive("m") == []
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        messages.Drain(settle_s=-1.0),
+        messages.Drain(settle_s=float("nan")),
+        messages.Drain(timeout_s=1e9),
+    ],
+)
+def test_times_that_are_none_change_nothing(brain: Brain, wish: messages.Drain) -> None:
+    answer = brain.answered(brain.client.ask(wish))
+    assert isinstance(answer, messages.Failure)
+    assert phase(brain) == "ready"
+
+
 def test_it_is_an_event_that_says_who(brain: Brain) -> None:
     drain(brain, messages.Drain(settle_s=7.0))
     (event,) = [one for one in brain.daemon.event_log.all() if one.kind == kinds.DRAINING.name]

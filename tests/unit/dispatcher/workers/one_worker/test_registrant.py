@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import pytest
-import zmq.asyncio
 
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.control.peers import Sender
@@ -18,8 +17,8 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
 def peer(uid: int | None, pid: int | None) -> Peer:
-    socket: zmq.asyncio.Socket = None  # type: ignore[assignment]  # nothing is sent
-    return Peer(socket, b"", b"", Sender("somebody", uid, pid))
+    door: Any = None  # nothing is sent
+    return Peer(door, b"", b"", Sender("somebody", uid, pid))
 
 
 async def _refusal(sender: Peer) -> RemoteFailure:

@@ -1,0 +1,293 @@
+"""The document that one version of the daemon leaves for the next one, which the same process becomes by execve(2).
+
+    running daemon ──▶ HandOver, in a file without a name ──▶ execve ──▶ the next version reads it, and adopts
+
+What lives on is the process with its children and with the descriptors that are named here: sockets that it listens
+on, pipes of children, pages of memory. All else is written down. docs/architecture.md, "Upgrade", tells the order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import msgspec
+
+from pytriton.ipc import linux, messages
+from pytriton.ipc.lanes import gauge
+from pytriton.ipc.lanes.user_series import Families
+
+#: Of the document. Raised whenever a field changes its meaning; a new field has a default.
+VERSION = 1
+#: The protocols of running workers and proxies that this version serves.
+PROTOCOLS = (messages.PROTOCOL,)
+_MAGIC = b"pytriton-hand-over "
+
+
+class UnusableHandOver(Exception):
+    """A document that this version cannot take over from; says why, and what to do."""
+
+
+class ChildState(msgspec.Struct, frozen=True):
+    """A child process: its pid, the reading end of its output, and what has been read of it."""
+
+    pid: int
+    output: int
+    #: The beginning of a line that has not ended yet.
+    rest: bytes = b""
+    lines: list[str] = []
+
+
+class WorkerState(msgspec.Struct, frozen=True):
+    """A worker that serves. `gauge` is the descriptor of its page."""
+
+    name: str
+    child: ChildState
+    gauge: int
+    lane_path: str
+    started_at: float
+    unwilling: Optional[str] = None
+    #: Why it is to be replaced.
+    spent: Optional[str] = None
+
+
+class SupervisedState(msgspec.Struct, frozen=True):
+    """An instance or a spare. One without a worker is given one anew."""
+
+    slot: int
+    worker: Optional[WorkerState] = None
+    restarts: int = 0
+    last_exit: Optional[str] = None
+    ends: list[messages.WorkerEnd] = []
+
+
+class PoolState(msgspec.Struct, frozen=True):
+    """The workers of a registration, and which of them serves each proxy."""
+
+    supervised: list[SupervisedState]
+    #: Proxy -> worker; "": it has asked for none.
+    routes: dict[str, str]
+    asleep: bool = False
+
+
+class RegistrationState(msgspec.Struct, frozen=True):
+    """A model that is served.
+
+    Attributes:
+        key: of the registration, which its proxies name
+        kept: its payloads lie in the state directory; else they are here
+        owner: the process that it ends with, if it does
+        state: "ready", "unready" or "unloaded"
+        mended: of the configuration that tritonserver has
+    """
+
+    key: str
+    spec: messages.ModelSpec
+    registered_at: float
+    kept: bool
+    payloads: list[bytes]
+    state: str
+    pool: PoolState
+    owner: Optional[int] = None
+    mended: int = 0
+    loads: int = 0
+
+
+class InstanceTallyState(msgspec.Struct, frozen=True):
+    """What the ended workers of an instance had done: their counts, and their ends by reason."""
+
+    version: int
+    instance: int
+    counts: list[Any]
+    ends: dict[str, int]
+    starts: int
+    #: What callables counted by themselves.
+    user_series: Families = {}
+
+
+class TallyState(msgspec.Struct, frozen=True):
+    """The counters of a model."""
+
+    name: str
+    instances: list[InstanceTallyState]
+    retries: int = 0
+    poison: int = 0
+    failed: dict[str, int] = {}
+    records_logged: int = 0
+    records_left_out: int = 0
+
+
+class ListenerState(msgspec.Struct, frozen=True):
+    """A socket that listens; `path` is that of a unix socket."""
+
+    protocol: str
+    descriptor: int
+    path: Optional[str] = None
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """tritonserver: its process, and the sockets that the daemon has for it."""
+
+    child: ChildState
+    #: The number of its start.
+    number: int
+    admin: ListenerState
+    listeners: list[ListenerState]
+    restarts: dict[str, int] = {}
+
+
+class OpenAIState(msgspec.Struct, frozen=True):
+    """The OpenAI front: its socket, its process, and the descriptor on which that is told what it serves."""
+
+    listener: int
+    child: ChildState
+    channel: int
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """All that the next version needs.
+
+    Attributes:
+        config: the settings, as JSON; the access token is among them
+        upgrades: how often this process has been upgraded, with this time
+        versions: of pytriton-daemon, until now, oldest first
+        protocol: that workers and proxies speak
+        page: what their gauges are like
+        started_at: when the daemon began, seconds since the epoch
+        locks: descriptors of the locks of the runtime directory and of the state directory
+        control: the listening control socket
+        control_tcp: where it listens besides, "" if nowhere
+        helper: the process of kill_on_death.py, and the pipe to it
+        regions: what the names of the daemon's shared memory begin with
+        serials: the number of the last worker, and of the last registration
+    """
+
+    config: bytes
+    upgrades: int
+    versions: list[str]
+    protocol: int
+    page: str
+    started_at: float
+    locks: tuple[int, int]
+    control: int
+    control_tcp: str
+    helper: tuple[int, int]
+    regions: str
+    serials: tuple[int, int]
+    server: ServerState
+    registrations: list[RegistrationState]
+    tallies: list[TallyState]
+    operations: list[int] = []
+    openai: Optional[OpenAIState] = None
+    #: Events that webhooks have not posted, by webhook.
+    unposted: dict[str, list[messages.Event]] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(HandOver)
+
+
+def encode(state: HandOver) -> bytes:
+    """Return the document."""
+    return _MAGIC + f"{VERSION}\n".encode() + _encoder.encode(state)
+
+
+def decode(data: bytes) -> HandOver:
+    """Return what is in a document.
+
+    Raises:
+        UnusableHandOver: it is damaged, or what it tells of is of a version that this one cannot serve.
+    """
+    head, newline, content = data.partition(b"\n")
+    number = head[len(_MAGIC) :]
+    if not head.startswith(_MAGIC) or not newline or not number.isdigit():
+        raise UnusableHandOver(f"it begins with {head[:40]!r}: no daemon has left it")
+    if int(number) != VERSION:
+        raise UnusableHandOver(
+            f"the running daemon hands over in form {int(number)}, and this version takes over from form {VERSION}: "
+            "stop the daemon, and start this version (pytriton-daemon restart)"
+        )
+    try:
+        state = _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnusableHandOver(f"it cannot be read: {error}") from error
+    if state.protocol not in PROTOCOLS:
+        raise UnusableHandOver(
+            f"the running workers speak protocol {state.protocol}, and this version {_known()}: their models have to "
+            "be loaded anew (pytriton-daemon restart)"
+        )
+    if state.page != gauge.LAYOUT:
+        raise UnusableHandOver(
+            "the running workers count in another way than this version reads: their models have to be loaded anew "
+            "(pytriton-daemon restart)"
+        )
+    return state
+
+
+def _known() -> str:
+    return " and ".join(map(str, PROTOCOLS))
+
+
+def in_memory(data: bytes) -> int:
+    """Return a descriptor of a file without a name that holds a document; it is read from its beginning."""
+    descriptor = linux.memfd_create("hand-over")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(data)
+    return descriptor
+
+
+def read(descriptor: int) -> bytes:
+    """Return a document, and close its descriptor."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def descriptors(state: HandOver) -> list[int]:
+    """Return all descriptors that are handed over."""
+    found = [*state.locks, state.control, state.helper[1], *state.operations]
+    found += _of_child(state.server.child)
+    found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
+    if state.openai is not None:
+        found += [state.openai.listener, state.openai.channel, *_of_child(state.openai.child)]
+    for registration in state.registrations:
+        for one in registration.pool.supervised:
+            if one.worker is not None:
+                found += [one.worker.gauge, *_of_child(one.worker.child)]
+    return found
+
+
+def children(state: HandOver) -> list[int]:
+    """Return the processes that are handed over."""
+    found = [state.server.child.pid, state.helper[0]]
+    if state.openai is not None:
+        found.append(state.openai.child.pid)
+    for registration in state.registrations:
+        found += [one.worker.child.pid for one in registration.pool.supervised if one.worker]
+    return found
+
+
+def _of_child(child: ChildState) -> list[int]:
+    return [child.output]
+
+
+@contextmanager
+def inherited(numbers: Iterable[int]) -> Iterator[None]:
+    """Let descriptors outlive execve(2), if it comes in this block."""
+    numbers = list(numbers)
+    try:
+        for number in numbers:
+            os.set_inheritable(number, True)
+        yield
+    finally:
+        keep_from_children(numbers)
+
+
+def keep_from_children(numbers: Iterable[int]) -> None:
+    """Have descriptors closed in the processes that this one starts; raises OSError where one is not open."""
+    for number in numbers:
+        flags = fcntl.fcntl(number, fcntl.F_GETFD)
+        fcntl.fcntl(number, fcntl.F_SETFD, flags | fcntl.FD_CLOEXEC)

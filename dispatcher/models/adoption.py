@@ -1,0 +1,71 @@
+"""The served models of a daemon that is upgraded: handed over by one version of it, adopted by the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytriton.dispatcher.base.handover import HandOver, RegistrationState, UnusableHandOver
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.restoring import Restoring
+from pytriton.dispatcher.models.served_models import ServedModels
+from pytriton.dispatcher.models.serving import Serving
+from pytriton.dispatcher.models.state_dir import Entry
+from pytriton.dispatcher.workers.pool import AdoptWorker
+
+
+class Adoption:
+    """Both ends of it.
+
+    Args:
+        served: the models
+        serving: changes them
+        restoring: those that are kept, and their payloads
+    """
+
+    def __init__(self, served: ServedModels, serving: Serving, restoring: Restoring) -> None:
+        self._served = served
+        self._serving = serving
+        self._restoring = restoring
+
+    @property
+    def serial(self) -> int:
+        """The number of the last registration."""
+        return self._serving.serial
+
+    def unsettled(self) -> str:
+        """Say what is under way with a model, so that nothing can be handed over now; "" if nothing is."""
+        if self._restoring.pending:
+            return "models are being restored"
+        for key, registration in self._served.keys.items():
+            name = registration.spec.name
+            if self._served.names.get(name) is not registration:
+                return f"model {name} is being registered, replaced or unregistered"
+            if not self._serving.reservations.is_free(name) or not registration.settled:
+                return f"a worker of model {key.partition('#')[0]} is being started or ended"
+        return ""
+
+    def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
+        """Return all models, in order; they are settled. `owner_of`: the process that one ends with."""
+        return [one.hand_over(owner_of(one)) for one in self._served]
+
+    def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:
+        """Go on with the models that a former version of this process served.
+
+        Raises:
+            UnusableHandOver: the payloads of one are not in the state directory any more.
+        """
+        self._serving.serial = state.serials[1]
+        for tally in state.tallies:
+            self._served.ledger.of(tally.name).adopt(tally)
+        kept = {one.spec.name: one.payloads for one in self._restoring.entries()}
+        adopted = []
+        for one in state.registrations:
+            if one.kept and one.spec.name not in kept:
+                raise UnusableHandOver(
+                    f"the state directory does not have model {one.spec.name} any more"
+                )
+            payloads = kept[one.spec.name] if one.kept else one.payloads
+            entry = Entry(0, one.registered_at, one.spec, payloads)
+            adopted.append(self._serving.adopt(one, entry, adopt_worker))
+        self._serving.news.tell()
+        return adopted

@@ -1,0 +1,132 @@
+"""The upgrade of a running daemon, on the side of the next version: it says whether it could, and takes over.
+
+    --can-take-over    a process of its own, before anything has happened: reads the document, says yes or no
+    --take-over FD     what the daemon's process executes: adopts what the document names, or starts afresh
+
+What cannot be adopted after execve is ended, and the daemon starts as after any other end: the registrations that the
+state directory keeps are served again, with workers of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from importlib.metadata import version
+from typing import NamedTuple, NoReturn
+
+import msgspec
+import psutil
+import structlog
+
+from pytriton.dispatcher.base import handover
+from pytriton.dispatcher.base.handover import HandOver, UnusableHandOver
+from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+
+_log = structlog.get_logger(__name__)
+
+#: They wait while one version becomes the next: neither has handlers for them then.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: What the children get to end in, after SIGKILL.
+_END_S = 10.0
+#: An address of the settings with a free port has that port again.
+_PORTS = ("http", "grpc", "metrics")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The answer of the next version: whether it can take over, and why not."""
+
+    can: bool
+    version: str
+    why: str = ""
+
+
+class TakeOver:
+    """What a former version of this process has left, and whether this one goes on with it by now."""
+
+    def __init__(self, state: HandOver) -> None:
+        self.state = state
+        self.done = False
+
+
+class Origin(NamedTuple):
+    """What a daemon begins with: nothing, or what a former version of this process has left, or why not that."""
+
+    handed: TakeOver | None = None
+    because: str = ""
+
+
+BY_ITSELF = Origin()
+
+
+def judge(document: bytes) -> Verdict:
+    """Return whether this version could take over from the daemon that has sent this."""
+    own = version("pytriton-daemon")
+    try:
+        state = handover.decode(document)
+        config = DaemonConfig.from_json(state.config)
+        # As it will be: all that the daemon imports, and the programs that it starts.
+        from pytriton.dispatcher import run  # noqa: F401
+        from pytriton.dispatcher.install.server_choice import choice_of
+        from pytriton.dispatcher.install.server_runtime import (
+            ServerRuntimeError,
+            find_or_install_server,
+        )
+
+        try:
+            runtime = find_or_install_server(choice_of(config), lambda line: None)
+        except ServerRuntimeError as error:
+            return Verdict(False, own, str(error))
+        if runtime.front is None or runtime.native is None:
+            return Verdict(False, own, "its native front or its compiled proxy cannot be used here")
+    except (UnusableHandOver, ConfigError) as error:
+        return Verdict(False, own, str(error))
+    return Verdict(True, own)
+
+
+def say(verdict: Verdict) -> None:
+    """Write a verdict where the daemon reads it."""
+    sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def taken_over(descriptor: int) -> TakeOver:
+    """Return what a former version of this process has left.
+
+    Raises:
+        UnusableHandOver: it has changed since it was judged.
+        OSError: a descriptor of it is not open.
+    """
+    state = handover.decode(handover.read(descriptor))
+    handover.keep_from_children(handover.descriptors(state))
+    return TakeOver(state)
+
+
+def start_afresh(state: HandOver, why: str) -> NoReturn:
+    """End all that a former version of this process has left, and become a daemon that has just been started."""
+    _log.error("this version cannot go on with what runs: the daemon starts afresh", reason=why)
+    config = _with_ports(DaemonConfig.from_json(state.config), state)
+    with contextlib.suppress(OSError):
+        os.close(state.helper[1])  # it ends what the children have started, too
+    children = psutil.Process().children()
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(children, timeout=_END_S)
+    settings = handover.in_memory(config.to_json())
+    os.lseek(settings, 0, os.SEEK_SET)
+    os.dup2(settings, 0)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.execv(sys.executable, [sys.executable, "-m", "pytriton.dispatcher", "--because", why[:1000]])
+
+
+def _with_ports(config: DaemonConfig, state: HandOver) -> DaemonConfig:
+    """Return settings that name the ports which the daemon has had until now."""
+    ports = {}
+    for one in state.server.listeners:
+        if one.path is None and one.protocol in _PORTS:
+            with socket.socket(fileno=os.dup(one.descriptor)) as listener:
+                ports[f"{one.protocol}_port"] = int(listener.getsockname()[1])
+    return msgspec.structs.replace(config, **ports)

@@ -1,0 +1,341 @@
+"""The upgrade of a running daemon: one version asks, waits, hands over, and is no more; the next one adopts.
+
+    the next version is asked whether it could ──▶ changes wait, those under way are finished
+      ──▶ the control socket falls silent ──▶ all is written down ──▶ execve: this process is the next version
+
+Until execve, whatever fails leaves the running version as it was. taking_over.py has the next one's first steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from pytriton.dispatcher.base import handover
+from pytriton.dispatcher.base.handover import HandOver, WorkerState
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.control.control_socket import ControlServer
+from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.event_log import EventLog
+from pytriton.dispatcher.events.webhooks import Webhooks
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.temporary_models import TemporaryModels
+from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
+from pytriton.dispatcher.operations.starting import Operations
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.requests.collector import RequestCollector
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.taking_over import SIGNALS, TakeOver, Verdict
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.lanes import gauge
+
+_log = structlog.get_logger(__name__)
+
+#: What the next version gets to say whether it could take over: it may have to compile its front and its proxy.
+_ASK_S = 300.0
+#: Between two looks whether changes under way are finished.
+_LOOK_S = 0.05
+#: What the files of the log and of events get to be written in.
+_WRITTEN_S = 2.0
+_VERSIONS_KEPT = 10
+
+
+@dataclass
+class Parts:
+    """The parts of a daemon that are handed over, or that have to be at rest meanwhile.
+
+    Attributes:
+        config: returns the settings as they are now
+        regions: what the names of the daemon's shared memory begin with
+        locks: descriptors of the locks of the runtime directory and of the state directory
+        is_private: it belongs to a script
+    """
+
+    config: Callable[[], DaemonConfig]
+    status: DaemonStatus
+    control: ControlServer
+    server: TritonServer
+    server_watch: ServerWatch
+    registry: Registry
+    repository_models: RepositoryModels
+    temporary: TemporaryModels
+    workers: WorkerFactory
+    openai: OpenAIFront
+    operations: Operations
+    requests: RequestCollector
+    events: EventLog
+    webhooks: Webhooks
+    notifier: Notifier
+    kill_on_death: KillOnDeath
+    regions: str
+    locks: tuple[int, int] = (-1, -1)
+    is_private: bool = False
+
+
+class Upgrade:
+    """The upgrades of one daemon, from both sides; one at a time.
+
+    Args:
+        parts: of the daemon
+        execute: becomes another program: path, arguments, environment; as `os.execve`
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
+    ) -> None:
+        self.parts = parts
+        self._execute = execute
+        self._under_way = False
+        self._python = sys.executable
+        self._upgrades = 0
+        self._versions: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    # ── the next version's side ──────────────────────────────────────────────────────────────────
+
+    def adopt(self, handed: TakeOver) -> None:
+        """Go on with what a former version of this process has left; nothing is awaited meanwhile.
+
+        Raises:
+            OSError, UnusableHandOver: something of it is gone.
+        """
+        parts, state = self.parts, handed.state
+        self._upgrades, self._versions = state.upgrades, state.versions
+        parts.status.started_at = state.started_at
+        parts.workers.serial = state.serials[0]
+        parts.server.adopt(state.server)
+        parts.server_watch.restarts.update(state.server.restarts)
+        adopted = parts.registry.adoption.adopt(state, self._adopt_worker)
+        for left, registration in zip(state.registrations, adopted):
+            if left.owner is not None:
+                parts.temporary.add(registration, left.owner)
+        if state.openai is not None:
+            parts.openai.adopt(state.openai)
+        parts.webhooks.adopt(state.unposted)
+        handed.done = True
+        parts.events.events.tell(
+            kinds.UPGRADED,
+            reason=f"from version {state.versions[-1]} to {own_version()}",
+            numbers={"upgrades": state.upgrades, "models": len(adopted)},
+        )
+
+    def _adopt_worker(
+        self, state: WorkerState, spec: messages.ModelSpec, slot: int
+    ) -> Worker | None:
+        try:
+            peer = self.parts.control.worker(state.name)
+            return self.parts.workers.adopt(state, spec, slot, peer)
+        except OSError as error:
+            _log.error("a worker is lost", model=spec.name, worker=state.name, reason=str(error))
+            return None
+
+    # ── the running version's side ───────────────────────────────────────────────────────────────
+
+    async def prepare(self, wish: messages.Upgrade) -> None:
+        """See that the next version can take over, and have changes wait; `begin` follows.
+
+        Raises:
+            RemoteFailure: it cannot, or not now; why. Nothing has changed.
+        """
+        if self._under_way:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
+        self._under_way = True
+        try:
+            self._refuse_impossible()
+            await self._until_settled(wish.wait_s)
+            await self._ask(wish.python or sys.executable)
+            self.parts.control.hold()
+            await self._until_settled(wish.wait_s)
+        except BaseException as error:
+            self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
+            raise
+
+    def begin(self, wish: messages.Upgrade) -> None:
+        """Become the next version, in a task of its own; who asked for it has been answered."""
+        self._task = asyncio.create_task(self._go(wish))
+
+    def _go_on(self, why: str) -> None:
+        """Stay this version."""
+        self.parts.control.release()
+        self._under_way = False
+        self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
+
+    # ── whether it can be ────────────────────────────────────────────────────────────────────────
+
+    def _refuse_impossible(self) -> None:
+        """Raise RemoteFailure if this daemon has what cannot be handed over."""
+        parts = self.parts
+        why = ""
+        hosted = [one.spec.name for one in parts.registry if one.registrant is not None]
+        if parts.status.phase != "ready":
+            why = f"it is {parts.status.phase}"
+        elif not parts.server.hands_over:
+            why = "that takes the native front and the compiled proxy (pytriton-daemon doctor)"
+        elif hosted:
+            why = f"models run in threads of their registrants: {', '.join(hosted)}"
+        elif parts.repository_models.known.serves_any:
+            why = "it serves models of model repositories"
+        elif parts.is_private:
+            why = "it belongs to a script"
+        if why:
+            text = (
+                f"the daemon cannot be upgraded while it runs: {why}. Use `pytriton-daemon restart`"
+            )
+            raise RemoteFailure(ErrorKind.INVALID, text)
+
+    def _unsettled(self) -> str:
+        """Say what is under way, so that nothing can be handed over now; "" if nothing is."""
+        parts = self.parts
+        if parts.status.phase != "ready":
+            return f"the daemon is {parts.status.phase}"
+        if parts.control.changing:
+            return "a client has something changed"
+        if not parts.server.settled:
+            return "tritonserver is being started or replaced"
+        if not parts.openai.settled:
+            return "the OpenAI front is being started"
+        return parts.registry.adoption.unsettled()
+
+    async def _until_settled(self, wait_s: float) -> None:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while why := self._unsettled():
+            if asyncio.get_running_loop().time() > deadline:
+                text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self, python: str) -> None:
+        """Ask the next version whether it could take over.
+
+        Raises:
+            RemoteFailure: it could not, or does not run.
+        """
+        document = handover.encode(self._state())
+        try:
+            asked = await asyncio.create_subprocess_exec(
+                python,
+                *_arguments("--can-take-over"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            text = f"the next version cannot be run: {python}: {error.strerror}"
+            raise RemoteFailure(ErrorKind.INVALID, text) from error
+        try:
+            said, complained = await asyncio.wait_for(asked.communicate(document), _ASK_S)
+        except asyncio.TimeoutError:
+            text = f"the next version has not said within {_ASK_S:g} s whether it can take over"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
+        finally:
+            if asked.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(asked.pid, signal.SIGKILL)
+                await asked.wait()
+        try:
+            verdict = msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Verdict)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            last = complained.decode(errors="replace").strip()[-2000:]
+            text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
+            raise RemoteFailure(ErrorKind.INVALID, text) from None
+        if not verdict.can:
+            text = f"version {verdict.version} cannot take over: {verdict.why}"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        self._python = python
+        _log.info("the next version can take over", version=verdict.version, python=python)
+
+    # ── the hand-over ────────────────────────────────────────────────────────────────────────────
+
+    async def _go(self, wish: messages.Upgrade) -> None:
+        parts = self.parts
+        why = ""
+        try:
+            await self._until_settled(wish.wait_s)
+            parts.notifier.reloading()
+            await parts.control.suspend()
+            await self._until_written()
+            if not (why := self._unsettled()):  # nothing is awaited from here on
+                self._become_next()
+        except RemoteFailure as failure:
+            why = failure.text
+        except Exception as error:
+            _log.exception("the daemon was not upgraded")
+            why = f"{type(error).__name__}: {error}"
+        if parts.status.control_tcp:
+            parts.control.listen_tcp(parts.status.control_tcp[len("tcp://") :])
+        parts.control.bind()
+        parts.notifier.ready(parts.status.for_service_manager().text)
+        self._go_on(why)
+
+    async def _until_written(self) -> None:
+        """Return when the files have what is known, or the disk is slow."""
+        deadline = asyncio.get_running_loop().time() + _WRITTEN_S
+        while self.parts.events.waits or self.parts.requests.waits:
+            if asyncio.get_running_loop().time() > deadline:
+                _log.warning("some events or access logs may be missing: the disk is slow")
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _become_next(self) -> None:
+        """Execute the next version; returns only by an exception."""
+        state = self._state()
+        document = handover.in_memory(handover.encode(state))
+        environment = {**os.environ, **self.parts.notifier.variables}
+        arguments = [self._python, *_arguments("--take-over", str(document))]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        folder = os.getcwd()
+        try:
+            with handover.inherited([document, *handover.descriptors(state)]):
+                os.chdir("/")  # what lies in the present one is not to be imported
+                self._execute(self._python, arguments, environment)
+        finally:
+            os.chdir(folder)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(document)
+
+    def _state(self) -> HandOver:
+        """Return what the next version needs; all is settled."""
+        parts, registry = self.parts, self.parts.registry
+        return HandOver(
+            config=parts.config().to_json(),
+            upgrades=self._upgrades + 1,
+            versions=[*self._versions, own_version()][-_VERSIONS_KEPT:],
+            protocol=messages.PROTOCOL,
+            page=gauge.LAYOUT,
+            started_at=parts.status.started_at,
+            locks=parts.locks,
+            control=parts.control.listener,
+            control_tcp=parts.status.control_tcp,
+            helper=(parts.kill_on_death.pid, parts.kill_on_death.pipe),
+            regions=parts.regions,
+            serials=(parts.workers.serial, registry.adoption.serial),
+            server=parts.server.hand_over(parts.server_watch.restarts),
+            registrations=registry.adoption.hand_over(parts.temporary.owner_of),
+            tallies=[tally.hand_over(name) for name, tally in registry.ledger.items()],
+            operations=parts.operations.descriptors,
+            openai=parts.openai.hand_over(),
+            unposted=parts.webhooks.unposted(),
+        )
+
+
+def _arguments(*more: str) -> list[str]:
+    return ["-m", "pytriton.dispatcher", *more]

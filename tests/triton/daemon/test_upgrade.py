@@ -1,0 +1,165 @@
+"""A daemon that becomes another version of itself while clients ask: with the real tritonserver and real workers."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+from support.models.inference import Array
+from support.running import RunningDaemon, eventually
+from support.under_load import under_load
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.ipc.exit_codes import ExitCode
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(front="native") as daemon:
+        register(daemon, "model", instances=2)
+        yield daemon
+
+
+def register(daemon: RunningDaemon, name: str, infer: Any = None, **options: Any) -> None:
+    @batch
+    def double(x: Array) -> dict[str, Array]:
+        return {"y": x * 2}
+
+    config = ModelConfig(max_batch_size=8)
+    options = {"progress": False, "config": config, **options}
+    daemon.client.register(infer or double, name, X, Y, **options)
+
+
+def workers(daemon: RunningDaemon) -> dict[str, list[int | None]]:
+    """The pids of all workers, by model."""
+    return {one.name: [each.pid for each in one.instances] for one in daemon.client.status().models}
+
+
+def test_an_upgrade_under_load_is_not_noticed(daemon: RunningDaemon) -> None:
+    before, server = workers(daemon), daemon.client.status().server.pid
+    started = psutil.Process(daemon.process.pid).create_time()
+    with under_load(daemon) as load:
+        load.wait(20)
+        for _ in range(2):
+            daemon.client.upgrade()
+            load.wait(20)
+    assert set(load.answers) == {2.0}
+    assert workers(daemon) == before
+    status = daemon.client.status()
+    assert (status.pid, status.server.pid) == (daemon.process.pid, server)
+    assert psutil.Process(status.pid).create_time() == started
+    assert [event.numbers["upgrades"] for event in daemon.client.events(kinds=["upgraded"])] == [
+        1,
+        2,
+    ]
+
+
+def test_the_next_version_has_all_of_the_daemon(daemon: RunningDaemon) -> None:
+    """It registers, scales, replaces workers that end, and unregisters what the former one has registered."""
+    daemon.client.upgrade()
+    register(daemon, "other")
+    daemon.client.scale("model", 3, progress=False)
+    first = workers(daemon)["model"][0]
+    assert first is not None
+    psutil.Process(first).kill()
+    eventually(lambda: first not in workers(daemon)["model"], "another worker is there")
+    eventually(lambda: None not in workers(daemon)["model"], "all instances have a worker")
+    with under_load(daemon, "model") as load:
+        load.wait(20)
+    daemon.client.upgrade()
+    daemon.client.unregister("other")
+    daemon.client.scale("model", 2, progress=False)
+    assert list(workers(daemon)) == ["model"]
+
+
+def test_a_stream_goes_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def count(requests: Any) -> Any:
+        yield [{"y": requests[0]["x"]}]
+        while not gate.exists():
+            threading.Event().wait(0.02)
+        yield [{"y": requests[0]["x"] * 2}]
+
+    config = ModelConfig(max_batch_size=1, decoupled=True)
+    register(daemon, "stream", count, config=config)
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
+        client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")))
+        tensor = tritonclient.grpc.InferInput("x", ONES.shape, "FP32")
+        client.async_stream_infer("stream", [tensor.set_data_from_numpy(ONES)])
+        assert answers.get(timeout=60).tolist() == ONES.tolist()
+        daemon.client.upgrade()
+        gate.touch()
+        assert answers.get(timeout=60).tolist() == (ONES * 2).tolist()
+    daemon.client.unregister("stream")
+
+
+def test_clients_that_want_something_meanwhile_wait(daemon: RunningDaemon) -> None:
+    """Whatever the moment: each is answered by one version or the other."""
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def change() -> None:
+        client = connect(daemon.config.runtime_dir, 60.0)
+        try:
+            while not stop.is_set():
+                client.scale("model", 2, progress=False)
+                client.status()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            daemon.client.upgrade()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert [text for text in map(str, failures) if "by somebody else just now" not in text] == []
+
+
+def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
+    before = workers(daemon)
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such module >&2; exit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(PyTritonDaemonError, match=r"does not run, or knows no.*\n.*no such module"):
+        daemon.client.upgrade(str(broken))
+    assert workers(daemon) == before
+    register(daemon, "after")
+    daemon.client.unregister("after")
+
+
+def test_an_upgraded_daemon_stops_and_serves_again(tmp_path: Path) -> None:
+    settings = {"state_dir": str(tmp_path / "state"), "front": "native"}
+    with RunningDaemon.start(**settings) as daemon:
+        register(daemon, "model")
+        daemon.client.upgrade()
+        assert daemon.stop(signal.SIGTERM) == ExitCode.OK
+    with RunningDaemon.start(**settings) as daemon:
+        eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
+        daemon.client.upgrade()
+        daemon.process.kill()
+        daemon.process.wait()
+    with RunningDaemon.start(**settings) as daemon:
+        eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
