@@ -298,7 +298,7 @@ FAMILIES: tuple[Family, ...] = (
               lambda one: one.resident),
     _instance("worker_shared_bytes", "gauge", "What of it other processes may share.",
               lambda one: one.shared),
-    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on GPUs, where that can be told.",
+    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on NVIDIA GPUs, where NVML tells it.",
               lambda one: one.gpu),
     _instance("worker_memory_limit_bytes", "gauge",
               "At which own memory (resident, not shared) a worker is replaced or ended, if there is such a limit.",

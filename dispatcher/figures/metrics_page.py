@@ -41,6 +41,10 @@ A 99th percentile of all servers together:
 OpenMetrics has exemplars: behind each bucket of `pytriton_call_duration_seconds`, the trace (`trace_id`) of the last
 call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python models have none.
 
+`pytriton_worker_gpu_bytes` needs NVIDIA's driver, and `pip install 'pytriton-daemon[gpu]'` (`nvidia-ml-py`) where the
+daemon is. NVML knows processes by the ids of the host. So a container has to share these (`--pid=host`, `hostPID`); in
+one with ids of its own, the metric is missing. We tried it with a stand-in for NVML only, without a GPU.
+
 Counting in workers costs 1 µs a batch (0.95 measured).
 
 ## Sent by OTLP

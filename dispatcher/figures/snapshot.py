@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from pytriton.dispatcher.base.child_output import LEFT_OUT
 from pytriton.dispatcher.control.control_socket import ControlServer
+from pytriton.dispatcher.figures.gpu_memory import GpuMemory
 from pytriton.dispatcher.figures.loop_lag import LoopLag
 from pytriton.dispatcher.figures.process_memory import Memory, memory_of
 from pytriton.dispatcher.figures.reading import Reading
@@ -77,7 +78,6 @@ class Snapshots:
 
     Attributes:
         lag: how late the event loop is; somebody has to run it.
-        gpu: memory on GPUs by process, as far as somebody has found that out.
         webhooks: tells what has become of their events.
         exports: tells what has become of what was sent by OTLP.
     """
@@ -94,7 +94,6 @@ class Snapshots:
         memory: MemoryOf = memory_of,
     ) -> None:
         self.lag = LoopLag()
-        self.gpu: Mapping[int, int] = {}
         self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
         self.exports: Callable[[], Mapping[str, int]] = dict
         self._status = status
@@ -108,6 +107,11 @@ class Snapshots:
             None, kept_s=_TRITON_KEPT_S, patience_s=_TRITON_S
         )
         self._merger = Merger()
+        self._nvml = GpuMemory()
+        self._gpu: Mapping[int, int] = {}
+        self._gpu_reading: Reading[Mapping[int, int]] = Reading(
+            {}, kept_s=_DISK_KEPT_S, patience_s=_DISK_S
+        )
         self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
 
     async def current(self) -> Figures:
@@ -147,6 +151,8 @@ class Snapshots:
     async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
         triton = await self._ask_triton(anew=anew)
         queues = triton.queues if triton is not None else {}
+        if self._nvml.there is not False:
+            self._gpu = await self._gpu_reading.get(self._nvml.read)
         disk = await self._disk.get(lambda: _disk(self._state_dir))
         status = self._status()
         figures = Figures(
@@ -257,7 +263,7 @@ class Snapshots:
             batch_s=info.busy_s if info is not None else None,
             resident=memory.resident if memory else None,
             shared=memory.shared if memory else None,
-            gpu=self.gpu.get(worker.pid) if worker and own_process else None,
+            gpu=self._gpu.get(worker.pid) if worker and own_process else None,
             arenas=worker.gauge.arena_bytes if worker and alive else 0,
             load_s=worker.gauge.load_s if worker and alive else 0.0,
             warmup_s=worker.gauge.warmup_s if worker and alive else 0.0,
