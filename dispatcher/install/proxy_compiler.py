@@ -21,8 +21,8 @@ NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Warnings are errors where it is tested (tests/unit/native), not where it is used.
 #: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way. It runs inside
-#: tritonserver, so what the compiler can check at run time is checked. `-z lazy`, for some linkers default to `now`: that
-#: would look for tritonserver's functions when the daemon only tries whether the library can be loaded.
+#: tritonserver, so what the compiler can check at run time is checked. `-z lazy`, for some linkers default to `now`:
+#: that would look for tritonserver's functions when the daemon only tries whether the library can be loaded.
 FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
