@@ -1,0 +1,40 @@
+"""`scripts/elastic`: what elastic models do, with a real daemon."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from showing import budget, shared, wakes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Show what is asked for; return 1 if a promise was broken."""
+    given = _parser().parse_args(arguments)
+    right: bool = given.show(given)
+    return 0 if right else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/elastic", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("wakes", help=wakes.__doc__)
+    one.add_argument("--wakes", type=int, default=200, help="of each kind (200)")
+    one.set_defaults(show=wakes.show)
+    one = commands.add_parser("budget", help=budget.__doc__)
+    one.add_argument("--seconds", type=float, default=600.0, help="how long (600)")
+    one.add_argument("--rate", type=float, default=2.0, help="requests per second (2)")
+    one.add_argument("--models", type=int, default=50, help="how many (50)")
+    one.add_argument("--room", type=int, default=5, help="models that memory is there for (5)")
+    one.add_argument("--weights", type=int, default=64, help="MiB of each model (64)")
+    one.add_argument("--load", type=float, default=0.1, help="seconds that its load takes (0.1)")
+    one.add_argument("--seed", type=int, default=1, help="of the load (1)")
+    one.add_argument("--out", default="build/elastic", help="folder of the plot")
+    one.set_defaults(show=budget.show)
+    one = commands.add_parser("shared", help=shared.__doc__)
+    one.set_defaults(show=shared.show)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""First answers of a model that sleeps: with a new worker, a parked one, and a spare."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+from support.running import RunningDaemon, eventually
+
+from pytriton import Autoscale
+from pytriton.model_config import ModelConfig, Tensor
+from showing.asking import ask, at, load_of_machine
+
+_WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a new worker (`parked_workers = 0`)": ({"parked_workers": 0}, {}),
+    "a parked worker": ({}, {}),
+    "`spares=1`": ({}, {"spares": 1}),
+}
+_ONE = [Tensor(name="x", dtype=np.float32, shape=(1,))]
+_OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
+
+
+def show(given: argparse.Namespace) -> bool:
+    """Print the table; whether all answers were right."""
+    print("| first answer, ms | p50 | p90 | p99 | worst | wakes |\n|---|--:|--:|--:|--:|--:|")
+    right = True
+    for name, (settings, options) in _WAYS.items():
+        with RunningDaemon.start(**settings) as daemon:
+            took, correct = _wakes(daemon, given.wakes, options)
+        right = right and correct
+        figures = " | ".join(f"{at(took, share):.0f}" for share in (0.5, 0.9, 0.99, 1.0))
+        print(f"| {name} | {figures} | {len(took)} |", flush=True)
+    print(load_of_machine())
+    return right
+
+
+def _wakes(daemon: RunningDaemon, wakes: int, options: dict[str, Any]) -> tuple[list[float], bool]:
+    def echo(requests: Any) -> Any:
+        return [{"y": one["x"]} for one in requests]
+
+    model = daemon.client.register(
+        echo, "m", _ONE, _OTHER, ModelConfig(max_batch_size=8), progress=False,
+        instances=Autoscale(min=0, max=1, idle_after=0.2), **options,
+    )  # fmt: skip
+    address, took, right = daemon.http, [], True
+    for number in range(wakes):
+        eventually(lambda: model.info().state == "asleep", "it sleeps")
+        answer, seconds = ask(address, "m", number)
+        right = right and answer == number
+        took.append(seconds)
+    return took, right
