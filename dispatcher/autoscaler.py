@@ -250,7 +250,8 @@ class Autoscaler:
         why = one.decision._replace(instances=instances).text(before) if one.decision else ""
         try:
             idle_s = one.idle_s(clock())
-            changed = await self._registry.adapt(registration, instances, idle_s=idle_s)
+            adaptations = self._registry.adaptations
+            changed = await adaptations.follow_load(registration, instances, idle_s=idle_s)
             if changed:
                 one.pause_s = 0.0
             if changed and instances:  # that it sleeps has been told

@@ -23,7 +23,7 @@ import structlog
 import zmq
 
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.autoscaler import Autoscaler, queued_at
+from pytriton.dispatcher.autoscaler import Autoscaler, machine_room, queued_at
 from pytriton.dispatcher.base import logs
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.ports import PortError
@@ -42,6 +42,7 @@ from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.live_settings import LiveSettings
+from pytriton.dispatcher.memory_budget import MemoryBudget, accounts_of
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
@@ -69,7 +70,7 @@ from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.upgrade import Parts, Upgrade
 from pytriton.dispatcher.workers.call_deadlocks import Waiting
 from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
-from pytriton.ipc import messages
+from pytriton.ipc import messages, shared_entries
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
@@ -113,7 +114,9 @@ class Daemon:
         self._server = TritonServer(config, place, _front(config, place))
         self._library = lay_out_library(rundir)
         workers = WorkerFactory(config, rundir, self._library, self._kill_on_death)
-        self.registry = Registry(config, rundir, self._server, workers.start, store, self.events)
+        self.registry = Registry(
+            config, rundir, self._server, workers.start, store, self.events, accounts_of(config)
+        )
         self.waiting = Waiting()
         self.temporary = TemporaryModels(self.registry.end)
         self._control = ControlServer(
@@ -196,7 +199,18 @@ class Daemon:
         def metrics_url() -> str:
             return self._server.info().metrics_url
 
-        self.autoscaler = Autoscaler(self.registry, queued=lambda: queued_at(metrics_url))
+        #: Keeps models within the budgets of memory.
+        self.memory = MemoryBudget(
+            self.registry,
+            any_may_sleep=config.any_may_sleep,
+            shared=lambda: shared_entries.all_of(rundir.shared),
+        )
+        self._status.memory = self.memory.infos
+        self.autoscaler = Autoscaler(
+            self.registry,
+            room=lambda: self.memory.room(machine_room()),
+            queued=lambda: queued_at(metrics_url),
+        )
         #: Everything that is counted and measured.
         self.figures = Snapshots(
             self.status,
@@ -207,6 +221,7 @@ class Daemon:
             self._control,
         )
         self.figures.webhooks = self._webhooks.figures
+        self.figures.shared_weights = lambda: shared_entries.size_of_all(rundir.shared)
         #: Single requests: access logs, the slowest, the failed.
         self.requests = RequestCollector(self.registry, rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(rundir.path)
@@ -326,11 +341,13 @@ class Daemon:
         telling = asyncio.create_task(self._readiness.run())
         self._status.vital.append(telling)
         scaling = asyncio.create_task(self.autoscaler.run())
+        budgeting = asyncio.create_task(self.memory.run())
         opening = asyncio.create_task(self.openai.run())
         self._status.vital.append(opening)
         await self.ending.asked.wait()
         self._status.phase = "stopping"
         scaling.cancel()
+        budgeting.cancel()
         self._notifier.stopping(self._status.for_service_manager().text)
         telling.cancel()
         opening.cancel()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 
 from pytriton.dispatcher.base.systemd import State
@@ -32,6 +33,7 @@ class DaemonStatus:
         operations: where the operations server answers
         state_dir: where models and events are kept; "" when nothing is
         advice: a warning about the settings that holds for the daemon's life, if there is one
+        memory: tells the budgets of memory
         vital: what the daemon cannot work without; none of them ends before the daemon does
     """
 
@@ -52,6 +54,7 @@ class DaemonStatus:
         self.why_stopped = ""
         self.control_tcp = ""
         self.operations: list[str] = []
+        self.memory: Callable[[], list[messages.MemoryInfo]] = list
         self.advice = advice
         self.vital: list[asyncio.Task[None]] = []
         self.state_dir = "" if config.ephemeral else str(config.state_path)
@@ -97,6 +100,7 @@ class DaemonStatus:
             control_tcp=self.control_tcp,
             operations=self.operations,
             openai_url=self._openai.url,
+            memory=self.memory(),
         )
 
     def for_service_manager(self) -> State:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Optional, TypedDict, Union, get_type_hints
 
 from pytriton._registering import option_checks as checks
 from pytriton.autoscale import Instances
-from pytriton.limits import Limits
+from pytriton.limits import Limits, Size
 from pytriton.openai.card import OpenAI, card_of
 
 __all__ = [
@@ -174,6 +174,25 @@ class WorkerOptions(TypedDict, total=False):
             Limits(),
             checks.limits,
             message=Limits.to_message,
+            of_process=True,
+        ),
+    ]
+    memory: Annotated[
+        Optional[Size],
+        Option(
+            'what a worker needs of the daemon\'s memory_budget, in bytes or such as "2GiB" (what is seen when it has '
+            "loaded)",
+            check=checks.size,
+            message=checks.in_bytes,
+            of_process=True,
+        ),
+    ]
+    gpu_memory: Annotated[
+        Optional[Size],
+        Option(
+            "the same of gpu_memory_budget, on each of its devices",
+            check=checks.size,
+            message=checks.in_bytes,
             of_process=True,
         ),
     ]

@@ -3,30 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of event.
-
-    Args:
-        name: what it is called in the event log
-        level: of its record in the daemon's log
-        says: the text of that record
-        meaning: what has happened, for people
-        numbers: those that it carries: name -> what it counts, with its unit
-        asked: somebody asks for it, so it says who; such events are kept in a file of their own, where no crash
-            loop displaces them
-    """
-
-    name: str
-    level: str
-    says: str
-    meaning: str
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    asked: bool = False
-
+from pytriton.dispatcher.events.kind import Kind as Kind
 
 _INSTANCES = {"instances": "how many it has now"}
 _CHANGED = {**_INSTANCES, "before": "how many it had before"}
@@ -241,8 +219,23 @@ SLEPT = Kind(
     "slept",
     "info",
     "model sleeps",
-    "Nothing was asked of the model for a while, so its workers end until a request comes.",
+    "Nothing was asked of the model for a while, or another one needs its memory: its workers end until a request "
+    "comes.",
     {"idle_s": "without a request, seconds", "workers": "that end"},
+)
+WAITS_FOR_MEMORY = Kind(
+    "waits_for_memory",
+    "info",
+    "model waits for memory",
+    "A model has to load, and of memory_budget or gpu_memory_budget there is not enough before others sleep.",
+    {"needs": "of memory, bytes", "free": "of memory_budget, bytes"},
+)
+NO_MEMORY = Kind(
+    "no_memory",
+    "error",
+    "model gets no memory",
+    "A model was not loaded: it is larger than the budget, or nobody gave it enough in time.",
+    {"needs": "bytes", "budget": "of all models, bytes"},
 )
 WOKEN = Kind(
     "woken",

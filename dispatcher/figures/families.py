@@ -18,6 +18,7 @@ from pytriton.ipc.messages.figures import (
     Figures,
     Histogram,
     InstanceFigures,
+    MemoryInfo,
     ModelFigures,
     Work,
 )
@@ -163,6 +164,11 @@ def _pending(figures: Figures) -> Iterator[Sample]:
             yield (model.name, str(queue.version)), queue.pending
 
 
+def _memory(figures: Figures, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
+    for one in figures.daemon.memory:
+        yield (one.resource,), read(one)
+
+
 def _build(figures: Figures) -> Iterator[Sample]:
     yield (figures.daemon.version, figures.daemon.state), 1
 
@@ -212,6 +218,21 @@ FAMILIES: tuple[Family, ...] = (
             lambda daemon: daemon.restored),
     _daemon("restore_failures", "counter", "Tries to restore a model that failed.",
             lambda daemon: daemon.restore_failures),
+    Family("memory_budget_bytes", "gauge",
+           "What the workers of all models may take together: of memory, and of each GPU that has a budget.",
+           ("resource",), lambda figures: _memory(figures, lambda one: one.budget)),
+    Family("memory_used_bytes", "gauge", "What of it they take, or have been granted.",
+           ("resource",), lambda figures: _memory(figures, lambda one: one.used)),
+    Family("memory_waiting_models", "gauge", "Models that wait for some of it.",
+           ("resource",), lambda figures: _memory(figures, lambda one: one.waiting)),
+    _daemon("memory_slept_models", "counter", "Models that slept because others needed their memory.",
+            lambda daemon: daemon.memory_slept if daemon.memory else None),
+    _daemon("memory_waits", "counter", "Loads that had to wait for memory.",
+            lambda daemon: daemon.memory_waits if daemon.memory else None),
+    _daemon("memory_refusals", "counter", "Loads that came to nothing for want of memory.",
+            lambda daemon: daemon.memory_refusals if daemon.memory else None),
+    _daemon("shared_weights_bytes", "gauge", "Memory that workers share (pytriton.shared).",
+            lambda daemon: daemon.shared_weights),
     _daemon_by("registrations", "gauge", "Models, by state.", "state",
                lambda daemon: daemon.registrations),
     Family(
@@ -258,6 +279,8 @@ FAMILIES: tuple[Family, ...] = (
            "Requests that it lacks: workers wrote more than was taken, or the disk could not be written.",
            lambda model: model.not_logged),
     USERS_LEFT_OUT,
+    _model("worker_memory_bytes", "gauge",
+           "What a worker of the model is taken to need of memory_budget.", lambda model: model.memory),
     Family("pending_requests", "gauge",
            "Requests that wait in tritonserver's queue, as it said a moment ago.", _MODEL, _pending),
     Family("failed_requests", "counter",

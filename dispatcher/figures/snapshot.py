@@ -80,6 +80,7 @@ class Snapshots:
         lag: how late the event loop is; somebody has to run it.
         webhooks: tells what has become of their events.
         exports: tells what has become of what was sent by OTLP.
+        shared_weights: tells how many bytes workers share.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Snapshots:
         self.lag = LoopLag()
         self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
         self.exports: Callable[[], Mapping[str, int]] = dict
+        self.shared_weights: Callable[[], int] = lambda: 0
         self._status = status
         self._metrics_url = metrics_url
         self._state_dir = state_dir
@@ -167,7 +169,7 @@ class Snapshots:
         return await self._triton.get(lambda: _read_triton(url), anew=anew)
 
     def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
-        outcomes = self._registry.restoring.outcomes
+        outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
         requests: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self._control.answered.items():
             requests.setdefault(kind, {})[outcome] = count
@@ -191,6 +193,11 @@ class Snapshots:
             disk_size=disk.size,
             problems=status.problems,
             webhooks=self.webhooks(),
+            memory=status.memory,
+            memory_slept=accounts.slept,
+            memory_waits=accounts.waits,
+            memory_refusals=accounts.refusals,
+            shared_weights=self.shared_weights(),
         )
 
     def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
@@ -214,6 +221,7 @@ class Snapshots:
             instances=list(self._of_instances(info, tally, registration, done.instances)),
             work=work_of(done.total, tally.failed),
             queue=list(queue),
+            memory=registration.pool.account.worker_bytes if registration is not None else None,
         )
 
     def _of_instances(

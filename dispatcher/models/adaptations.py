@@ -1,4 +1,4 @@
-"""Changes of a model's instances that nobody asked for: the autoscaler's. They give way to what a client wants."""
+"""Changes of models that nobody asked for: of their instances, and sleep. They give way to what a client wants."""
 
 from __future__ import annotations
 
@@ -6,21 +6,88 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.served_models import ServedModels
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.ipc import messages
 
 
 class Adaptations:
-    """The autoscaler's changes that are under way, by model.
+    """The changes by the autoscaler and for want of memory that are under way, by model.
 
     Args:
         reservations: of models that something is done with
+        served: the models
+        server: tritonserver
+        grace_s: tells what batches get to end in
     """
 
-    def __init__(self, reservations: Reservations) -> None:
+    def __init__(
+        self,
+        reservations: Reservations,
+        served: ServedModels,
+        server: TritonServer,
+        grace_s: Callable[[], float],
+    ) -> None:
         self._reservations = reservations
+        self._served = served
+        self._server = server
+        self._grace_s = grace_s
         self._tasks: dict[str, asyncio.Task[object]] = {}
+        self._stopping = False
 
-    async def make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
-        """Make one, unless something is done with the model already; whether it was made.
+    async def follow_load(
+        self, registration: Registration, instances: int, *, idle_s: float = 0.0
+    ) -> bool:
+        """Give a model as many instances as its load takes; whether it has them.
+
+        With none, it falls asleep if nothing is under way. It gives way to whatever a client wants with the model: then
+        it is as it was. It is not kept: after a start, the model begins with what was last asked for.
+
+        Raises:
+            RemoteFailure: a new worker failed; it is as it was.
+        """
+        rules = registration.spec.autoscale
+        if rules is None or not self._serves(registration):
+            return False
+        grace_s = self._grace_s()
+
+        async def change() -> None:
+            count = max(1, instances)
+            if instances > registration.instances or count != registration.spec.instances:
+                await registration.scale(count, self._server, _report_to_nobody, grace_s, rules)
+            if not instances and registration.ready and not registration.pool.busy:
+                await registration.fall_asleep(idle_s, grace_s)
+
+        return await self._make(registration.spec.name, change)
+
+    async def put_to_sleep(self, registration: Registration, idle_s: float, why: str) -> bool:
+        """Have a model sleep for others, if nothing is under way; whether it does."""
+        if not self.is_at_rest(registration):
+            return False
+
+        async def change() -> None:
+            if registration.pool.at_rest() is not None:
+                await registration.fall_asleep(idle_s, self._grace_s(), why)
+
+        await self._make(registration.spec.name, change)
+        return registration.pool.sleep.asleep
+
+    def is_at_rest(self, registration: Registration) -> bool:
+        """Whether a registration serves, and nobody changes it."""
+        return self._serves(registration) and self._reservations.is_free(registration.spec.name)
+
+    def _serves(self, registration: Registration) -> bool:
+        current = self._served.names.get(registration.spec.name)
+        return (
+            current is registration
+            and registration.ready
+            and self._server.ready
+            and not self._stopping
+        )
+
+    async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
+        """Make a change, unless something is done with the model already; whether it was made.
 
         Raises:
             RemoteFailure: it failed.
@@ -45,6 +112,11 @@ class Adaptations:
             await self._reservations.until_free(name)
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all of them, and make no more."""
+        self._stopping = True
         for task in self._tasks.values():
             task.cancel()
+
+
+async def _report_to_nobody(_: messages.Progress) -> None:
+    """Take the progress of a change that no client waits for."""

@@ -77,6 +77,15 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
         raise RemoteFailure(ErrorKind.INVALID, f"{what}: {why}")
 
 
+def why_it_cannot_sleep(spec: messages.ModelSpec) -> str:
+    """Return why the workers of a model cannot end until a request comes; "" if they can."""
+    if "sequence_batching" in spec.config:
+        return "a sequence lives in one instance, which cannot go"
+    if spec.isolation == "thread":
+        return "threads share the process that registered them"
+    return ""
+
+
 def check_devices(spec: messages.ModelSpec) -> None:
     """Refuse GPUs that are not there: CUDA in a worker would only find none, and serve from the CPU or fail late.
 

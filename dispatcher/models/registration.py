@@ -29,6 +29,7 @@ from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.memory_accounts import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
@@ -63,6 +64,7 @@ class Registration:
         events: Events = LOG_ONLY,
         asleep: bool = False,
         parking: Parking | None = None,
+        account: Account | None = None,
     ) -> None:
         self.key = key
         self._declared = Declared(entry)
@@ -81,6 +83,7 @@ class Registration:
             self.events,
             asleep=asleep,
             parking=parking,
+            account=account,
         )
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
@@ -278,9 +281,9 @@ class Registration:
                 self._in_doubt = False
         await self.pool.shrink(new, grace_s)
 
-    async def fall_asleep(self, idle_s: float, grace_s: float) -> None:
+    async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
         """End the workers until a request comes; tritonserver keeps the model, and its proxies."""
-        await uninterrupted(self.pool.fall_asleep(idle_s, grace_s))
+        await uninterrupted(self.pool.fall_asleep(idle_s, grace_s, why))
 
     @property
     def instances(self) -> int:

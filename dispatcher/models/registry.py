@@ -30,6 +30,7 @@ from pytriton.dispatcher.models.told_failures import failure_told, registration_
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.several_loads import ReportProgress
@@ -48,6 +49,9 @@ class Registry(ServedModels):
         news: a model is served, or not any more.
         server_starts: what tritonserver loads when it starts.
         adoption: hands all of it to the next version of the daemon.
+        accounts: of the memory that models take.
+        parking: workers that wait for a model that sleeps.
+        adaptations: changes that nobody asked for.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class Registry(ServedModels):
         start_worker: StartWorker,
         store: Store,
         events: Events = LOG_ONLY,
+        accounts: MemoryAccounts | None = None,
     ) -> None:
+        self.accounts = accounts or MemoryAccounts()
         self.restoring = Restoring(store.read(), events)
         super().__init__(rundir.models, self.restoring)
         self._config = config
@@ -74,12 +80,15 @@ class Registry(ServedModels):
             restoring=self.restoring,
             served=self,
             hosted=HostedModels(self._end_hosted),
+            accounts=self.accounts,
             events=events,
         )
-        self.news = self._serving.news
+        self.news, self.parking = self._serving.news, self._serving.parking
         self.stopping = False  #: for good: all models end, and none is gone
         self.refusal = ""  #: why no model may be changed any more, though all serve on
-        self._adaptations = Adaptations(self._serving.reservations)
+        self.adaptations = Adaptations(
+            self._serving.reservations, self, server, lambda: self._config.grace_period_s
+        )
         self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
         self.adoption = Adoption(self, self._serving, self.restoring)
 
@@ -138,7 +147,7 @@ class Registry(ServedModels):
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may make the next one at once: it waits for the undoing here.
         await self._serving.reservations.until_given_up(spec.name)
-        await self._adaptations.give_way(spec.name)
+        await self.adaptations.give_way(spec.name)
         self.check_open(spec.name, "registered")
         self._refuse_taken(request)
         keeping = Keeping.WRITTEN if keep else Keeping.ELSEWHERE
@@ -214,7 +223,7 @@ class Registry(ServedModels):
             RemoteFailure: no such model, or it is being registered or unregistered now.
         """
         forgotten = await self.restoring.give_up(name)
-        await self._adaptations.give_way(name)
+        await self.adaptations.give_way(name)
         self._serving.reservations.check(name)
         if name in self.names:
             try:
@@ -292,7 +301,7 @@ class Registry(ServedModels):
         Raises:
             RemoteFailure: no such model, another change of it is under way, or it cannot be kept; all is as it was.
         """
-        await self._adaptations.give_way(name)
+        await self.adaptations.give_way(name)
         registration = self.by_name(name)
         with self._serving.reservations.reserve(name):
             former = registration.spec
@@ -306,37 +315,10 @@ class Registry(ServedModels):
                 raise
         registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(on)})
 
-    async def adapt(
-        self, registration: Registration, instances: int, *, idle_s: float = 0.0
-    ) -> bool:
-        """Give a model as many instances as its load takes; whether it has them.
-
-        With none, it falls asleep if nothing is under way. It gives way to whatever a client wants with the model: then
-        it is as it was. It is not kept: after a start, the model begins with what was last asked for.
-
-        Raises:
-            RemoteFailure: a new worker failed; it is as it was.
-        """
-        name, rules = registration.spec.name, registration.spec.autoscale
-        if rules is None or self.names.get(name) is not registration or self.stopping:
-            return False
-        if not self._server.ready:
-            return False
-        grace_s = self._config.grace_period_s
-
-        async def change() -> None:
-            count = max(1, instances)
-            if instances > registration.instances or count != registration.spec.instances:
-                await registration.scale(count, self._server, _report_to_nobody, grace_s, rules)
-            if not instances and registration.ready and not registration.pool.busy:
-                await registration.fall_asleep(idle_s, grace_s)
-
-        return await self._adaptations.make(name, change)
-
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
         self.stopping = True
-        self._adaptations.stop()
+        self.adaptations.stop()
         await self._serving.give_up_all()
         ends = [self._serving.take_down(name, "the daemon stops", last=True) for name in self.names]
         results = await asyncio.gather(*ends, return_exceptions=True)
@@ -387,7 +369,7 @@ class Registry(ServedModels):
         patience = self._serving.patience(name, done, report)
         await patience.until_up()
         await patience.until_restored(name)
-        await self._adaptations.give_way(name)
+        await self.adaptations.give_way(name)
         self.check_open(name, done)
 
     def check_open(self, name: str, done: str) -> None:

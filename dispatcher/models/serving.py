@@ -31,6 +31,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking
@@ -59,6 +60,7 @@ class Serving:
         restoring: those of them that are not served (yet)
         served: what is changed
         hosted: ends models that run in threads of a process when that ends
+        accounts: of the memory that models take
         events: takes what is decided about models
 
     Attributes:
@@ -77,6 +79,7 @@ class Serving:
         restoring: Restoring,
         served: ServedModels,
         hosted: HostedModels,
+        accounts: MemoryAccounts | None = None,
         events: Events = LOG_ONLY,
     ) -> None:
         self.news = News()
@@ -93,14 +96,15 @@ class Serving:
         self.serial = 0
         self._registering: set[asyncio.Task[object]] = set()
         self._gives_up = False
-        self._parking = Parking(config.parked_workers)
+        self.parking = Parking(config.parked_workers)
+        self._accounts = accounts or MemoryAccounts()
         self.use(config)
 
     def use(self, config: DaemonConfig) -> None:
         """Take over changed settings; those of workers hold for models registered from now on."""
         self._config = config
         self._policy = _policy(config)
-        self._parking.most = config.parked_workers
+        self.parking.most = config.parked_workers
 
     def patience(self, name: str, done: str, report: ReportProgress) -> Patience:
         """Return what a request waits with; `done` is what is to be done with the model then."""
@@ -297,7 +301,13 @@ class Serving:
             tally=self._served.ledger.of(entry.spec.name),
             events=self._events,
             asleep=asleep,
-            parking=self._parking,
+            parking=self.parking,
+            account=self._accounts.open(
+                entry.spec,
+                payload=max(map(len, entry.payloads), default=0),
+                hosted=registrant is not None,
+                events=self._events.about(entry.spec.name, entry.spec.version),
+            ),
         )
         self._served.keys[key] = registration
         return registration

@@ -152,6 +152,31 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 4
 
+    memory_budget: Annotated[
+        Optional[str],
+        Option(
+            "What the workers of all models may take of the machine's memory together: bytes, such as 8GiB, or a "
+            "share of what the machine or its control group has, such as 60%. A model that has to load while there is "
+            "no room waits until others sleep that are idle: docs/how-to/elastic.md. "
+            "Default: no limit.",
+            values.optional(values.budget()),
+        ),
+    ] = None
+    gpu_memory_budget: Annotated[
+        Optional[str],
+        Option(
+            "The same of the memory of each GPU, for models with `devices`: bytes, or a share of what the GPU has.",
+            values.optional(values.budget()),
+        ),
+    ] = None
+    any_may_sleep: Annotated[
+        bool,
+        Option(
+            "With a budget: any idle model may sleep for another one, not only those with min=0 and lazy ones.",
+            values.boolean(),
+        ),
+    ] = False
+
     # ── logs ─────────────────────────────────────────────────────────────────────────────────────
     log_format: Annotated[
         str,

@@ -140,6 +140,28 @@ def size() -> Kind:
     return _kind(sizes.ALLOWED, sizes.parse_size)
 
 
+def budget() -> Kind:
+    """Return the kind of byte counts and shares of a whole: 8GiB, 60%."""
+
+    def read(raw: object) -> str:
+        text = str(_no_bool(raw)).strip()
+        if text.endswith("%"):
+            if not 0 < float(text[:-1]) <= 100:
+                raise ValueError
+        elif not sizes.parse_size(text):
+            raise ValueError
+        return text
+
+    return _kind(f"{sizes.ALLOWED}, or a share such as 60%", read)
+
+
+def budget_of(text: str, whole: int) -> int:
+    """Return the bytes that a budget allows, where there are so many in all."""
+    if text.endswith("%"):
+        return int(float(text[:-1]) / 100 * whole)
+    return sizes.parse_size(text)
+
+
 def choice(*names: str) -> Kind:
     """Return the kind of one word out of several, in any case."""
 

@@ -42,7 +42,7 @@ class Instances:
 
     def is_hopeless(self, version: int | None = None) -> bool:
         """Whether no worker is to be expected soon: all have been given up, or are in a crash loop."""
-        if self.given_up_for is not None or self._sleep.asleep:
+        if self.given_up_for is not None or self._sleep.asleep or self._sleep.lacks_room:
             return self.given_up_for is not None
         return all(supervisor.is_hopeless for supervisor in self._of(version))
 

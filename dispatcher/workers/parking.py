@@ -6,11 +6,14 @@ takes to start, and its imports, at the price of its memory; so only the models 
 
 from __future__ import annotations
 
+from collections.abc import Collection, ItemsView
+
+from pytriton.dispatcher.workers.memory_accounts import Account
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 
 
 class Parking:
-    """The parked workers of all models, by the registration's key. The daemon has one.
+    """The parked workers of all models, by the account of the pool. The daemon has one.
 
     Attributes:
         most: as many are kept; who fell asleep first gives up its own.
@@ -18,23 +21,37 @@ class Parking:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._workers: dict[object, Worker] = {}
+        self._workers: dict[Account, Worker] = {}
 
-    async def put(self, owner: object, worker: Worker) -> None:
+    async def put(self, owner: Account, worker: Worker) -> None:
         """Keep a worker of a model that sleeps; end those that are too many."""
         await self.drop(owner)
         self._workers[owner] = worker
         while len(self._workers) > self.most:
             await self.drop(next(iter(self._workers)))
 
-    def take(self, owner: object) -> Worker | None:
+    def take(self, owner: Account) -> Worker | None:
         """Return a model's own, if it lives; it is parked no longer."""
         worker = self._workers.pop(owner, None)
         return worker if worker is not None and worker.alive else None
 
-    async def drop(self, owner: object) -> None:
+    async def drop(self, owner: Account) -> None:
         """End a model's own, if it has one."""
         worker = self._workers.pop(owner, None)
         if worker is not None:
             worker.leave("idle")
             await worker.stop(0)
+
+    async def drop_named(self, name: str) -> None:
+        """End one by its name, if it is there: its memory is needed."""
+        for owner, worker in list(self._workers.items()):
+            if worker.name == name:
+                await self.drop(owner)
+
+    def items(self) -> ItemsView[Account, Worker]:
+        """Return all of them, who fell asleep first at the beginning."""
+        return self._workers.items()
+
+    def workers(self) -> Collection[Worker]:
+        """Return the workers alone."""
+        return self._workers.values()

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Optional
 
 from pytriton.dispatcher.base.handover import PoolState, WorkerState
+from pytriton.dispatcher.elastic.memory import Amounts
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import several_loads
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.instances import Instances
+from pytriton.dispatcher.workers.memory_accounts import Account, MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -26,6 +28,7 @@ from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.gauge import Reading
 
 #: Goes on with a worker of a former version of this process: its state, the model, its slot; None: it is gone.
@@ -50,10 +53,14 @@ class Pool:
         *,
         asleep: bool = False,
         parking: Parking | None = None,
+        account: Account | None = None,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         tally = tally or Tally()
         self._policy = policy
+        #: What the workers take of the memory budgets.
+        self.account = account or MemoryAccounts().open(spec)
+        self._waking: asyncio.Task[None] | None = None
         self._workers: dict[str, Worker] = {}
         self._changed = asyncio.Condition()
         #: Whether it sleeps, and how long batches wait for the worker that wakes it.
@@ -71,6 +78,7 @@ class Pool:
             self._workers,
             tally,
             parking or Parking(0),
+            self.account,
             self.verdicts.forget,
         )
 
@@ -82,8 +90,12 @@ class Pool:
         Raises:
             RemoteFailure: the first that could not be loaded; the caller stops the pool then.
         """
-        if not self.sleep.asleep:
-            await self._grow(self._instances.spec, report)
+        spec = self._instances.spec
+        if self.sleep.asleep:
+            self.account.check(spec, numbering.count(spec))
+        else:
+            await self._get_room(spec, report)
+            await self._grow(spec, report)
 
     @property
     def settled(self) -> bool:
@@ -107,6 +119,7 @@ class Pool:
                 self._starts.adopt(worker)
             adopted = Adopted(one, worker)
             supervisors.append(self._supervisor(one.slot, spec, woken=True, adopted=adopted))
+        self.account.granted = len(supervisors)
         self.proxies.adopt(state.routes)
 
     async def grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
@@ -115,6 +128,7 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
+        await self._get_room(spec, report)
         supervisors, slept = self._instances.supervisors, self.sleep.asleep
         count = len(supervisors)
         if slept:
@@ -124,6 +138,7 @@ class Pool:
         except BaseException:
             await self._stop_supervisors(supervisors[count:], 0)
             del supervisors[count:]
+            self.account.gone(self.account.leave(count))
             if slept:
                 self.sleep.back()
             await self._tell(None)  # who waited for one of these may wait for nobody now
@@ -135,22 +150,25 @@ class Pool:
         instances = self._instances
         instances.spec = spec
         leaving = instances.supervisors[numbering.count(spec) :]
+        room = self.account.leave(numbering.count(spec))
         await self._stop_supervisors(leaving, grace_s, "scale")
+        self.account.gone(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
         if not self.sleep.asleep and not instances.stopping:
             self._fill_up()  # what woke it has failed, and had fewer instances
         await self._tell(None)
 
-    async def fall_asleep(self, idle_s: float, grace_s: float) -> None:
+    async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
         """End the workers until a batch comes, but as many as there are spares: nothing was asked for `idle_s`."""
-        instances = self._instances
-        staying = instances.spec.spares * max(1, len(instances.own_versions))
+        instances, staying = self._instances, self._staying
         leaving = instances.supervisors[staying:]
         del instances.supervisors[staying:]
-        self.sleep.begin(idle_s, len(leaving))
+        room = self.account.leave(staying)
+        self.sleep.begin(idle_s, len(leaving), why)
         self.proxies.rest_all_of([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
-        if not staying:
+        self.account.gone(room)
+        if not staying and not self.account.crowded:
             await self._starts.park(
                 instances.spec, lambda: self.sleep.asleep and not instances.stopping
             )
@@ -160,13 +178,51 @@ class Pool:
         if not self.sleep.asleep or self._instances.stopping:
             return
         self.sleep.wake(why)
-        self._fill_up()
+        spec = self._instances.spec
+        if self.account.within(numbering.count(spec)) == numbering.count(spec):
+            self._fill_up()
+        else:
+            self.sleep.lacks_room = True
+            self._waking = asyncio.get_running_loop().create_task(self._wake_with_room(spec))
         if self.can_serve:  # a spare
             self.sleep.end()
 
+    async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
+        """Start the workers when there is memory for them; if it never comes, tell those that wait."""
+        try:
+            await self.account.take(spec, self._policy.wake_bounds.seconds)
+        except RemoteFailure as failure:
+            self.sleep.lacks_room = False
+            self.sleep.refuse(failure)
+        else:
+            self.sleep.lacks_room = False
+            if not self._instances.stopping:
+                self._fill_up()
+        await self._tell(None)
+
+    async def _get_room(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        """Return when there is memory for the workers of a declaration.
+
+        Raises:
+            RemoteFailure: there is none in time, or never.
+        """
+        if self.account.within(numbering.count(spec)) < numbering.count(spec):
+            await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
+        await self.account.take(spec, self._policy.wake_bounds.seconds)
+
+    @property
+    def _staying(self) -> int:
+        """How many workers stay while it sleeps: the spares."""
+        return self._instances.spec.spares * max(1, len(self._instances.own_versions))
+
+    @property
+    def gives(self) -> Amounts:
+        """What is free when it sleeps."""
+        return self.account.gives(self._staying)
+
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
-        for slot in range(len(supervisors), numbering.count(spec)):
+        for slot in range(len(supervisors), self.account.within(numbering.count(spec))):
             supervisors.append(self._supervisor(slot, spec, woken=True))
 
     async def heal(self, report: ReportProgress) -> None:
@@ -180,9 +236,13 @@ class Pool:
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
         """End all workers, for one of worker.END_REASONS. Returns when they are gone."""
         self._instances.stopping = self.verdicts.stopping = True
+        self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
         await self._tell(None)
         await self._starts.end_parked()
+        room = self.account.leave(0)
         await self._stop_supervisors(self._instances.supervisors, grace_s, reason)
+        self.account.gone(room)
+        self.account.close()
 
     def at_rest(self) -> int | None:
         """How many batches the workers have answered; None while one is under way."""
@@ -214,6 +274,7 @@ class Pool:
             self._events,
             woken=woken,
             adopted=adopted,
+            account=self.account,
         )
 
     async def _stop_supervisors(

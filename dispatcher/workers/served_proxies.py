@@ -96,6 +96,7 @@ class ServedProxies:
             text = f"model {spec.name} has no version {version}; it has {own}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         self._forget(proxy)
+        wake = 0  # the number of that which it waits for
         if lost is not None and lost in self._workers:
             self._workers[lost].is_deaf()
         async with self._changed:
@@ -105,7 +106,9 @@ class ServedProxies:
                 if self._sleep.now and not batch:
                     self._routes.rest(proxy)
                     return messages.Attached("", "", spec.execution_timeout_s)
+                self._sleep.raise_refusal(wake)
                 self._wake_up()
+                wake = self._sleep.wakes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     self._do_aside(self.balance())  # a worker may lack more than this one

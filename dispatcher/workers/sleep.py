@@ -40,6 +40,8 @@ class Sleep:
         asleep: no worker is there, and none comes before a batch asks for one.
         waking: a batch has asked for one, and none is ready yet.
         queued: requests that wait in tritonserver, as far as somebody has asked; whoever asks puts it here.
+        lacks_room: it wakes, and there is no memory yet for a worker.
+        wakes: how often it was woken.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Sleep:
     ) -> None:
         self.asleep = asleep
         self.waking = False
-        self.queued = 0
+        self.queued = self.wakes = 0
+        self.lacks_room = False
+        self._refusal: tuple[int, RemoteFailure] | None = None
         self._model = model
         self._bounds = bounds
         self._events = events
@@ -66,24 +70,39 @@ class Sleep:
         """Say since when it sleeps, for people."""
         return "asleep since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
 
-    def begin(self, idle_s: float, workers: int) -> None:
-        """The workers end: nothing was asked of them for so long."""
+    def begin(self, idle_s: float, workers: int, why: str = "") -> None:
+        """The workers end: nothing was asked of them for so long, or `why`."""
         self.asleep, self.waking = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.tell(
             kinds.SLEPT,
-            reason=f"nothing was asked of it for {idle_s:.0f} s",
+            reason=why or f"nothing was asked of it for {idle_s:.0f} s",
             numbers={"idle_s": round(idle_s, 3), "workers": workers},
         )
 
     def wake(self, why: str) -> None:
         """Workers are being started."""
         self.asleep, self.waking, self._why = False, True, why
+        self.wakes += 1
         self._woken_at = asyncio.get_running_loop().time()
 
     def back(self) -> None:
         """The workers that were being started have been given up again: it sleeps on."""
         self.asleep, self.waking = True, False
+
+    def refuse(self, failure: RemoteFailure) -> None:
+        """There is no room for the workers: it sleeps on, and those that wait for this wake are told."""
+        self._refusal = (self.wakes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
+        self.back()
+
+    def raise_refusal(self, wake: int) -> None:
+        """See that a wake has not come to nothing, by its number; 0 is none.
+
+        Raises:
+            RemoteFailure: it has.
+        """
+        if wake and self._refusal is not None and wake <= self._refusal[0]:
+            raise self._refusal[1]
 
     def end(self) -> None:
         """A worker is ready."""
@@ -110,7 +129,8 @@ class Sleep:
         waited_s = asyncio.get_running_loop().time() - self._woken_at
         why = ""
         if waited_s >= self._bounds.seconds:
-            why = f"its worker has been loading for {waited_s:.0f} s (wake_timeout_s)"
+            doing = "waiting for memory" if self.lacks_room else "loading"
+            why = f"its worker has been {doing} for {waited_s:.0f} s (wake_timeout_s)"
         elif self.queued > self._bounds.requests:
             why = f"{self.queued} requests wait for its worker (wake_queue_size)"
             self.queued -= 1  # this one's, until tritonserver is asked again

@@ -20,6 +20,7 @@ from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
+from pytriton.dispatcher.workers.memory_accounts import Account, MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.dispatcher.workers.one_worker.hard_limits import guard
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -32,6 +33,8 @@ _log = structlog.get_logger(__name__)
 
 #: A worker that served this long was not part of a crash loop.
 _HEALTHY_S = 60.0
+#: What a spent worker's replacement waits for memory, before the spent one serves on for a while.
+_ROOM_BESIDE_S = 10.0
 #: Ends that are kept for status.
 _ENDS_KEPT = 5
 
@@ -67,13 +70,16 @@ class Supervisor:
         *,
         woken: bool = False,
         adopted: Adopted | None = None,
+        account: Account | None = None,
     ) -> None:
         """Begin to keep an instance.
 
         Args:
             woken: a first worker that cannot be loaded is tried again like any other; nobody waits for `first`
             adopted: how a former version of this process left the instance
+            account: of the memory that the pool's workers take
         """
+        self._account = account or MemoryAccounts().open(spec)
         self._slot = slot
         self.index = numbering.instance_of(spec, slot)
         self.version = (
@@ -311,11 +317,7 @@ class Supervisor:
         return worker.gauge.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
-        """Start a worker and return when it is ready.
-
-        Raises:
-            RemoteFailure: it did not become ready; it has been ended.
-        """
+        """Start a worker and return when it is ready; raises RemoteFailure if it did not get so, and was ended."""
         self.worker = await self._start()
         await self._until_ready(self.worker)
         self._change(InstanceState.READY)
@@ -378,8 +380,7 @@ class Supervisor:
             numbers={"pid": spent.pid, "batches": answered},
         )
         try:
-            fresh = await self._start()
-            await self._until_ready(fresh)
+            fresh = await self._account.beside_others(self._started_and_ready, _ROOM_BESIDE_S)
         except RemoteFailure as failure:
             self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=failure.text)
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
@@ -388,7 +389,13 @@ class Supervisor:
         self._restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")
+        spent.exited.add_done_callback(lambda _: self._account.give_beside())
         self._set_aside(spent.end_after_batch())
+
+    async def _started_and_ready(self) -> Worker:
+        worker = await self._start()
+        await self._until_ready(worker)
+        return worker
 
     def _set_aside(self, doing: Coroutine[None, None, None]) -> None:
         """Have something done that this instance does not wait for."""

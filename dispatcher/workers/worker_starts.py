@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pytriton.dispatcher.workers.memory_accounts import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
@@ -25,6 +26,7 @@ class WorkerStarts:
         workers: by name; those that are started come here
         tally: counts them
         parking: has one while the model sleeps
+        account: of their memory
         forget: is told the name of one that ended long ago
     """
 
@@ -35,6 +37,7 @@ class WorkerStarts:
         workers: dict[str, Worker],
         tally: Tally,
         parking: Parking,
+        account: Account,
         forget: Callable[[str], None],
     ) -> None:
         self._start_worker = start_worker
@@ -42,6 +45,7 @@ class WorkerStarts:
         self._workers = workers
         self._tally = tally
         self._parking = parking
+        self._account = account
         self._forget = forget
 
     async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
@@ -50,7 +54,7 @@ class WorkerStarts:
         Raises:
             RemoteFailure: it cannot be started.
         """
-        worker = self._parking.take(self) if slot == 0 else None
+        worker = self._parking.take(self._account) if slot == 0 else None
         if worker is None:
             worker = await self._new(spec, slot)
         else:
@@ -73,13 +77,13 @@ class WorkerStarts:
             return
         worker.parked = True
         if still():
-            await self._parking.put(self, worker)
+            await self._parking.put(self._account, worker)
         else:
             await worker.stop(0)
 
     async def end_parked(self) -> None:
         """No worker is to be at hand any more."""
-        await self._parking.drop(self)
+        await self._parking.drop(self._account)
 
     async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
         worker = await self._start_worker(spec, slot, self._registrant)

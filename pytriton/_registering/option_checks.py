@@ -8,6 +8,7 @@ from typing import Any
 
 from pytriton.autoscale import autoscale_of
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.ipc import sizes
 from pytriton.limits import Limits
 from pytriton.openai.card import card_of
 
@@ -55,6 +56,20 @@ def limits(name: str, value: Any) -> None:
     """Refuse all but limits of a worker."""
     if not isinstance(value, Limits):
         raise PyTritonValidationError(f"{name} has to be pytriton.Limits(...), got {value!r}.")
+
+
+def size(name: str, value: Any) -> None:
+    """Refuse all but a number of bytes above 0, such as "2GiB"."""
+    if not in_bytes(value):
+        raise PyTritonValidationError(f"{name} has to be {sizes.ALLOWED}, got {value!r}.")
+
+
+def in_bytes(value: Any) -> int | None:
+    """Return the number of bytes that was given; 0 for what is none."""
+    try:
+        return None if value is None else sizes.parse_size(value)
+    except ValueError:
+        return 0
 
 
 def function(name: str, value: Any) -> None:

@@ -78,6 +78,10 @@ def print_status(status: messages.Status) -> None:
 
 
 def _print_remarks(console: Console, status: messages.Status) -> None:
+    for one in status.memory:
+        waits = f"; {one.waiting} models wait" if one.waiting else ""
+        used = f"{one.used / (1 << 20):,.0f} of {one.budget / (1 << 20):,.0f} MiB"
+        console.print(Text(f"{one.resource}: {used} in use{waits}"))
     for model in status.models:
         if model.scaling:
             console.print(Text(f"{model.name}: {model.scaling}"))

@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--memory", type=int, default=1000, help="MiB of an instance (1000)")
     parser.add_argument("--room", type=int, help="MiB of the machine (no limit)")
+    parser.add_argument(
+        "--budget", type=int, help="MiB for all models: idle ones sleep for others (no limit)"
+    )
     parser.add_argument("--recorded", help="file of 'seconds,requests per second'")
     parser.add_argument("--out", default="build/simulate", help="folder of the plots")
     return parser
@@ -82,6 +85,7 @@ def _play(name: str, shape: Shape, given: argparse.Namespace, folder: Path) -> N
         given.load,
         Cost(cpus, given.memory * _MIB),
         Room(given.cpus, None if given.room is None else given.room * _MIB),
+        budget=None if given.budget is None else given.budget * _MIB,
     )
     machine = Machine(shape, setting)
     models = machine.run()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from pytriton.dispatcher.elastic.memory import MEMORY, Claim, Holder, plan
 from pytriton.dispatcher.elastic.policy import decide
 from pytriton.dispatcher.elastic.samples import Sample, Window
 from pytriton.dispatcher.elastic.sharing import Cost, Room, Want, share_out
@@ -29,6 +30,8 @@ class Setting(NamedTuple):
         cost: of an instance
         room: of the machine, with nothing on it
         tick_s: between two decisions
+        budget: bytes that all models may take: idle ones sleep for those that are asked; None: no limit
+        end_s: what an instance takes to end
     """
 
     rules: Autoscale
@@ -37,6 +40,8 @@ class Setting(NamedTuple):
     cost: Cost = Cost()
     room: Room = Room(1_000_000.0)
     tick_s: float = 0.5
+    budget: int | None = None
+    end_s: float = 0.1
 
 
 class Tick(NamedTuple):
@@ -66,6 +71,9 @@ class Model:
         self._begun = 0
         self._looked_at = self._sampled_at = 0.0
         self.came = 0
+        self.used_at = 0.0
+        self.waits_since: float | None = None  # for memory
+        self.ending = 0  # instances that still have theirs
 
     def look(self, at: float) -> None:
         """Add up what has been since it was last looked at."""
@@ -95,6 +103,11 @@ class Model:
         self._begun = self.came = 0
         self._sampled_at = at
         return sample
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it could sleep."""
+        return not (self.busy or self.queue or self.loading)
 
     def takes(self) -> bool:
         """Begin a request that waits, if an instance is free; whether it did."""
@@ -136,8 +149,12 @@ class Machine:
                 self._plan(at + self._setting.tick_s, "tick", "")
             elif what == "loaded":
                 self._loaded(at, self.models[name])
+            elif what == "ended":
+                self.models[name].ending -= int(since)
             else:
                 self._done(at, self.models[name], since)
+            if any(one.waits_since is not None for one in self.models.values()):
+                self._give_memory(at)
         return self.models
 
     def _arrivals(self, name: str) -> Iterator[tuple[float, str]]:
@@ -152,9 +169,44 @@ class Machine:
         model.look(at)
         model.came += 1
         model.queue.append(at)
+        model.used_at = at
         if model.instances + model.loading == 0:  # it sleeps: this request wakes it
-            self._change(at, model, 1)
+            if model.waits_since is None:
+                model.waits_since = at
+            self._give_memory(at)
         self._serve(at, model)
+
+    def _give_memory(self, at: float) -> None:
+        """Load the models that are asked, as far as the budget goes; idle ones sleep for them."""
+        setting = self._setting
+        size = setting.cost.memory
+        wait = [one for one in self.models.values() if one.waits_since is not None]
+        wait.sort(key=lambda one: one.waits_since or 0.0)
+        if setting.budget is None:
+            granted, sleeping = [one.name for one in wait], []
+        else:
+            claims = [Claim(one.name, {MEMORY: size}, one.waits_since or 0.0) for one in wait]
+            there = [one for one in self.models.values() if one.instances + one.loading]
+            holders = [
+                Holder(one.name, {MEMORY: one.instances * size}, one.used_at, one.is_idle)
+                for one in there
+            ]
+            ending = sum(one.ending for one in self.models.values()) * size
+            free = setting.budget - self._taken() - ending
+            found = plan(claims, holders, {MEMORY: free}, {MEMORY: ending}, at)
+            granted, sleeping = list(found.granted), list(found.sleep)
+        for name in granted:
+            self.models[name].waits_since = None
+            self._change(at, self.models[name], 1)
+        for name in sleeping:
+            model = self.models[name]
+            model.ending += model.instances
+            self._plan(at + setting.end_s, "ended", name, model.instances)
+            self._change(at, model, 0)
+
+    def _taken(self) -> int:
+        count = sum(one.instances + one.loading for one in self.models.values())
+        return count * self._setting.cost.memory
 
     def _serve(self, at: float, model: Model) -> None:
         while model.takes():
@@ -164,6 +216,7 @@ class Machine:
     def _done(self, at: float, model: Model, came_at: float) -> None:
         model.look(at)
         model.busy -= 1
+        model.used_at = at
         model.latencies.append(at - came_at)
         self._serve(at, model)
 
@@ -199,10 +252,12 @@ class Machine:
                 wanted, load = decision.instances, decision.load
             least = min(max(setting.rules.least, min(now, 1)), wanted)
             wants.append(Want(model.name, now, wanted, least, load, 1.0, setting.cost))
+        ending = sum(one.ending for one in self.models.values())
         taken = sum(want.now for want in wants) * setting.cost.memory
-        self.most_memory = max(self.most_memory, taken)
+        self.most_memory = max(self.most_memory, taken + ending * setting.cost.memory)
         room = setting.room
-        if room.memory is not None:
-            room = room._replace(memory=room.memory - taken)
+        bounds = [one for one in (room.memory, setting.budget) if one is not None]
+        if bounds:
+            room = room._replace(memory=min(bounds) - taken - ending * setting.cost.memory)
         for name, grant in share_out(wants, room).items():
             self._change(at, self.models[name], grant.instances)

@@ -70,6 +70,8 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "execution_timeout_s": (1.5, 1.5),
     "max_batches": (9, 9),
     "limits": (Limits(nice=3), messages.Limits(nice=3)),
+    "memory": ("2GiB", 2 << 30),
+    "gpu_memory": (4096, 4096),
     "lanes": (4, 4),
     "access_log": (True, True),
     "zero_copy_inputs": (True, True),

@@ -8,7 +8,7 @@ import msgspec
 
 from pytriton.ipc.messages.base import Message
 from pytriton.ipc.messages.events import EventList, Explanation
-from pytriton.ipc.messages.figures import Figures
+from pytriton.ipc.messages.figures import Figures, MemoryInfo
 from pytriton.ipc.messages.model_spec import ModelSpec
 from pytriton.ipc.messages.requests import Profiled, Requests
 
@@ -170,6 +170,8 @@ class Status(Message, frozen=True):
     operations: list[str] = msgspec.field(default_factory=list)
     #: Where the OpenAI API is served, with "/v1"; empty: no model has asked for it.
     openai_url: str = ""
+    #: The budgets of memory, if there are any.
+    memory: list[MemoryInfo] = msgspec.field(default_factory=list)
 
 
 class KeptRegistration(msgspec.Struct, frozen=True):

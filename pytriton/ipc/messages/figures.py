@@ -128,6 +128,7 @@ class ModelFigures(msgspec.Struct, frozen=True):
         logged, not_logged: requests that its access log has, and that there was no room or time for.
         work: of all its instances together, and failures that only the daemon sees.
         queue: by version; empty when tritonserver was not asked, or did not answer in time.
+        memory: what a worker is taken to need, with a memory_budget.
     """
 
     name: str
@@ -145,6 +146,16 @@ class ModelFigures(msgspec.Struct, frozen=True):
     instances: list[InstanceFigures] = []
     work: Work = Work()
     queue: list[QueueFigures] = []
+    memory: Optional[int] = None
+
+
+class MemoryInfo(msgspec.Struct, frozen=True):
+    """The budget of one resource, "memory" or that of a GPU: bytes in all, those in use, models that wait for some."""
+
+    resource: str
+    budget: int
+    used: int
+    waiting: int = 0
 
 
 class WebhookFigures(msgspec.Struct, frozen=True):
@@ -168,6 +179,10 @@ class DaemonFigures(msgspec.Struct, frozen=True):
         lines_dropped: log lines of children that were left out.
         webhooks: by name.
         disk_free, disk_size: of the file system of the state directory; None when nothing is kept.
+        memory: the budgets, if there are any.
+        memory_slept, memory_waits, memory_refusals: models that slept for others, loads that had to wait for memory,
+            and that came to nothing.
+        shared_weights: bytes that workers share.
     """
 
     version: str
@@ -189,6 +204,11 @@ class DaemonFigures(msgspec.Struct, frozen=True):
     disk_size: Optional[int] = None
     problems: list[str] = []
     webhooks: dict[str, WebhookFigures] = {}
+    memory: list[MemoryInfo] = []
+    memory_slept: int = 0
+    memory_waits: int = 0
+    memory_refusals: int = 0
+    shared_weights: int = 0
 
 
 class Figures(Message, frozen=True):

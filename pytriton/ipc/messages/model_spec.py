@@ -168,3 +168,6 @@ class ModelSpec(msgspec.Struct, frozen=True):
     lazy: bool = False
     #: Each of its requests is written to its access log.
     access_log: bool = False
+    #: Bytes that a worker takes, and takes on each of its GPUs; None: what is seen.
+    memory: Optional[int] = None
+    gpu_memory: Optional[int] = None
