@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from msgspec import structs
 
+import pytriton._linux_only  # noqa: F401
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
 from pytriton._control.encrypted import RemoteConnection
