@@ -56,7 +56,7 @@ def waiting(begun: Path, go: Path) -> Callable[..., Any]:
             time.sleep(0.01)
         return {"y": x}
 
-    return slow  # type: ignore[no-any-return]
+    return slow
 
 
 class UnixConnection(http.client.HTTPConnection):
