@@ -7,12 +7,9 @@ import time
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.ipc.rundir import RuntimeDir
-
-_log = structlog.get_logger(__name__)
 
 
 class LastEnd(msgspec.Struct, frozen=True):
@@ -41,7 +38,11 @@ def write(rundir: RuntimeDir, code: int, reason: str) -> None:
             file.write(msgspec.json.encode(end))
         new.replace(_path(rundir))
     except OSError as error:
-        _log.warning("cannot keep how the daemon ended", reason=str(error))
+        import structlog  # here: commands only read, and its import takes longer than all of theirs
+
+        structlog.get_logger(__name__).warning(
+            "cannot keep how the daemon ended", reason=str(error)
+        )
 
 
 def read(rundir: RuntimeDir) -> LastEnd | None:
