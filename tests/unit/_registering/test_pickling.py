@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.forking import Forking
 
 from pytriton._registering.pickling import pack_callable
 from pytriton._registering.surroundings import capture_world
@@ -64,21 +66,36 @@ def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def load_elsewhere(out: Path, *, factory: bool = False) -> tuple[Any, bool]:
-    """Load what a registrant has written and call it with 20."""
-    from pytriton.ipc import messages
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Forking]:
+    """Runs registrants and workers: the modules that both import."""
+    forking = Forking("numpy", "cloudpickle", "pytriton._registering.registering")
+    yield forking
+    forking.close()
 
+
+def load_elsewhere(
+    out: Path, *, factory: bool = False, forking: Forking | None = None
+) -> tuple[Any, bool]:
+    """Load what a registrant has written and call it with 20, in a process of its own or a fork."""
     register = messages.decode(Path(f"{out}.world").read_bytes())
     assert isinstance(register, messages.Register)
     world = register.spec.world
-    done = subprocess.run(
-        [world.python, "-c", WORKER, str(out), json.dumps(world.sys_path), "factory" * factory],
-        cwd=world.cwd,
-        env=dict(world.env),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    arguments = [str(out), json.dumps(world.sys_path), "factory" * factory]
+    if forking is not None:
+        assert world.python == sys.executable
+        worker = out.with_name("worker.py")
+        worker.write_text(WORKER)
+        done = forking.run_script(worker, arguments, Path(world.cwd), world.env)
+    else:
+        done = subprocess.run(
+            [world.python, "-c", WORKER, *arguments],
+            cwd=world.cwd,
+            env=dict(world.env),
+            check=False,
+            capture_output=True,
+            text=True,
+        )
     assert done.returncode == 0, done.stderr
     result, by_reference = json.loads(done.stdout.splitlines()[-1])
     return result, by_reference
@@ -127,11 +144,14 @@ _ANY_START = ("function", "closure", "class", "namespace package")
     [(kind, "script") for kind in KINDS]
     + [(kind, how) for kind in _ANY_START for how in ("-c", "interactive")],
 )
-def test_a_callable_of_main_runs_elsewhere(kind: str, how: str, tmp_path: Path) -> None:
+def test_a_callable_of_main_runs_elsewhere(
+    kind: str, how: str, forking: Forking, tmp_path: Path
+) -> None:
     code = f"{PRELUDE}\n{KINDS[kind]}\nsend(target, 'out')\n"
     if how == "script":
         (tmp_path / "script.py").write_text(code)
-        run_python("script.py", cwd=tmp_path)
+        done = forking.run_script(Path("script.py"), [], tmp_path, os.environ)
+        assert done.returncode == 0, done.stderr
     elif how == "-c":
         run_python("-c", code, cwd=tmp_path)
     else:  # the prompt reads one statement after the other; exec() keeps them in __main__
@@ -141,7 +161,8 @@ def test_a_callable_of_main_runs_elsewhere(kind: str, how: str, tmp_path: Path) 
             check=False,
         )  # fmt: skip
         assert (tmp_path / "out").exists(), done.stderr
-    result, by_reference = load_elsewhere(tmp_path / "out")
+    forked = forking if how == "script" else None
+    result, by_reference = load_elsewhere(tmp_path / "out", forking=forked)
     assert result == 42
     assert not by_reference
 
