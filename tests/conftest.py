@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +15,9 @@ from support.running import RunningDaemon
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
 
 pytest_plugins = ["support.times"]
+
+# The tests are nine thousand objects that stay: the collector would look at them again and again while they are read.
+gc.disable()
 
 # A run starts a thousand processes. Where this is set, as many images have it, each compiles all its modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -27,6 +32,17 @@ settings.load_profile("no deadline")
 
 #: Daemons that tests start end with this process, however it ends; those of scripts and shells, too.
 os.environ[ENV_OWNER] = str(os.getpid())
+
+
+# A shell that starts the tests in the background has them ignore SIGINT, and what they start would ignore it, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """From now on there is rubbish, and resources that tests have forgotten to close are to be found."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

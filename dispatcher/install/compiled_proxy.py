@@ -67,10 +67,12 @@ def build(cache: Path, progress: Progress) -> Path:
 
 
 def is_built(cache: Path) -> bool:
-    """Whether `build` would find the library: one that was brought along and fits, or one that was built here."""
+    """Whether `build` would find the library."""
     folder = sources()
-    built = cache / "native-proxy" / source_key(folder, FLAGS) / LIBRARY
-    return built.is_file() or _loads(folder / LIBRARY)
+    return any(
+        (place / LIBRARY).is_file()
+        for place in (folder, cache / "native-proxy" / source_key(folder, FLAGS))
+    )
 
 
 def misfit(native: Path, binary: Path, library_path: Sequence[Path]) -> str | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 #: Costly, or sure to be needed only by some of our processes.
 HEAVY = (

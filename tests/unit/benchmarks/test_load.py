@@ -61,6 +61,7 @@ def test_a_wrong_answer_is_an_error(base: str, path: str, said: str) -> None:
     connection.close()
 
 
+@pytest.mark.programs
 def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> None:
     """It looks at every answer, in processes of its own."""
     right = apply_python(request(f"{base}/"), clients=2, seconds=1.0, size=0)

@@ -13,6 +13,8 @@ import pytest
 from pytriton.check.facts import facts
 from pytriton.check.report import Report
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -107,6 +107,7 @@ def test_a_section_is_what_supervisord_reads() -> None:
     assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
 
 
+@pytest.mark.programs
 def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> None:
     wanted = ("--systemd", "--user", "--folder", str(tmp_path))
     done = _cli("install", *wanted, "--http-port", "9000")
@@ -122,6 +123,7 @@ def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> N
     assert unit.exists()
 
 
+@pytest.mark.programs
 def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> None:
     done = _cli("install", "--systemd", "--user", "--print", XDG_CONFIG_HOME=str(tmp_path))
     assert done.stdout == _cli("install", "--systemd", "--user", "--print").stdout
@@ -129,6 +131,7 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

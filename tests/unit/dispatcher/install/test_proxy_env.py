@@ -194,6 +194,7 @@ def distributions(python: Path) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+@pytest.mark.programs
 def test_pips_words_are_in_the_error_when_packages_are_out_of_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

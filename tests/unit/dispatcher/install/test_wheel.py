@@ -213,6 +213,7 @@ def test_a_killed_install_leaves_nothing_that_is_trusted(
     assert not list(tree.parent.glob(".*.tmp-*"))
 
 
+@pytest.mark.programs
 def test_fetches_with_pip_on_the_users_settings(
     tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
