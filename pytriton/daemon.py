@@ -23,12 +23,13 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from msgspec import structs
 
+import pytriton._linux_only  # noqa: F401
 from pytriton._clash import clashing_distribution
+from pytriton._closeable import Closeable
 from pytriton._control.connection import Connection
 from pytriton._control.encrypted import RemoteConnection
 from pytriton._control.registration_progress import Report, reporter
@@ -142,7 +143,7 @@ def _fleet(
     return FleetClient(nodes, timeout_s, key_file)
 
 
-class DaemonClient(PythonRegistering):
+class DaemonClient(PythonRegistering, Closeable):
     """The daemon's control socket as methods. For any number of threads, and after a fork.
 
     Made by `connect`. Every method raises DaemonNotRunningError when the daemon is gone.
@@ -412,14 +413,3 @@ class DaemonClient(PythonRegistering):
         hosting = sys.modules.get("pytriton._registering.hosting")  # not there: nothing does
         hosts = [] if hosting is None else hosting.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]
-
-    def __enter__(self) -> DaemonClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

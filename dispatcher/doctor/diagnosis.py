@@ -180,15 +180,34 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     version = search.found[0].version if search.found else PINNED.triton_version
     if version is None:
         return Check(name, "ok", "this tritonserver's version is not known: see NVIDIA's bulletins")
-    if not advisories.is_faulty(version):
-        return Check(name, "ok", f"none that this version of pytriton-daemon knows of {version}")
-    detail = f"{version} has published ones ({', '.join(advisories.CVES)} and others)"
+    faults = advisories.faults(version)
+    until = f"(bulletins until {advisories.catalogue().last_bulletin})"
+    if not faults:
+        return Check(name, "ok", f"none that this version knows of {version} {until}")
+    detail = f"{version} has {len(faults)} published ones {until}: {advisories.named(faults)}"
     if _native_front(choice):
-        return Check(name, "ok", f"{detail}, which clients cannot reach through the native front")
+        return _check_faults_behind_front(name, detail, faults, exposed)
     if not exposed:
         return Check(name, "ok", f"{detail}; it listens on this machine only")
-    detail += f", and listens beyond this machine: {', '.join(exposed)}"
+    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
     mend = "use the native front, 127.0.0.1, a firewall, or a newer tritonserver; see docs/operations/security.md"
+    return Check(name, "warning", detail, mend)
+
+
+def _check_faults_behind_front(
+    name: str, detail: str, faults: Sequence[advisories.Advisory], exposed: Sequence[str]
+) -> Check:
+    """Tell the faults that the native front keeps from clients from those that may be in Triton's core."""
+    front = sum(one.part == "front" for one in faults)
+    unclear = [one for one in faults if one.part == "unspecified"]
+    detail += f"; {front} are in the frontends that the native front replaces"
+    if not unclear:
+        return Check(name, "ok", f"{detail}, so clients cannot reach them")
+    detail += f"; of {len(unclear)} the bulletins do not say which part has them"
+    if not exposed:
+        return Check(name, "ok", f"{detail}; it listens on this machine only")
+    detail += f"; it listens beyond this machine: {', '.join(exposed)}"
+    mend = "let only clients that you trust reach it, or bring a newer tritonserver; see docs/operations/security.md"
     return Check(name, "warning", detail, mend)
 
 

@@ -67,12 +67,10 @@ def build(cache: Path, progress: Progress) -> Path:
 
 
 def is_built(cache: Path) -> bool:
-    """Whether `build` would find the library."""
+    """Whether `build` would find the library: one that was brought along and fits, or one that was built here."""
     folder = sources()
-    return any(
-        (place / LIBRARY).is_file()
-        for place in (folder, cache / "native-proxy" / source_key(folder, FLAGS))
-    )
+    built = cache / "native-proxy" / source_key(folder, FLAGS) / LIBRARY
+    return built.is_file() or _loads(folder / LIBRARY)
 
 
 def misfit(native: Path, binary: Path, library_path: Sequence[Path]) -> str | None:

@@ -21,12 +21,12 @@ NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Warnings are errors where it is tested (tests/unit/native), not where it is used.
 #: It stays loaded when its last model has gone (nodelete): a call's end may still be on its way. It runs inside
-#: tritonserver, so what the compiler can check at run time is checked. Not `-z now`: that would look for tritonserver's
-#: functions when the daemon only tries whether the library can be loaded.
+#: tritonserver, so what the compiler can check at run time is checked. `-z lazy`, for some linkers default to `now`:
+#: that would look for tritonserver's functions when the daemon only tries whether the library can be loaded.
 FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-z,nodelete",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
-    "-Wl,-z,relro", "-Wl,-z,noexecstack",
+    "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,-z,noexecstack",
 )  # fmt: skip
 #: The native front, which is a program that loads Triton's core.
 FRONT = "pytriton-front"
@@ -48,7 +48,7 @@ class BuildError(Exception):
 def compiler() -> str | None:
     """Return the C compiler that would be used: $CC, cc, gcc or clang; None if this machine has none."""
     wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
-    return next((path for path in map(shutil.which, wanted) if path), None)
+    return next((os.path.abspath(path) for path in map(shutil.which, wanted) if path), None)
 
 
 def compile_library(folder: Path, library: Path) -> None:
@@ -79,27 +79,37 @@ def source_key(folder: Path, flags: Sequence[str]) -> str:
 
 
 def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
-    """Compile each file by itself, as many at a time as there are processors, and link them."""
+    """Compile each file by itself, as many at a time as there are processors, and link them.
+
+    The compiler runs in the folder and sees relative names, which it writes into its result: the same sources give the
+    same bytes, wherever they lie.
+    """
     command = compiler()
     if command is None:
         raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
-    files = sorted(folder.rglob("*.c"))
+    files = [file.relative_to(folder) for file in sorted(folder.rglob("*.c"))]
     with tempfile.TemporaryDirectory() as parts:
         objects = [f"{parts}/{number}.o" for number in range(len(files))]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiling = [
-                pool.submit(_run, [command, *flags, f"-I{folder}", "-c", "-o", part, str(file)])
+                pool.submit(_run, [command, *flags, "-I.", "-c", "-o", part, str(file)], folder)
                 for part, file in zip(objects, files)
             ]
             for one in compiling:
                 one.result()
-        _run([command, *flags, "-o", str(result), *objects, *_LIBRARIES])
+        _run([command, *flags, "-o", str(result.absolute()), *objects, *_LIBRARIES], folder)
 
 
-def _run(argv: Sequence[str]) -> None:
+def _run(argv: Sequence[str], folder: Path) -> None:
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_COMPILE_S, check=False, errors="replace"
+            argv,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_S,
+            check=False,
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(str(error)) from error

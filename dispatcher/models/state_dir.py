@@ -6,7 +6,7 @@ Layout::
       lock                       locked (flock) by the daemon that uses it
       models/NAME.registration   one file per model
       models/NAME.previous       what NAME.registration held before it was replaced, for rollback
-      set-aside/                 files that could not be read, kept to be looked at
+      set-aside/                 files that were damaged, kept to be looked at; those of newer versions stay
 
 A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, and then MessagePack
 (`_Content`). It is written beside its place, brought to the disk and renamed, so that a crash at any
@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Sequence
@@ -32,7 +33,9 @@ from pytriton.ipc import messages
 from pytriton.ipc.private_files import open_private
 from pytriton.ipc.registration_digest import registration_digest
 
-_FORMAT = b"pytriton-registration 1 "
+_OWN_FORM = 1
+_FORMAT = f"pytriton-registration {_OWN_FORM} ".encode()
+_FORM = re.compile(rb"pytriton-registration ([0-9]{1,6}) ")
 _PRESENT, _PREVIOUS, _UNFINISHED = ".registration", ".previous", ".unfinished"
 
 
@@ -42,6 +45,10 @@ class StoreError(Exception):
 
 class DamagedEntry(Exception):
     """A file holds no registration."""
+
+
+class ForeignEntry(DamagedEntry):
+    """A whole file of a version of pytriton-daemon that knows more than this one."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -74,9 +81,13 @@ def decode(data: bytes) -> Entry:
     """Return the entry in a file's content.
 
     Raises:
+        ForeignEntry: a newer version has written it.
         DamagedEntry: it is not exactly what `encode` returns; says what is wrong.
     """
     head, newline, content = data.partition(b"\n")
+    form = _FORM.match(head)
+    if form is not None and newline and int(form[1]) > _OWN_FORM:
+        raise ForeignEntry(f"it has form {int(form[1])}, and this version knows form {_OWN_FORM}")
     if not head.startswith(_FORMAT) or not newline:
         raise DamagedEntry(f"it begins with {head[:40]!r}, not with {_FORMAT.decode()!r}")
     if hashlib.sha256(content).hexdigest().encode() != head[len(_FORMAT) :]:
@@ -84,7 +95,7 @@ def decode(data: bytes) -> Entry:
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedEntry(f"it is of another version of pytriton-daemon ({error})") from error
+        raise ForeignEntry(f"it says what this version does not know ({error})") from error
 
 
 def kept_registrations(
@@ -221,6 +232,12 @@ class Store:
             if entry.spec.name != path.name[: -len(path.suffix)]:
                 raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
             return entry
+        except ForeignEntry as error:
+            problems.append(
+                f"the kept registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
+                f"stays where it is ({path}), its model is not served: start that version, or register the model anew"
+            )
+            return None
         except (OSError, DamagedEntry) as error:
             aside = self._set_aside / f"{path.name}.{secrets.token_hex(4)}"
             try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from pytriton._closeable import Closeable
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.ipc.messages import World
 
@@ -116,7 +117,7 @@ def is_installed(file: str) -> bool:
     return any(real.startswith(os.path.realpath(folder) + os.sep) for folder in folders if folder)
 
 
-class Probe:
+class Probe(Closeable):
     """A short-lived process in a worker's world that looks modules up. Starts at once; close it.
 
     Attributes:
@@ -148,17 +149,6 @@ class Probe:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Probe:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def look_up(self, module: str) -> tuple[bool, str | None]:
         """Return whether that interpreter finds a module, and the module's file if it has one."""

@@ -15,6 +15,10 @@ def main() -> None:
     clash = clashing_distribution()
     if clash is not None:
         sys.exit(f"pytriton: {clash}")
+    try:
+        import pytriton._linux_only  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"pytriton: {error}")
     from pytriton.check.app import app
 
     app(prog_name="pytriton")

@@ -17,6 +17,10 @@ def main() -> None:
         from pytriton.cli.version import print_version
 
         sys.exit(print_version())
+    try:
+        import pytriton._linux_only  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"pytriton-daemon: {error}")
     from pytriton.cli.app import app
 
     app(prog_name="pytriton-daemon")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, TypeVar
 
+from pytriton._closeable import Closeable
 from pytriton.client._inference.request import InferMethods, Request
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.url import Urls
@@ -25,7 +25,7 @@ Self = TypeVar("Self", bound="FuturesModelClient")
 _UNLIMITED_WORKERS = 100_000
 
 
-class FuturesModelClient(InferMethods[Future[Outputs]]):
+class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
     """A client whose methods return futures at once; threads of its own wait for the answers.
 
     Args:
@@ -117,14 +117,6 @@ class FuturesModelClient(InferMethods[Future[Outputs]]):
     def __enter__(self: Self) -> Self:
         self._require_open()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _infer(self, request: Request) -> Future[Outputs]:
         return self._submit(lambda: self._client._infer(request))

@@ -9,11 +9,11 @@ nodes that lack them. The addresses are looked up anew for each call, so nodes m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytriton._closeable import Closeable
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._registering.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig, Tensor
 
 
-class FleetClient(FleetView):
+class FleetClient(FleetView, Closeable):
     """The daemons of several nodes. For any number of threads. Made by ``connect(nodes=...)``.
 
     Every method that changes something first connects to every node, and changes nothing when one does not answer.
@@ -211,17 +211,6 @@ class FleetClient(FleetView):
 
     def close(self) -> None:
         """Do nothing, for symmetry with `DaemonClient`: each call closes what it opens."""
-
-    def __enter__(self) -> FleetClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"FleetClient({self._nodes!r})"

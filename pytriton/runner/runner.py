@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Union
 
+from pytriton._closeable import Closeable
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.runner.calls import AsyncCalls, SyncCalls
@@ -28,7 +28,7 @@ _PROTOCOLS = ("grpc", "http")
 _READY_LOOK_S = 0.1
 
 
-class Runner(AsyncCalls):
+class Runner(AsyncCalls, Closeable):
     """The models of a model repository: `runner.NAME` or `runner["NAME"]` is one of them.
 
     Made anywhere, it starts nothing. The first call, `init_local()` or entering it as a context starts a daemon of
@@ -155,14 +155,6 @@ class Runner(AsyncCalls):
     def __enter__(self) -> Runner:
         self.init_local()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def link(self) -> Link:
         """Return the connection, made first where there is none: for the runner's own parts."""

@@ -13,6 +13,7 @@ Example::
 
 from __future__ import annotations
 
+import pytriton._linux_only  # noqa: F401
 from pytriton.triton.config import TritonConfig
 from pytriton.triton.local import Triton
 from pytriton.triton.policy import (

@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
@@ -208,6 +208,14 @@ class TritonBase(ABC):
                 self.stop()
         except _Terminated:
             logger.warning("SIGTERM received again: stopped without waiting for requests.")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     @abstractmethod
     def stop(self) -> bool:

@@ -6,7 +6,6 @@ import atexit
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Union
 
 from pytriton.exceptions import PyTritonDaemonError
@@ -89,14 +88,6 @@ class Triton(TritonBase):
                 self.stop()
                 raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def run(self) -> None:
         """Start the server, serve the models that are bound, and return: serving goes on in the background.

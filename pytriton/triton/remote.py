@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
@@ -72,14 +71,6 @@ class RemoteTriton(TritonBase):
         """Connect to the server."""
         self.connect()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def stop(self) -> bool:
         """Take this object's models out of the server, which goes on.

@@ -38,6 +38,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--workloads",
         help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai and sockets)",
     )
+    add(
+        "--telling",
+        action="store_true",
+        help="what metrics and access logs cost: A, D and F without, as usual, and with all of it",
+    )
     add("--protocols", default="http,grpc", help="default: http,grpc")
     add("--rounds", type=int, help="default: 5, with --quick 2")
     add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
@@ -70,7 +75,10 @@ def _fault(args: argparse.Namespace) -> str | None:
 
 
 def split_only(args: argparse.Namespace) -> None:
-    """Make --systems and --workloads of --only."""
+    """Make --systems and --workloads of --only, and of --telling."""
+    if args.telling:
+        args.systems = ",".join(all_systems.OBSERVED)
+        args.workloads = args.workloads or "A,D,F"
     if not args.only:
         return
     names = [name.strip() for name in args.only.split(",") if name.strip()]

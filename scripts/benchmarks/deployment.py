@@ -48,6 +48,7 @@ class Deployment:
             "folder": str(self.folder),
             "batching": system.batching,
             "front": system.front,
+            "telling": system.telling,
             **{f"{name}_port": port for name, port in vars(self.ports).items()},
             **extra,
         }

@@ -1,4 +1,12 @@
 """Releases: what a version needs before it is published, its files, and the list of what would go out.
 
-`state.py` looks at the repository, `artifacts.py` builds and checks the files, `__main__.py` tells.
+| module | what it does |
+|---|---|
+| `state` | looks at the repository: version, tag, changelog, nothing uncommitted |
+| `building` | builds the sdist and the wheels; the same commit gives the same bytes |
+| `artifacts` | checks the files: what is in them, the platform tag |
+| `trying`, `serving` | installs the wheel for each Python here and serves a model with it |
+| `inventory`, `provenance`, `notes` | what goes out beside the files: SBOM, origin, changes |
+| `rehearsal` | installs, upgrades and downgrades from a local index |
+| `dependencies` | measures what each dependency costs (docs/reference/dependencies.md) |
 """

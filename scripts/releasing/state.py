@@ -23,11 +23,41 @@ def version_of(root: Path) -> str:
     Raises:
         ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN.
     """
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    version = str(project["version"])
+    return _version_in((root / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml")
+
+
+def version_at(root: Path, ref: str) -> str:
+    """Return the version in pyproject.toml of a commit or tag.
+
+    Raises:
+        ValueError: as version_of(), or there is no such commit.
+    """
+    command = ["git", "-C", str(root), "show", f"{ref}:pyproject.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{ref}: {done.stderr.strip()}")
+    return _version_in(done.stdout, f"pyproject.toml of {ref}")
+
+
+def _version_in(text: str, where: str) -> str:
+    return checked(str(tomllib.loads(text)["project"]["version"]), where)
+
+
+def checked(version: str, where: str) -> str:
+    """Return a version that may be released.
+
+    Raises:
+        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN; says where it stands.
+    """
     if not _VERSION.fullmatch(version):
-        raise ValueError(f"pyproject.toml: version {version!r} has to be X.Y.Z, X.Y.ZaN, bN or rcN")
+        raise ValueError(f"{where}: version {version!r} has to be X.Y.Z, X.Y.ZaN, bN or rcN")
     return version
+
+
+def next_patch(version: str) -> str:
+    """Return the version that a rehearsal upgrades to: the next patch release."""
+    major, minor, patch = re.split(r"\.", re.sub(r"(a|b|rc)\d+$", "", version))
+    return f"{major}.{minor}.{int(patch) + 1}"
 
 
 def tag_of(version: str) -> str:
@@ -44,9 +74,18 @@ def changelog_section(text: str, version: str) -> str | None:
     return None
 
 
+def changes_of(root: Path, version: str) -> str:
+    """Return what the changelog says about a version; what is unreleased if it has no such section yet."""
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    return changelog_section(text, version) or changelog_section(text, "Unreleased") or ""
+
+
 def lacks(root: Path, version: str) -> list[str]:
     """Return what is missing before this version may be published, one sentence each."""
     missing = []
+    written = version_of(root)
+    if written != version:
+        missing.append(f"pyproject.toml says version {written}, not {version}")
     changes = changelog_section((root / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     if not changes:
         missing.append(f"CHANGELOG.md has no section '## [{version}] - DATE' with text below it")

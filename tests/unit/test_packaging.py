@@ -30,7 +30,15 @@ ROOT = Path(__file__).parents[2]
 #: Top-level folder -> the package it is installed as. In pytriton/ each has a symlink of its name.
 PROCESSES = {name: f"pytriton.{name}" for name in ("dispatcher", "proxy_backend", "worker")}
 #: What a build needs of the checkout.
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "pytriton", *PROCESSES)
+SOURCES = (
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+    "THIRD_PARTY.md",
+    "pytriton",
+    *PROCESSES,
+)
 
 
 def python_files() -> set[PurePosixPath]:
@@ -202,6 +210,7 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
     names = wheel_names(built)
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()
     assert PurePosixPath("pytriton/py.typed") in names
+    assert PurePosixPath("pytriton/dispatcher/settings/advisories.json") in names
 
 
 def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
@@ -246,7 +255,7 @@ def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
     metadata = wheel_metadata(built)
     assert metadata["Name"] == "pytriton-daemon"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["License-File"] == "LICENSE"
+    assert metadata.get_all("License-File") == ["LICENSE", "THIRD_PARTY.md"]
     assert metadata["Requires-Python"] == ">=3.9"
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

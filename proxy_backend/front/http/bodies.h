@@ -25,6 +25,9 @@ void json_count_refusal(const Json *json);
 /* Read the value of a request's parameter, which comes next, and put it into the call. */
 bool parameter_read(Call *call, Slice name, Json *json, Problem *problem);
 
+/* Begin an answer's object: the request's id, the model and its version. */
+void answer_head_write(Text *text, const Answer *answer);
+
 /* Write all elements with commas between them. The problem: BYTES that are no text, or a type that JSON has no numbers for. */
 bool tensor_write(const AnswerOutput *output, Text *text, Problem *problem);
 /* Write members of an object: the answer's parameters. */

@@ -186,17 +186,7 @@ static bool take_body(Call *call, const ModelInputs *inputs, Slice body, Problem
 
 static bool put_answer(Text *text, const Answer *answer, Problem *problem)
 {
-    text_put_char(text, '{');
-    if (answer->id && *answer->id) {
-        text_put_string(text, "\"id\":");
-        json_put_mended(text, slice_of(answer->id));
-        text_put_char(text, ',');
-    }
-    text_put_string(text, "\"model_name\":");
-    json_put_mended(text, slice_of(answer->model));
-    text_put_string(text, ",\"model_version\":\"");
-    text_put_signed(text, answer->version);
-    text_put_char(text, '"');
+    answer_head_write(text, answer);
     if (answer->parameter_count) {
         text_put_char(text, ',');
         parameters_write(text, answer);

@@ -241,6 +241,21 @@ bool parameter_read(Call *call, Slice name, Json *json, Problem *problem)
     return taken;
 }
 
+void answer_head_write(Text *text, const Answer *answer)
+{
+    text_put_char(text, '{');
+    if (answer->id && *answer->id) {
+        text_put_string(text, "\"id\":");
+        json_put_mended(text, slice_of(answer->id));
+        text_put_char(text, ',');
+    }
+    text_put_string(text, "\"model_name\":");
+    json_put_mended(text, slice_of(answer->model));
+    text_put_string(text, ",\"model_version\":\"");
+    text_put_signed(text, answer->version);
+    text_put_char(text, '"');
+}
+
 void parameters_write(Text *text, const Answer *answer)
 {
     for (size_t i = 0; i < answer->parameter_count; i++) {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
+from pytriton._closeable import Closeable
 from pytriton.client._inference.base_client import BaseClient
 from pytriton.client._inference.core import require_timeout
 from pytriton.client._transport.connections import connect
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Self = TypeVar("Self", bound="SyncClient[Any]")
 
 
-class SyncClient(BaseClient[R]):
+class SyncClient(BaseClient[R], Closeable):
     """A blocking client for one model. It may be used by several threads."""
 
     _connect = staticmethod(connect)
@@ -105,14 +105,6 @@ class SyncClient(BaseClient[R]):
     def __enter__(self: Self) -> Self:
         self._core.require_open()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _initialise(self) -> TritonModelConfig:
         core = self._core

@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,14 +57,30 @@ def config_of(model: dict[str, Any]) -> ModelConfig:
     return ModelConfig(batching=False, decoupled=model["decoupled"])
 
 
-def register(client: DaemonClient, model: dict[str, Any], name: str | None = None) -> None:
-    """Register a model under its name, or another."""
+def uncounted(model: dict[str, Any]) -> Any:
+    """Return a factory of the callable, which turns counters off in its worker."""
+
+    def make() -> Any:
+        import lean_gauge
+
+        lean_gauge.install()
+        return callable_of(model)
+
+    return make
+
+
+def register(
+    client: DaemonClient, model: dict[str, Any], name: str | None = None, telling: str = ""
+) -> None:
+    """Register a model under its name, or another; `telling`: see systems/base.py."""
     if model["folder"]:
         client.register_model(model["folder"], name, progress=False)
         return
     dtype: Any = bytes if model["dtype"] == "BYTES" else "float32"
     client.register(
-        callable_of(model),
+        uncounted(model) if telling == "off" else callable_of(model),
+        factory=telling == "off",
+        access_log=telling == "all",
         model_name=name or model["name"],
         inputs=[Tensor(name="x", dtype=dtype, shape=(-1,))],
         outputs=[Tensor(name="y", dtype=dtype, shape=(-1,))],
@@ -78,6 +96,8 @@ def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pytriton.cli", "start", "--runtime-dir", runtime_dir(spec)]
     command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
     command += ["--metrics-address", "127.0.0.1"]
+    if spec.get("telling") == "all":
+        command += ["--operations", "127.0.0.1:0"]
     if spec["front"]:
         command += ["--front", spec["front"]]
     for name in ("http", "grpc"):
@@ -132,10 +152,22 @@ def serve(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> int:
     say("ready", pid=process.pid)
     copies = spec.get("copies", 1)
     for index in range(copies):
-        register(client, spec["model"], f"{spec['model']['name']}{index or ''}")
+        name = f"{spec['model']['name']}{index or ''}"
+        register(client, spec["model"], name, spec.get("telling", ""))
     say("registered")
+    if spec.get("telling") == "all":
+        url = f"{client.status().operations[0]}/metrics"
+        threading.Thread(target=scrape, args=(url,), daemon=True).start()
     client.close()
     return process.wait()
+
+
+def scrape(url: str) -> None:
+    """Scrape each second, as a Prometheus does that is asked to; ends with the process."""
+    while True:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            answer.read()
+        time.sleep(1)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

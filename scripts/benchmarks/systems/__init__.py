@@ -13,7 +13,15 @@ from benchmarks.systems.peers import (
     RayServe,
     RayServeHAProxy,
 )
-from benchmarks.systems.triton import NvidiaPytriton, Ours, OursNative, OursTriton, Stub
+from benchmarks.systems.triton import (
+    NvidiaPytriton,
+    Ours,
+    OursNative,
+    OursObserved,
+    OursTriton,
+    OursUncounted,
+    Stub,
+)
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 
 #: In the order in which each round measures them.
@@ -21,6 +29,8 @@ SYSTEMS: tuple[System, ...] = (
     Ours(),
     OursNative(),
     OursTriton(),
+    OursUncounted(),
+    OursObserved(),
     NvidiaPytriton(),
     Stub(),
     Mosec(),
@@ -34,8 +44,10 @@ SYSTEMS: tuple[System, ...] = (
 )
 
 
+#: Systems that are compared with "ours" to see what is told of requests costs.
+OBSERVED = ("ours-uncounted", "ours", "ours-observed")
 #: Of our daemon's fronts, the one that "ours" has by default is not measured a second time.
-_BY_DEFAULT = f"ours-{DaemonConfig().front}"
+_ON_REQUEST = {f"ours-{DaemonConfig().front}", *OBSERVED} - {"ours"}
 
 
 def select(names: str | None) -> list[System]:
@@ -45,7 +57,7 @@ def select(names: str | None) -> list[System]:
         ValueError: a name is not known; says which there are.
     """
     if names is None:
-        return [one for one in SYSTEMS if one.name != _BY_DEFAULT]
+        return [one for one in SYSTEMS if one.name not in _ON_REQUEST]
     known = {one.name: one for one in SYSTEMS}
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:

@@ -46,6 +46,8 @@ class System(ABC):
     note = ""
     #: The setting `front` of its daemon; "": it has no such thing, or its default.
     front = ""
+    #: What it tells of itself: "off" less than usual, "all" as much as it can; "": as usual.
+    telling = ""
     #: Batching of the identities, where it is an option.
     batching = False
     #: It serves a folder with a model.py.

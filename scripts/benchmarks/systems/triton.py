@@ -59,6 +59,24 @@ class OursNative(Ours):
     front = "native"
 
 
+class OursUncounted(Ours):
+    """The same without counters and histograms in workers, to see what they cost."""
+
+    name = "ours-uncounted"
+    title = "pytriton-daemon, workers count nothing"
+    note = f"{Ours.note}; for comparison only: there is no such setting"
+    telling = "off"
+
+
+class OursObserved(Ours):
+    """The same with all that it can tell."""
+
+    name = "ours-observed"
+    title = "pytriton-daemon, all telling"
+    note = f"{Ours.note}; access log on, /metrics scraped each second"
+    telling = "all"
+
+
 class Stub(_Triton):
     """Triton's python backend with the binaries that ours uses, the callable inside the stub."""
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,21 @@ _INFER = "/v2/models/double/infer"
 @batch
 def _double(x: Array) -> dict[str, Array]:
     return {"y": x * 2}
+
+
+def waiting(begun: Path, go: Path) -> Callable[..., Any]:
+    """Return a callable that says in a file when it has begun, and goes on when another one is there."""
+
+    @batch
+    def slow(x: Array) -> dict[str, Array]:
+        import time
+
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return {"y": x}
+
+    return slow
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -239,17 +254,8 @@ def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDa
 def test_a_replacement_answers_what_is_under_way(tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
 
-    @batch
-    def slow(x: Array) -> dict[str, Array]:
-        import time
-
-        begun.touch()
-        while not go.exists():
-            time.sleep(0.01)
-        return {"y": x}
-
     with RunningDaemon.start(front="native") as running:
-        running.client.register(slow, "double", inputs=X, outputs=Y)
+        running.client.register(waiting(begun, go), "double", inputs=X, outputs=Y)
         first = running.client.status().server.pid
         with closing(connection(running)) as client:
             client.request("POST", _INFER, _BODY)
@@ -328,17 +334,8 @@ def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:
 def test_a_request_under_way_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
 
-    @batch
-    def slow(x: Array) -> dict[str, Array]:
-        import time
-
-        begun.touch()
-        while not go.exists():
-            time.sleep(0.01)
-        return {"y": x}
-
     with RunningDaemon.start(front="native") as running:
-        running.client.register(slow, "double", inputs=X, outputs=Y)
+        running.client.register(waiting(begun, go), "double", inputs=X, outputs=Y)
         with closing(connection(running)) as client:
             client.request("POST", _INFER, _BODY)
             eventually(begun.exists, "the request has begun")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.__main__ import parse
+from benchmarks import systems, workloads
+from benchmarks.__main__ import parse, split_only
+from benchmarks.systems.base import SERVERS
+
+from pytriton.ipc.lanes.gauge import Gauge
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,29 @@ def test_wrong_arguments_are_named(
 def test_right_ones_are_taken() -> None:
     args = parse(["--rounds", "2", "--seconds", "0.5", "--protocols", "grpc"])
     assert (args.rounds, args.seconds, args.protocols) == (2, 0.5, "grpc")
+
+
+def test_what_telling_costs_is_one_argument() -> None:
+    args = parse(["--telling", "--quick"])
+    split_only(args)
+    assert {one.name for one in systems.select(args.systems)} == set(systems.OBSERVED)
+    assert [one.key for one in workloads.select(args.workloads)] == ["A", "D", "F"]
+    usual = {one.name for one in systems.select(None)}
+    assert usual & set(systems.OBSERVED) == {"ours"}
+
+
+def test_workers_without_counters_show_that_calls_begin_and_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(SERVERS)
+    import lean_gauge
+
+    near, descriptor = Gauge.create()
+    far = Gauge(descriptor)
+    begun_ns = lean_gauge._begin(far, 3, 3, 1)
+    assert (near.read().begun, near.read().requests, near.read().idle) == (1, 3, False)
+    assert lean_gauge._end(far, begun_ns) == 1
+    assert near.read().idle
+    assert sum(near.counts().call_buckets) == near.counts().rows == 0
+    near.close()
+    far.close()

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from releasing import artifacts
+from releasing.building import TARGETS, Built
+from releasing.running import ReleaseError
 
 _COMMITTED = {
     "pytriton/__init__.py": "",
     "dispatcher/daemon.py": "",
+    "dispatcher/page/static/page.js": "",
+    "dispatcher/settings/advisories.json": "",
     "proxy_backend/native/lane.c": "",
     "tests/test_a.py": "",
     "docs/a.md": "",
 }
 _LIBRARY = "pytriton/proxy_backend/native/libtriton_pytriton_native.so"
+_FRONT = "pytriton/proxy_backend/front/pytriton-front"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A library that every x86_64 Linux with glibc can load."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "one.c").write_text("int one(void) { return 1; }\n")
+    command = ["cc", "-shared", "-fPIC", "-o", str(folder / "one.so"), str(folder / "one.c")]
+    subprocess.run(command, check=True)
+    return (folder / "one.so").read_bytes()
 
 
 @pytest.fixture
@@ -34,53 +50,82 @@ def root(tmp_path: Path) -> Path:
 
 
 def _files(
-    folder: Path, *, without: str = "", platform: str = "manylinux_2_34_x86_64"
-) -> list[Path]:
+    folder: Path, program: bytes, *, without: str = "", platform: str = TARGETS[0].platform
+) -> Built:
     """An sdist and a wheel with all that belongs in them, but for one name."""
     sdist, wheel = folder / "p-1.0.tar.gz", folder / f"p-1.0-py3-none-{platform}.whl"
     with tarfile.open(sdist, "w:gz") as tar:
         for name in _COMMITTED:
             if name != without:
                 tar.add(folder / "root" / name, f"p-1.0/{name}")
+    contents = {name: b"" for name in artifacts.installed_names(list(_COMMITTED))}
+    contents |= {} if platform == "any" else {_LIBRARY: program, _FRONT: program}
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in (*artifacts.installed_names(list(_COMMITTED)), _LIBRARY):
+        for name, content in contents.items():
             if name != without:
-                archive.writestr(name, "")
-    return [sdist, wheel]
+                archive.writestr(name, content)
+    return Built(sdist, (wheel,))
 
 
-def test_complete_files_have_no_fault(root: Path) -> None:
-    assert artifacts.faults(root, _files(root.parent)) == []
+@pytest.mark.parametrize("platform", [TARGETS[0].platform, "any"])
+def test_complete_files_have_no_fault(root: Path, program: bytes, platform: str) -> None:
+    assert artifacts.faults(root, _files(root.parent, program, platform=platform)) == []
 
 
-def test_what_is_installed_is_sources_at_their_places() -> None:
+def test_what_is_installed_is_sources_and_data_at_their_places() -> None:
     assert artifacts.installed_names(list(_COMMITTED)) == [
         "pytriton/__init__.py",
         "pytriton/dispatcher/daemon.py",
+        "pytriton/dispatcher/page/static/page.js",
+        "pytriton/dispatcher/settings/advisories.json",
         "pytriton/proxy_backend/native/lane.c",
     ]
 
 
-def test_a_module_that_the_wheel_lacks_is_named(root: Path) -> None:
-    (fault,) = artifacts.faults(root, _files(root.parent, without="pytriton/dispatcher/daemon.py"))
-    assert fault.endswith(".whl lacks pytriton/dispatcher/daemon.py")
+@pytest.mark.parametrize(
+    "name", ["pytriton/dispatcher/daemon.py", "pytriton/dispatcher/settings/advisories.json"]
+)
+def test_a_file_that_the_wheel_lacks_is_named(root: Path, program: bytes, name: str) -> None:
+    (fault,) = artifacts.faults(root, _files(root.parent, program, without=name))
+    assert fault.endswith(f".whl lacks {name}")
 
 
-def test_a_file_that_the_sdist_lacks_is_named(root: Path) -> None:
-    (fault,) = artifacts.faults(root, _files(root.parent, without="proxy_backend/native/lane.c"))
+def test_a_file_that_the_sdist_lacks_is_named(root: Path, program: bytes) -> None:
+    built = _files(root.parent, program, without="proxy_backend/native/lane.c")
+    (fault,) = artifacts.faults(root, built)
     assert fault == "p-1.0.tar.gz lacks proxy_backend/native/lane.c"
 
 
-def test_a_wheel_without_the_compiled_proxy_is_told(root: Path) -> None:
-    (fault,) = artifacts.faults(root, _files(root.parent, without=_LIBRARY))
-    assert "has no compiled proxy" in fault
+@pytest.mark.parametrize(("name", "what"), [(_LIBRARY, "compiled proxy"), (_FRONT, "native front")])
+def test_a_wheel_without_a_compiled_part_is_told(
+    root: Path, program: bytes, name: str, what: str
+) -> None:
+    (fault,) = artifacts.faults(root, _files(root.parent, program, without=name))
+    assert f"has no {what}: it was not compiled" in fault
 
 
-def test_a_wheel_that_an_index_refuses_is_told(root: Path) -> None:
-    (fault,) = artifacts.faults(root, _files(root.parent, platform="linux_x86_64"))
-    assert "an index takes no wheel for 'linux'" in fault
+def test_a_part_for_another_machine_is_told(root: Path, program: bytes) -> None:
+    faults = artifacts.faults(root, _files(root.parent, program, platform=TARGETS[1].platform))
+    assert len(faults) == 2
+    assert all(one.endswith("is for x86_64") for one in faults)
+
+
+def test_a_part_for_a_newer_glibc_is_told(root: Path) -> None:
+    """The interpreter of these tests was compiled for this machine."""
+    faults = artifacts.faults(root, _files(root.parent, Path(sys.executable).read_bytes()))
+    assert any("needs glibc 2." in one for one in faults)
+
+
+def test_a_wheel_for_every_system_has_no_compiled_part(root: Path, program: bytes) -> None:
+    built = _files(root.parent, program)
+    renamed = built.wheels[0].rename(root.parent / "p-1.0-py3-none-any.whl")
+    faults = artifacts.faults(root, Built(built.sdist, (renamed,)))
+    assert [one.partition(", and ")[2] for one in faults] == [
+        "has a compiled proxy",
+        "has a native front",
+    ]
 
 
 def test_a_tool_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> None:
-    with pytest.raises(artifacts.ReleaseError, match="twine check failed"):
-        artifacts.check_metadata([tmp_path / "is-not-there.whl"])
+    with pytest.raises(ReleaseError, match="twine check failed"):
+        artifacts.check_for_index(Built(tmp_path / "is-not-there.tar.gz", ()))

@@ -59,6 +59,7 @@ def test_a_tag_at_another_commit_is_told(repository: Path) -> None:
 @pytest.mark.parametrize("version", ["1.3.0", "1.1.0"], ids=["no section", "an empty section"])
 def test_a_version_without_changes_or_tag_is_told(repository: Path, version: str) -> None:
     assert state.lacks(repository, version) == [
+        f"pyproject.toml says version 1.2.0, not {version}",
         f"CHANGELOG.md has no section '## [{version}] - DATE' with text below it",
         f"there is no tag v{version}: git tag --annotate v{version}",
     ]
@@ -79,3 +80,26 @@ def test_versions_that_may_not(tmp_path: Path, version: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{version}"\n')
     with pytest.raises(ValueError, match="has to be"):
         state.version_of(tmp_path)
+
+
+def test_a_version_that_is_not_that_of_pyproject_is_told(repository: Path) -> None:
+    assert state.lacks(repository, "1.1.9")[0] == "pyproject.toml says version 1.2.0, not 1.1.9"
+
+
+def test_the_version_of_a_tag(repository: Path) -> None:
+    (repository / "pyproject.toml").write_text('[project]\nversion = "1.3.0"\n')
+    assert state.version_at(repository, "v1.2.0") == "1.2.0"
+    with pytest.raises(ValueError, match="v9"):
+        state.version_at(repository, "v9")
+
+
+@pytest.mark.parametrize(
+    ("version", "following"), [("1.2.0", "1.2.1"), ("0.10.9", "0.10.10"), ("1.0.0rc2", "1.0.1")]
+)
+def test_the_patch_release_that_follows(version: str, following: str) -> None:
+    assert state.next_patch(version) == following
+
+
+def test_changes_that_are_not_released_stand_for_a_version_to_come(repository: Path) -> None:
+    assert state.changes_of(repository, "1.2.0") == "- a feature\n- a fix"
+    assert state.changes_of(repository, "1.3.0") == "- something new"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -109,7 +111,7 @@ def test_any_damage_is_noticed(data: st.DataObject) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     max_examples=20,
 )
-@given(damage=st.sampled_from([b"", DATA[:40], DATA[:-1], DATA.replace(b" 1 ", b" 9 ", 1), DATA]))
+@given(damage=st.sampled_from([b"", DATA[:40], DATA[:-1], DATA.replace(b" 1 ", b" x ", 1), DATA]))
 def test_a_damaged_file_is_set_aside(
     tmp_path_factory: pytest.TempPathFactory, damage: bytes
 ) -> None:
@@ -128,6 +130,38 @@ def test_a_damaged_file_is_set_aside(
     assert aside.read_bytes() == damage
     assert store.read().problems == []
     store.close()
+
+
+#: Kept by the first version with form 1, which is that of today.
+FIRST = Path(__file__).with_name("linear-1.registration")
+
+
+def test_what_earlier_versions_kept_is_read(tmp_path: Path) -> None:
+    entry = decode(FIRST.read_bytes())
+    assert (entry.serial, entry.registered_at, entry.payloads) == (3, 1.5, [b"payload"])
+    assert entry.spec == msgspec.structs.replace(spec("linear"), instances=2, devices=["0", "1"])
+
+
+@pytest.mark.parametrize("kind", ["another form", "another field"])
+def test_what_a_newer_version_kept_stays_where_it_is(tmp_path: Path, kind: str) -> None:
+    """After a downgrade: it is told what to do, and the newer version finds it again."""
+    store = Store(tmp_path / "state")
+    keep(store, "mine")
+    path = tmp_path / "state" / "models" / "theirs.registration"
+    content = msgspec.msgpack.encode(
+        {"serial": 1, "registered_at": 1.0, "spec": {"name": 7}, "payloads": []}
+    )
+    form = b"2" if kind == "another form" else b"1"
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    path.write_bytes(b"pytriton-registration " + form + b" " + checksum + b"\n" + content)
+    before = path.read_bytes()
+    entries, problems = reopened(store, tmp_path / "state").read()
+    assert [entry.spec.name for entry in entries] == ["mine"]
+    (problem,) = problems
+    assert "was written by a newer version" in problem
+    assert "start that version, or register the model anew" in problem
+    assert path.read_bytes() == before
+    assert list((tmp_path / "state" / "set-aside").iterdir()) == []
 
 
 def test_a_write_that_was_not_finished_leaves_the_old_one(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""The base of what a `with` block closes at its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TypeVar
+
+_Self = TypeVar("_Self", bound="Closeable")
+
+
+class Closeable(ABC):
+    """An object with `close`, as a context manager."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the object holds. A second time does nothing."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,49 @@
+"""The provenance file: which commit the files came from, and which tools made them (in-toto statement, SLSA 1.0).
+
+It is not signed. Whoever distrusts it builds the release again: the same commit gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+from releasing.artifacts import digest
+from releasing.building import GLIBC, Built
+from releasing.running import run
+
+#: The tools whose versions decide about the bytes.
+_TOOLS = ("build", "setuptools", "ziglang")
+
+
+def statement(root: Path, built: Built, version: str, ref: str, epoch: int) -> str:
+    """Return the statement about a release's files, as JSON."""
+    commit = run("git", ["git", "-C", str(root), "rev-parse", f"{ref}^{{commit}}"]).strip()
+    tools: list[dict[str, Any]] = [
+        {"name": name, "uri": f"pkg:pypi/{name}@{installed_version(name)}"} for name in _TOOLS
+    ]
+    document = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": one.name, "digest": {"sha256": digest(one)}} for one in built.files],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "https://slsa.dev/provenance/v1#scripts/release",
+                "externalParameters": {"version": version},
+                "internalParameters": {
+                    "SOURCE_DATE_EPOCH": epoch,
+                    "glibc": ".".join(map(str, GLIBC)),
+                    "python": platform.python_version(),
+                },
+                "resolvedDependencies": [
+                    {"name": "source", "digest": {"gitCommit": commit}},
+                    *tools,
+                ],
+            },
+            "runDetails": {"builder": {"id": "scripts/release"}},
+        },
+    }
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,161 @@
+"""What one version of the daemon leaves for the next: read back as it was, refused where it cannot be served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytriton.dispatcher.base import handover
+from pytriton.dispatcher.base.handover import HandOver, UnusableHandOver
+from pytriton.ipc import messages
+from pytriton.ipc.lanes import gauge
+from pytriton.ipc.lanes.gauge import NOTHING
+from pytriton.ipc.lanes.user_series import Family
+
+#: Left by the first version that could: protocol 12.
+FIRST = Path(__file__).with_name("hand-over-1.bin")
+
+WORKER = handover.WorkerState("w7", handover.ChildState(70, 7, b"half", ["said"]), 8, "/l/w7", 1.5)
+STATE = HandOver(
+    config=b'{"http_port":9000}',
+    upgrades=2,
+    versions=["1.0", "1.1"],
+    protocol=messages.PROTOCOL,
+    page=gauge.LAYOUT,
+    started_at=1.5,
+    locks=(3, 4),
+    control=5,
+    control_tcp="",
+    helper=(60, 6),
+    regions="pytriton-1-ab-",
+    serials=(7, 2),
+    server=handover.ServerState(
+        handover.ChildState(80, 9),
+        1,
+        handover.ListenerState("admin", 10, "/run/front-1.sock"),
+        [handover.ListenerState("http", 11)],
+        {"ended": 1},
+    ),
+    registrations=[
+        handover.RegistrationState(
+            "m#2",
+            messages.ModelSpec("m", 1, {"input": [{"name": "x"}]}, messages.World("python")),
+            1.5,
+            False,
+            [b"\x80payload"],
+            "ready",
+            handover.PoolState(
+                [
+                    handover.SupervisedState(0, WORKER, 3, "it crashed"),
+                    handover.SupervisedState(1),
+                ],
+                {"m_0": "w7", "m_1": ""},
+            ),
+            owner=90,
+        )
+    ],
+    tallies=[
+        handover.TallyState(
+            "m",
+            [
+                handover.InstanceTallyState(
+                    1,
+                    0,
+                    list(NOTHING),
+                    {"crash": 1},
+                    2,
+                    {"seen": Family("counter", "", {(("a", "b"),): {("_total", ""): 1.0}})},
+                )
+            ],
+            failed={"lost": 1},
+        )
+    ],
+    operations=[12],
+    openai=handover.OpenAIState(13, handover.ChildState(100, 14), 15),
+    unposted={"hook": [messages.Event(1, 1.5, "started")]},
+)
+
+
+def plain(state: HandOver) -> object:
+    """Return it as data, in which tuples and lists are the same."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
+
+
+def test_what_is_written_is_read() -> None:
+    assert plain(handover.decode(handover.encode(STATE))) == plain(STATE)
+    assert handover.read(handover.in_memory(b"document")) == b"document"
+
+
+def test_every_descriptor_and_every_child_is_known() -> None:
+    assert sorted(handover.descriptors(STATE)) == list(range(3, 16))
+    assert sorted(handover.children(STATE)) == [60, 70, 80, 100]
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (b"", "no daemon has left it"),
+        (b"pytriton-registration 1 ab\nxy", "no daemon has left it"),
+        (b"pytriton-hand-over 99\nxy", "in form 99, and this version takes over from form 1"),
+        (handover.encode(STATE)[:-9], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(document: bytes, why: str) -> None:
+    with pytest.raises(UnusableHandOver, match=why):
+        handover.decode(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"protocol": 3}, r"speak protocol 3, and this version \d+: .*pytriton-daemon restart"),
+        ({"page": "other"}, r"count in another way.*pytriton-daemon restart"),
+    ],
+)
+def test_workers_that_this_version_cannot_serve_are_refused(
+    change: dict[str, object], why: str
+) -> None:
+    with pytest.raises(UnusableHandOver, match=why):
+        handover.decode(handover.encode(msgspec.structs.replace(STATE, **change)))
+
+
+def test_documents_of_earlier_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as their form is the same; whether their workers can be served is another question."""
+    monkeypatch.setattr(handover, "PROTOCOLS", (12,))
+    monkeypatch.setattr(gauge, "LAYOUT", "of that time")
+    assert plain(handover.decode(FIRST.read_bytes())) == plain(
+        msgspec.structs.replace(STATE, protocol=12, page="of that time")
+    )
+
+
+def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
+    reader, writer = os.pipe()
+    try:
+        with handover.inherited([writer]):
+            assert [os.get_inheritable(one) for one in (reader, writer)] == [False, True]
+        assert not os.get_inheritable(writer)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        handover.keep_from_children([writer])
+
+
+def test_another_version_says_whether_it_can() -> None:
+    """It reads the document on its standard input, in a process of its own."""
+    said = subprocess.run(
+        [sys.executable, "-m", "pytriton.dispatcher", "--can-take-over"],
+        input=b"pytriton-hand-over 99\nxy",
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=100,
+    ).stdout
+    verdict = msgspec.json.decode(said)
+    assert not verdict["can"]
+    assert "form 99" in verdict["why"]
+    assert verdict["version"]

@@ -1,0 +1,165 @@
+"""A pool that goes on with the workers of a former version of the daemon, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import pytest
+from support.fakes.fake_worker import SPEC, FakeWorker
+
+from pytriton.dispatcher.base.handover import (
+    ChildState,
+    PoolState,
+    SupervisedState,
+    TallyState,
+    WorkerState,
+)
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.one_worker.worker import Worker
+from pytriton.dispatcher.workers.pool import Pool
+from pytriton.dispatcher.workers.tally import Tally
+from pytriton.ipc import messages
+from pytriton.ipc.lanes.gauge import NOTHING
+
+TWO = msgspec.structs.replace(SPEC, instances=2)
+
+
+def state_of(name: str) -> WorkerState:
+    return WorkerState(name, ChildState(1, 2), 3, f"/l/{name}", 1.5)
+
+
+class Scene:
+    """A pool that has adopted what there was; `lost` workers are gone."""
+
+    def __init__(
+        self,
+        supervised: Sequence[SupervisedState],
+        routes: dict[str, str],
+        *,
+        asleep: bool = False,
+        lost: Sequence[str] = (),
+    ) -> None:
+        self.tally = Tally()
+        self.adopted: list[FakeWorker] = []
+        self.started: list[FakeWorker] = []
+        self._lost = lost
+        policy = RestartPolicy(10.0, None, 0.0, 1.0)
+        self.pool = Pool(TWO, self._start, policy, None, self.tally, asleep=asleep)
+        self.pool.adopt(PoolState(list(supervised), routes, asleep), self._adopt)
+
+    def _adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int) -> Worker | None:
+        if state.name in self._lost:
+            return None
+        worker = FakeWorker(int(state.name[1:]), spec, slot)
+        worker.loaded()
+        self.adopted.append(worker)
+        return worker
+
+    async def _start(self, spec: messages.ModelSpec, slot: int, registrant: object) -> Worker:
+        worker = FakeWorker(100 + len(self.started), spec, slot)
+        self.started.append(worker)
+        worker.loaded()
+        return worker
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+BOTH = [SupervisedState(0, state_of("w3"), 4, "it crashed"), SupervisedState(1, state_of("w4"))]
+
+
+def test_workers_serve_at_once_and_none_is_started() -> None:
+    async def test() -> None:
+        scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"})
+        assert scene.pool.ready_workers() == ["w3", "w4"]
+        assert scene.pool.settled
+        await asyncio.sleep(0)
+        assert scene.started == []
+        info = scene.pool.infos()[0]
+        assert (info.state, info.restarts, info.last_exit, info.lanes) == (
+            "ready", 4, "it crashed", 1,
+        )  # fmt: skip
+        attached = await scene.pool.proxies.route("m_0", None)
+        assert attached.worker in ("w3", "w4")
+        await scene.pool.stop(0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("lost", [[], ["w4"]], ids=["had none", "is gone"])
+def test_an_instance_without_a_worker_gets_one(lost: list[str]) -> None:
+    async def test() -> None:
+        second = BOTH[1] if lost else SupervisedState(1)
+        scene = Scene([BOTH[0], second], {"m_0": "w3"}, lost=lost)
+        await scene.pool.until(lambda: len(scene.pool.ready_workers()) == 2, 10)
+        assert scene.pool.ready_workers() == ["w3", "w100"]
+        await scene.pool.stop(0)
+
+    run(test)
+
+
+def test_an_adopted_worker_that_ends_is_replaced_and_counted() -> None:
+    async def test() -> None:
+        scene = Scene(BOTH, {})
+        scene.adopted[0].end()
+        await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
+        assert scene.tally.of(1, 0).ends["crash"] == 1
+        assert scene.tally.of(1, 0).starts == 1  # that of the replacement
+        await scene.pool.stop(0)
+
+    run(test)
+
+
+def test_one_that_is_to_be_replaced_still_is() -> None:
+    async def test() -> None:
+        scene = Scene(BOTH, {})
+        assert scene.pool.settled
+        scene.adopted[1].is_spent("max_batches")
+        await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
+        assert not scene.pool.settled  # the spent one has not ended yet
+        scene.adopted[1].end()
+        await scene.pool.stop(0)
+
+    run(test)
+
+
+def test_a_model_that_sleeps_sleeps_on_and_wakes() -> None:
+    async def test() -> None:
+        scene = Scene([], {"m_0": ""}, asleep=True)
+        assert (scene.pool.settled, scene.pool.sleep.asleep) == (True, True)
+        assert (await scene.pool.proxies.route("m_0", None)).worker == ""
+        attached = await scene.pool.proxies.route("m_0", None, batch=True)
+        assert attached.worker == "w100"
+        await scene.pool.stop(0)
+
+    run(test)
+
+
+def test_what_is_under_way_is_not_settled() -> None:
+    async def test() -> None:
+        scene = Scene(BOTH, {})
+        scene.adopted[0].exited.set_result(1)
+        assert not scene.pool.settled
+        await scene.pool.stop(0)
+        assert not scene.pool.settled
+
+    run(test)
+
+
+def test_counters_go_on() -> None:
+    tally = Tally()
+    instance = tally.of(2, 1)
+    instance.ended = NOTHING._replace(calls=5, failed=(1, 0, 0, 0, 0))
+    instance.starts = 3
+    instance.ends["hang"] += 1
+    tally.retries, tally.failed["lost"] = 7, 2
+    document = msgspec.msgpack.encode(tally.hand_over("m"))
+    other = Tally()
+    other.adopt(msgspec.msgpack.decode(document, type=TallyState))
+    assert other.of(2, 1).ended.plus(NOTHING) == instance.ended
+    assert other.of(2, 1).counts().plus(instance.ended).calls == 10
+    assert (other.of(2, 1).ends, other.of(2, 1).starts) == ({"hang": 1}, 3)
+    assert (other.retries, other.failed) == (7, {"lost": 2})

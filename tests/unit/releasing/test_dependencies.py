@@ -1,0 +1,33 @@
+"""Every dependency is justified, and the document has the justification."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from releasing import dependencies
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_dependency_is_in_the_table() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        wanted = tomllib.load(file)["project"]["dependencies"]
+    names = [re.match(r"[\w-]+", one)[0] for one in wanted]  # type: ignore[index]
+    assert [one.name for one in dependencies.DEPENDENCIES] == names
+    (document,) = (ROOT / "docs").rglob("dependencies.md")
+    text = document.read_text()
+    for one in dependencies.DEPENDENCIES:
+        assert f"| {one.name} | {one.needed_by} | {one.why} | {one.instead} |" in text, one.name
+
+
+def test_a_row_has_the_costs_in_megabytes_and_milliseconds() -> None:
+    text = dependencies.table({"msgspec": (512_345, 0.0123)})
+    assert re.search(r"^\| msgspec \| .* \| 0\.5 \| 12 \|$", text, re.MULTILINE)
+    assert re.search(r"^\| numpy \| .* \| \? \| \? \|$", text, re.MULTILINE)
