@@ -14,9 +14,10 @@ This page is made of the declarations in `dispatcher/figures/families.py` by
 `python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md`; a test fails when it is out of date.
 
 With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
-serves `/metrics`: its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they are. By
-default it does not. The answer is Prometheus' text format, or OpenMetrics where the scraper asks for it. Native
-histograms are not told: Python's `prometheus_client` cannot write them. The counts of workers would do for them.
+serves `/metrics`. It has its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they
+are. Without these settings it serves none. The answer is Prometheus' text format, or OpenMetrics where the scraper asks
+for it. It has no native histograms: Python's `prometheus_client` cannot write them. The counts of workers would do for
+them.
 
 ```yaml
 scrape_configs:
@@ -27,7 +28,7 @@ scrape_configs:
 `operations_certificate` and `operations_key` make it HTTPS. With `operations_token = true` a request has to carry the
 access token (`Authorization: Bearer …`; see [security.md](../operations/security.md)). A scrape reads what workers have
 written into shared memory, and asks none of them: one that hangs holds up nothing, and shows what it last did. If
-tritonserver does not answer within two seconds, its metrics are left out of that scrape.
+tritonserver does not answer within two seconds, that scrape lacks its metrics.
 
 Counters belong to a model's name: they go on over ends of workers and replacements, and go when it is unregistered.
 The labels `model`, `version` and `model_instance` have as many values as there are instances (`instance` is what
@@ -67,8 +68,8 @@ sends the same metrics to that collector, whether it also serves `/metrics` or n
 
 ## Metrics of your own
 
-What a callable counts with [`prometheus_client`](https://prometheus.github.io/client_python/) appears here, too, with
-the labels of its instance. There is nothing to set up:
+The metrics that a callable makes with [`prometheus_client`](https://prometheus.github.io/client_python/) appear here,
+too, with the labels of its instance. There is nothing to set up:
 
 ```python
 import numpy as np
@@ -101,20 +102,20 @@ connect().register(
 
 - The metrics have to be made in the worker: by a factory, as above, or in a module that the worker imports. A metric
   cannot be pickled.
-- Those of the default registry count (`prometheus_client.REGISTRY`). What the library says there of its own process
-  is left out.
+- Those of the default registry count (`prometheus_client.REGISTRY`). The daemon leaves out what the library says of its
+  own process.
 - A worker's thread looks at them once a second, and as it ends. A worker that is killed takes with it what was
   counted since. A worker that hangs shows what was known last.
 - Counters, histograms and summaries go on over ends of workers and replacements, and go when the model is
   unregistered. A histogram with other buckets than before begins anew. Quantiles and gauges are those of the present
   worker. An `Info` and an `Enum` become gauges.
-- A label called `model`, `version` or `model_instance` is renamed to `exported_model` and so on, as Prometheus does
-  it.
-- A worker has room for {most:,} values (one for each set of labels of a counter, as many as there are buckets of a
-  histogram) and 256 KiB; those that came first stay. Names that begin with `pytriton_` or `nv_`, names and labels
+- The daemon renames a label called `model`, `version` or `model_instance` to `exported_model` and so on, as
+  Prometheus does.
+- A worker has room for {most:,} values and 256 KiB; those that came first stay. A counter has a value for each set of
+  labels, a histogram one for each bucket. Names that begin with `pytriton_` or `nv_`, names and labels
   that Prometheus does not take, and a name that another model uses for another kind are left out.
   `pytriton_left_out_user_values` counts what is left out; the daemon's log says why, once for each metric.
-- Where `prometheus_client` cannot be imported in the worker, nothing of this happens. Nor does it for
+- Where the worker cannot import `prometheus_client`, nothing of this happens. Nor does it for
   `isolation="thread"`: that process is yours, with a registry for all that runs in it.
 
 ## All metrics

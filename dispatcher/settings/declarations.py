@@ -44,9 +44,9 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     ready_when: Annotated[
         str,
         Option(
-            "When tritonserver says that it is ready (/v2/health/ready), after each of its starts: `served`, when all "
-            "models are served that were registered before or that model_repository is to serve; `tried`, also "
-            "when some of them could not be; `up`, as soon as models can be registered.",
+            "When tritonserver says that it is ready (/v2/health/ready), after each of its starts. `served`: when all "
+            "models are served that were registered before or that model_repository is to serve. `tried`: also "
+            "when some of them could not be. `up`: as soon as models can be registered.",
             values.choice("served", "tried", "up"),
         ),
     ] = "served"
@@ -68,7 +68,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     server_restart_limit: Annotated[
         Optional[int],
         Option(
-            "How many times in a row a tritonserver that ended by itself is started again before the daemon "
+            "How many times in a row the daemon starts a tritonserver again that ended by itself. Then the daemon "
             "ends with code 6, for its service manager to see; 0: never started again. Default: no limit, with "
             "growing pauses.",
             values.optional(values.integer(0)),

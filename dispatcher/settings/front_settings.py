@@ -20,8 +20,8 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Option(
             "The program around Triton's core that answers clients: `native` is pytriton-daemon's own, which a wheel "
-            "brings along and a C compiler makes once from a checkout; `triton` is NVIDIA's executable; `auto` is the "
-            "native one, and NVIDIA's where that cannot be had (the log says why) or where tritonserver_options has "
+            "brings along and a C compiler makes once from a checkout. `triton` is NVIDIA's executable. `auto` is the "
+            "native one. It is NVIDIA's where that cannot be had (the log says why) or where tritonserver_options has "
             "options that only NVIDIA's frontends know.",
             values.choice("auto", "native", "triton"),
         ),
@@ -37,7 +37,7 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Option(
             "A limit of the native front, NAME=VALUE; may be given several times. There are, with their defaults: "
-            f"{_LIMITS}. `_s`: seconds; docs/operations/security.md says what each is about.",
+            f"`{_LIMITS}`. `_s`: seconds; docs/operations/security.md says what each is about.",
             limits(),
         ),
     ] = ()

@@ -126,22 +126,22 @@ def _states(boxes: Mapping[Any, Box], title: str, width: int, height: int) -> st
 def _two_ways() -> str:
     script = Box(100, 60, "your script", width=130)
     dispatcher = Box(360, 60, "dispatcher\nthe daemon's own process", width=190, height=52)
-    client = Box(100, 220, "any client", "#f3f4f6", width=130)
+    client = Box(100, 222, "any client", "#f3f4f6", width=130)
     server = Box(360, 215, "", _TRITON, width=190, height=90)
-    proxy = Box(360, 232, "proxy", "#ffffff", width=110, height=32)
+    proxy = Box(360, 222, "proxy", "#ffffff", width=110, height=32)
     workers = [
         Box(650, y, f"worker {number}\nyour callable", width=130, height=52)
         for number, y in enumerate((190, 254))
     ]
     parts = [
         _arrow(script, dispatcher, label="register()"),
-        _arrow(dispatcher, server, label="loads models", side=62),
-        _arrow(dispatcher, workers[0], label="starts, watches, replaces", side=-14),
+        _arrow(dispatcher, server, label="loads models", label_at=(308, 125)),
+        _arrow(dispatcher, workers[0], label="starts, watches, replaces", label_at=(600, 105)),
         server.svg(),
         _text((360, 190), "tritonserver"),
-        _arrow(client, proxy, label="HTTP, gRPC", bold=True, both=True),
+        _arrow(client, proxy, label="HTTP, gRPC", label_at=(215, 214), bold=True, both=True),
         *(_arrow(proxy, worker, bold=True, both=True) for worker in workers),
-        _text((520, 200), "shared memory", _MUTED),
+        _text((515, 186), "shared memory", _MUTED),
         *(box.svg() for box in (script, dispatcher, client, proxy, *workers)),
         _text((100, 100), "control's way: thin", _MUTED),
         _text((100, 260), "data's way: thick", _MUTED),
@@ -202,18 +202,25 @@ def _arrow(
     end: Box,
     *,
     label: str = "",
+    label_at: Point | None = None,
     bend: float = 0,
-    side: float = -8,
     bold: bool = False,
     both: bool = False,
 ) -> str:
     """Return an arrow between two boxes; it bends to its right, so that one and its return are two."""
     dx, dy = end.x - start.x, end.y - start.y
     length = (dx * dx + dy * dy) ** 0.5
-    # Longer ones bend more: they pass boxes between.
-    by = bend * max(1.0, length / 150)
-    middle = ((start.x + end.x) / 2 - dy / length * by, (start.y + end.y) / 2 + dx / length * by)
-    (x1, y1), (x2, y2) = start.border(middle), end.border(middle)
+    if bend:
+        # One along a row passes above the boxes between; longer ones bend more.
+        by = bend * max(1.0, length / 150) if dy else -bend * (4 if length > 200 else 0)
+        middle = (
+            (start.x + end.x) / 2 - dy / length * by,
+            (start.y + end.y) / 2 + dx / length * by,
+        )
+        (x1, y1), (x2, y2) = start.border(middle), end.border(middle)
+    else:
+        (x1, y1), (x2, y2) = start.border((end.x, end.y)), end.border((start.x, start.y))
+        middle = ((x1 + x2) / 2, (y1 + y2) / 2)
     heads = 'marker-end="url(#head)"' + (' marker-start="url(#tail)"' if both else "")
     path = (
         f'<path d="M{x1:.1f},{y1:.1f} Q{middle[0]:.1f},{middle[1]:.1f} {x2:.1f},{y2:.1f}" fill="none" '
@@ -221,8 +228,7 @@ def _arrow(
     )
     if not label:
         return path
-    place = ((x1 + x2) / 2 + (side if dx == 0 else 0), (y1 + y2) / 2 + (4 if dx == 0 else side))
-    return path + "\n" + _text(place, label, _MUTED)
+    return path + "\n" + _text(label_at or (middle[0], middle[1] - 8), label, _MUTED)
 
 
 def _text(place: Point, text: str, fill: str = _INK, weight: str = "normal") -> str:
