@@ -136,6 +136,11 @@ function cells(row) {
   const count = row.instance ? element("td", row.pid === null ? "" : `pid ${row.pid}`)
     : element("td", row.instances[1] ? `${row.instances[0]}/${row.instances[1]}` : "–",
       row.instances[0] < row.instances[1] ? "bad" : "");
+  const coming = row.instance ? 0 : rows.filter((r) => r.instance && r.model === row.model && ["starting", "loading"].includes(r.state)).length;
+  if (coming) {
+    count.append(" ", element("span", `+${coming}`, "warn"));
+    count.title = `${coming} being loaded`;
+  }
   const last = element("td", row.last_end, "last");
   last.title = row.last_end;
   return [
@@ -236,7 +241,7 @@ function requestTable(requests) {
   const table = element("table");
   const head = element("tr");
   head.append(...REQUEST_COLUMNS.map(([title]) => {
-    const cell = element("th", title);
+    const cell = element("th", title, title === "id" ? "left" : "");
     cell.scope = "col";
     return cell;
   }));
