@@ -25,7 +25,7 @@ _MIB = 1 << 20
 _ONE = [Tensor(name="x", dtype=np.float32, shape=(1,))]
 _OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
 #: Own memory of a worker beside its weights: the interpreter and its imports.
-_BASE = 20 * _MIB
+_BASE = 24 * _MIB
 _LOOK_S = 0.25
 _CLIENTS = 64
 

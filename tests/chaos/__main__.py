@@ -19,6 +19,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long (default: 60)")
     parser.add_argument("--clients", type=int, default=6, help="that ask at once (default: 6)")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
+    parser.add_argument(
+        "--elastic", action="store_true", help="with models that scale, sleep, and share a budget"
+    )
     given = parser.parse_args()
     names = given.faults.split(",") if given.faults else list(FAULTS)
     unknown = set(names) - set(FAULTS)
@@ -27,8 +30,10 @@ def main() -> int:
     if "fill-shm" in names and not os.environ.get("CHAOS_OWN_SHM"):
         print("fill-shm is left out: it takes a mount namespace of its own, so root")
         names.remove("fill-shm")
-    outcome = run(given.seed, given.seconds, names, given.clients)
+    outcome = run(given.seed, given.seconds, names, given.clients, elastic=given.elastic)
     print(table(outcome))
+    if given.elastic:
+        print(f"{outcome.memory_slept} models slept for others (the last daemon)")
     problems = broken_promises(outcome)
     for problem in problems:
         print(f"BROKEN: {problem}")

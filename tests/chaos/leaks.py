@@ -53,17 +53,19 @@ class Holding:
             memory=sum(process.memory_info().rss for process in [dispatcher, *server]),
         )
 
-    def too_much(self, since: Holding) -> list[str]:
-        """Say what there is more of than there was."""
+    def too_much(self, since: Holding, slack: int = 0) -> list[str]:
+        """Say what there is more of than there was; workers may come and go, at most so many: `slack`."""
         found = [
             f"{name}: {count} processes, were {since.processes[name]}"
             for name, count in self.processes.items()
-            if count > since.processes[name]
+            if count > since.processes[name] + slack
         ]
         for what in ("descriptors", "threads", "regions", "lanes"):
             now, before = getattr(self, what), getattr(since, what)
             # A few descriptors come with the first use of something (a log file, a connection).
-            if now > before + (8 if what == "descriptors" else 2 if what == "threads" else 0):
+            of_workers = {"descriptors": 8, "lanes": 3}.get(what, 0) * slack
+            few = 8 if what == "descriptors" else 2 if what == "threads" else 0
+            if now > before + few + of_workers:
                 found.append(f"{what}: {now}, were {before}")
         if self.memory > since.memory + _GROWTH_BYTES:
             found.append(f"memory: + {(self.memory - since.memory) >> 20} MiB")

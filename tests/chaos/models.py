@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import Limits
+from pytriton import Autoscale, Limits
 from pytriton.daemon import DaemonClient
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
@@ -35,6 +35,26 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "merged": {"lanes": 2},
     "slow": {"factory": True},
 }
+#: With `--elastic` there are these, too: they follow their load, sleep, and have not enough memory for all of them.
+ELASTIC = {
+    **{f"sleepy{number}": 9_000_011 + number for number in range(4)},
+    "scaled": 9_100_033,
+}
+_SLEEPY: dict[str, Any] = {
+    "instances": Autoscale(min=0, max=2, up_after=0.5, down_after=2.0, idle_after=1.0),
+    "memory": "100MiB",
+}
+_ELASTIC_OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: _SLEEPY for name in ELASTIC},
+    "scaled": {
+        "instances": Autoscale(min=1, max=3, up_after=0.5, down_after=2.0),
+        "memory": "50MiB",
+    },
+}
+#: Of the daemon then: the others take 12 workers, one of which leaks, and a replacement now and then.
+ELASTIC_SETTINGS = {"memory_budget": "1000MiB", "parked_workers": 2}
+#: Workers that such models have at most, with those that are parked.
+ELASTIC_WORKERS = 4 * 2 + 3 + 2
 MAX_BATCH_SIZE = 8
 #: What requests wait for others in Triton's queue, so that those that are sent together are one batch.
 _DELAYS_US = {"batched": 50_000}
@@ -44,6 +64,17 @@ _LOAD_S = 0.5
 _HUGE = 25_000_000_000
 _X = [Tensor(name="x", dtype=np.int64, shape=(2,))]
 _Y = [Tensor(name="y", dtype=np.int64, shape=(-1,))]
+
+
+def add_elastic() -> None:
+    """Have the elastic models be served, too."""
+    SALTS.update(ELASTIC)
+    _OPTIONS.update(_ELASTIC_OPTIONS)
+
+
+def is_elastic(model: str) -> bool:
+    """Return whether a model may have any number of workers at any moment."""
+    return model in ELASTIC
 
 
 def right_answer(model: str, number: int) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import ge
+from typing import Any
 
 from support.ports import lasting_port
 from support.running import RunningDaemon, eventually
@@ -19,6 +20,7 @@ from chaos.faults import FAULTS
 from chaos.leaks import Holding
 from chaos.ledger import Ledger
 from chaos.load import Load
+from pytriton.ipc.messages import SERVED_STATES
 
 #: Everything has to be mended within this time of a fault.
 _MENDED_S = 90.0
@@ -30,19 +32,25 @@ _BETWEEN = 60
 
 @dataclass
 class Outcome:
-    """What a run has shown. `leaks` says what each daemon held too much in the end."""
+    """What a run has shown. `leaks` says what each daemon held too much in the end.
+
+    `memory_slept`: models that slept for others, of the last daemon.
+    """
 
     ledger: Ledger
     leaks: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    memory_slept: int = 0
 
 
 class Ground:
     """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
 
-    def __init__(self, state_dir: str, ledger: Ledger) -> None:
+    def __init__(self, state_dir: str, ledger: Ledger, *, elastic: bool = False) -> None:
         self.ledger = ledger
-        self._settings = {
+        self._slack = models.ELASTIC_WORKERS if elastic else 0
+        self._settings: dict[str, Any] = {
+            **(models.ELASTIC_SETTINGS if elastic else {}),
             "state_dir": state_dir,
             "http_port": lasting_port(),
             "grpc_port": lasting_port(),
@@ -88,10 +96,14 @@ class Ground:
         def settled() -> bool:
             time.sleep(0.5)
             holding.append(Holding.of(self.daemon))
-            return holding[-1].processes == holding[-2].processes
+            return self._slack > 0 or holding[-1].processes == holding[-2].processes
 
         eventually(settled, "processes come and go")
         return holding[-1]
+
+    def slept(self) -> int:
+        """Return how many models slept because others needed their memory."""
+        return self.daemon.client.figures().daemon.memory_slept
 
     def close(self) -> None:
         """End the daemon; fails when anything of it is left."""
@@ -101,7 +113,7 @@ class Ground:
     def _look_for_leaks(self) -> None:
         """What is still too much after a while is a leak; no event tells that another process has let go of it."""
         deadline = time.monotonic() + _GONE_S
-        while found := self.at_rest().too_much(self._since):
+        while found := self.at_rest().too_much(self._since, self._slack):
             if time.monotonic() > deadline:
                 self.leaks += found
                 return
@@ -115,12 +127,14 @@ class Ground:
         return (
             status.server.state == "ready"
             and set(infos) == set(models.SALTS)
+            and all(info.state in SERVED_STATES for info in infos.values())
             and all(
                 info.state == "ready"
                 and all(one.state == "ready" for one in info.instances)
                 and sum(one.lanes for one in info.instances)
                 == models.lanes(info.name) * sum(not one.spare for one in info.instances)
                 for info in infos.values()
+                if not models.is_elastic(info.name)
             )
         )
 
@@ -135,14 +149,18 @@ def _loaded(ground: Ground, ledger: Ledger, clients: int) -> Iterator[Load]:
         load.stop()
 
 
-def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:
+def run(
+    seed: int, seconds: float, names: Sequence[str], clients: int, *, elastic: bool = False
+) -> Outcome:
     """Break a daemon for a while; each fault at least once, in a random order that the seed gives."""
+    if elastic:
+        models.add_elastic()
     chance = random.Random(seed)
     ledger = Ledger()
     outcome = Outcome(ledger)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
-        ground = Ground(state_dir, ledger)
+        ground = Ground(state_dir, ledger, elastic=elastic)
         with _loaded(ground, ledger, clients) as load:
             _answered(ledger, load)
             begun = time.monotonic()
@@ -152,6 +170,7 @@ def run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcom
                     if time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts):
                         break
             outcome.seconds = time.monotonic() - begun
+            outcome.memory_slept = ground.slept()
         ground.close()
         outcome.leaks = ground.leaks
     return outcome
