@@ -163,6 +163,9 @@ class Upgrade:
             await self._ask(wish.python or sys.executable)
             self.parts.control.hold()
             await self._until_settled(wish.wait_s)
+            await (
+                self.parts.registry.parking.clear()
+            )  # they are started again when a model falls asleep
         except BaseException as error:
             self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
             raise

@@ -390,7 +390,8 @@ class DaemonClient(PythonRegistering, Closeable):
             return self._ask(message, messages.EventList)
 
         try:
-            upgrade(ask, messages.Upgrade(python, wait_s))
+            gone = DaemonNotRunningError
+            upgrade(ask, messages.Upgrade(python, wait_s), lambda error: isinstance(error, gone))
         except NotUpgraded as error:
             raise PyTritonDaemonError(str(error)) from None
 

@@ -35,6 +35,11 @@ class Parking:
         worker = self._workers.pop(owner, None)
         return worker if worker is not None and worker.alive else None
 
+    async def clear(self) -> None:
+        """End all of them."""
+        for owner in list(self._workers):
+            await self.drop(owner)
+
     async def drop(self, owner: Account) -> None:
         """End a model's own, if it has one."""
         worker = self._workers.pop(owner, None)

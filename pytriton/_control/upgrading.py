@@ -11,6 +11,8 @@ from pytriton.ipc import messages
 _LOOK_S = 0.1
 #: What the next version gets to take over in, on a machine that is overloaded.
 _TAKES_S = 120.0
+#: Between the end of what ran and a fresh start no daemon seems to run.
+_GONE_S = 30.0
 _UPGRADED, _NOT, _AFRESH = "upgraded", "not_upgraded", "started"
 
 Ask = Callable[[messages.AnyMessage], messages.AnyMessage]
@@ -20,10 +22,15 @@ class NotUpgraded(Exception):
     """The daemon is still what it was, or it has started afresh; says which, and why."""
 
 
-def upgrade(ask: Ask, wish: messages.Upgrade) -> messages.Event:
+def upgrade(
+    ask: Ask, wish: messages.Upgrade, is_gone: Callable[[Exception], bool]
+) -> messages.Event:
     """Have the daemon upgraded; return the event that tells of it.
 
-    `ask` returns the daemon's answer to a message, and raises what it likes where that is a failure.
+    Args:
+        ask: returns the daemon's answer to a message, and raises what it likes where that is a failure
+        wish: what it is asked for
+        is_gone: whether that says that no daemon runs: so it is for a moment when it starts afresh
 
     Raises:
         NotUpgraded: it was not.
@@ -32,8 +39,16 @@ def upgrade(ask: Ask, wish: messages.Upgrade) -> messages.Event:
     ask(wish)
     question = messages.GetEvents(kinds=[_UPGRADED, _NOT, _AFRESH], after=before)
     deadline = time.monotonic() + _TAKES_S
+    gone_until = time.monotonic() + _GONE_S
     while time.monotonic() < deadline:
-        for event in _events(ask, question):
+        try:
+            found = _events(ask, question)
+            gone_until = time.monotonic() + _GONE_S
+        except Exception as error:
+            if not is_gone(error) or time.monotonic() > gone_until:
+                raise
+            found = []
+        for event in found:
             if event.kind == _UPGRADED:
                 return event
             if event.kind == _AFRESH:

@@ -177,8 +177,11 @@ def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
     from pytriton._control.upgrading import NotUpgraded
     from pytriton._control.upgrading import upgrade as upgraded
 
+    def is_gone(error: Exception) -> bool:
+        return isinstance(error, CliError) and error.code is ExitCode.NO_DAEMON
+
     try:
-        return upgraded(lambda message: ask(rundir, message, timeout_s=None), wish)
+        return upgraded(lambda message: ask(rundir, message, timeout_s=None), wish, is_gone)
     except NotUpgraded as error:
         raise CliError(ExitCode.FAULT, str(error)) from None
 

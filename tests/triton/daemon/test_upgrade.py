@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import re
 import signal
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +153,114 @@ def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_
     assert workers(daemon) == before
     register(daemon, "after")
     daemon.client.unregister("after")
+
+
+_FAILING = """#!/bin/sh
+case "$*" in
+*--take-over*) shift 2; exec {python} -c '
+import sys
+from pytriton.dispatcher.process import main
+from pytriton.dispatcher.upgrade import Upgrade
+
+def fail(*_):
+    raise OSError("its worker is gone")
+
+Upgrade.adopt = fail
+sys.exit(main())' "$@" ;;
+*) exec {python} "$@" ;;
+esac
+"""
+
+
+def test_what_cannot_be_taken_over_is_served_afresh(tmp_path: Path) -> None:
+    """The same process, on the same ports, with what is kept; nothing else is left of what ran."""
+    failing = tmp_path / "python"
+    failing.write_text(_FAILING.format(python=sys.executable))
+    failing.chmod(0o755)
+    with RunningDaemon.start(front="native", state_dir=str(tmp_path / "state")) as daemon:
+        register(daemon, "model")
+        before, address = workers(daemon)["model"], daemon.http
+        family = daemon.children()
+        with pytest.raises(PyTritonDaemonError, match=r"started afresh.*its worker is gone"):
+            daemon.client.upgrade(str(failing))
+        assert daemon.process.poll() is None
+        assert daemon.client.status().pid == daemon.process.pid
+        eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
+        assert (workers(daemon)["model"] == before, daemon.http) == (False, address)
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive
+        with under_load(daemon) as load:
+            load.wait(10)
+        daemon.client.upgrade()  # by a version that can
+
+
+_OWNER = """
+import sys
+import numpy as np
+from pytriton.daemon import connect
+from pytriton.model_config import Tensor
+
+tensor = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+answer = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+connect(sys.argv[1]).register(
+    lambda requests: [{"y": one["x"]} for one in requests], "temporary", tensor, answer,
+    temporary=True, progress=False,
+)
+sys.stdin.read()
+"""
+
+
+def test_all_parts_go_on(tmp_path: Path) -> None:
+    """What listens, what sleeps, what ends with a process, and what was counted."""
+    script = tmp_path / "owner.py"
+    script.write_text(_OWNER)
+    with RunningDaemon.start(front="native", operations="127.0.0.1:0") as daemon:
+        register(daemon, "model")
+        register(daemon, "asleep", lazy=True)
+        temporary = subprocess.Popen(
+            [sys.executable, script, daemon.config.runtime_dir], stdin=subprocess.PIPE
+        )
+        eventually(lambda: "temporary" in workers(daemon), "it is registered")
+        with under_load(daemon) as load:
+            load.wait(20)
+        (page,) = daemon.client.status().operations
+        before = _requests(page)
+        daemon.client.upgrade()
+        status = daemon.client.status()
+        assert status.operations == [page]
+        assert {one.name: one.state for one in status.models} == {
+            "model": "ready", "asleep": "asleep", "temporary": "ready",
+        }  # fmt: skip
+        assert _requests(page) >= before >= 20
+        with under_load(daemon, "asleep") as load:
+            load.wait(5)
+        temporary.communicate()
+        eventually(lambda: "temporary" not in workers(daemon), "it has gone with its process")
+
+
+def _requests(page: str) -> float:
+    """How many requests the metrics have of the model."""
+    with urllib.request.urlopen(f"{page}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^pytriton_requests_total\{[^}]*model="model"[^}]*\} (\S+)$', text, re.M)
+    return sum(map(float, found))
+
+
+def test_a_signal_in_the_middle_waits(tmp_path: Path) -> None:
+    """SIGTERM while neither version has a handler for it: the next one stops in order."""
+    with RunningDaemon.start(front="native") as daemon:
+        register(daemon, "model")
+        asking = threading.Thread(target=_upgrade_in_vain, args=(daemon,))
+        asking.start()
+        log = daemon.config.rundir.log_file()
+        eventually(lambda: "the next version can take over" in log.read_text(), "it begins")
+        assert daemon.stop(signal.SIGTERM) == ExitCode.OK
+        asking.join(60)
+
+
+def _upgrade_in_vain(daemon: RunningDaemon) -> None:
+    with contextlib.suppress(PyTritonDaemonError):
+        daemon.client.upgrade()
 
 
 def test_an_upgraded_daemon_stops_and_serves_again(tmp_path: Path) -> None:

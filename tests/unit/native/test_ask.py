@@ -69,6 +69,58 @@ def test_one_that_stops_to_speak(ask_program: Path, listener: socket.socket, sai
         assert "the dispatcher cannot be asked: Connection timed out" in told(asking)
 
 
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = connection.recv(count - len(found))
+        assert piece, "it has hung up"
+        found += piece
+    return found
+
+
+@pytest.mark.parametrize("heard", [0, 1], ids=["before it greets", "after the question"])
+def test_one_that_becomes_another_version_of_itself(
+    ask_program: Path, listener: socket.socket, heard: int
+) -> None:
+    """It closes the connection, and listens: it is asked again on a new one."""
+    asking = subprocess.Popen(
+        [ask_program, f"ipc://{listener.getsockname()}", "60000"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for last in (False, True):
+        connection, _ = listener.accept()
+        with closing(connection):
+            if not last and not heard:
+                continue
+            connection.sendall(GREETING + READY)
+            _exactly(connection, len(GREETING))
+            _, size = _exactly(connection, 2)
+            _exactly(connection, size)
+            head = _exactly(connection, 2 + 8)
+            _, size = _exactly(connection, 2)
+            _exactly(connection, size)
+            if last:
+                answer = msgspec.msgpack.encode(messages.StuckCalls([], ""))
+                connection.sendall(head + bytes([0, len(answer)]) + answer)
+                assert told(asking).endswith("answered\n")
+
+
+def test_one_that_closes_every_connection_is_given_up(
+    ask_program: Path, listener: socket.socket
+) -> None:
+    asking = ask(ask_program, listener)
+    listener.settimeout(_HANGS_S)
+    taken = 0
+    while asking.poll() is None:
+        connection, _ = listener.accept()
+        connection.close()
+        taken += 1
+        if taken == 8:
+            break
+    assert "the dispatcher cannot be asked: " in told(asking)
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
