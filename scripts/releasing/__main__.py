@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from releasing import artifacts, building, inventory, notes, provenance, rehearsal, state, trying
@@ -25,10 +26,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="pytriton-release-") as folder:
             scratch = Path(folder)
             out = arguments.out or root / "dist" / version
-            release, source = _build(root, version, out, scratch, arguments.once)
             if arguments.rehearse:
-                former = arguments.former or "HEAD"
-                return _rehearse(root, scratch, release, former)
+                return _rehearse(root, scratch, version, arguments.former)
+            release, source = _build(root, version, out, scratch, arguments.once)
             _write_papers(root, release, source, out, scratch)
             _try(release, scratch)
             _tell(out, version)
@@ -74,11 +74,17 @@ def _build(
 
 
 def _built_at(
-    root: Path, version: str, source: Path, out: Path, scratch: Path, epoch: int
+    root: Path,
+    version: str,
+    source: Path,
+    out: Path,
+    scratch: Path,
+    epoch: int,
+    targets: Sequence[building.Target | None] = building.EVERYWHERE,
 ) -> building.Built:
     building.export(root, source, version)
     scratch.mkdir()
-    return building.build(source, out, scratch, epoch)
+    return building.build(source, out, scratch, epoch, targets)
 
 
 def _write_papers(
@@ -111,18 +117,24 @@ def _try(release: rehearsal.Release, scratch: Path) -> None:
     print(f"  {trying.try_client(release.built.wheels[-1], scratch)}")
 
 
-def _rehearse(root: Path, scratch: Path, coming: rehearsal.Release, former_ref: str) -> int:
-    """Rehearse an upgrade to this release from what `former_ref` names."""
+def _rehearse(root: Path, scratch: Path, version: str, former_ref: str) -> int:
+    """Rehearse an upgrade to a version, built for this machine alone, from what `former_ref` names."""
     former = state.version_at(root, former_ref)
-    if former == coming.version:
+    if former == version:
         raise ReleaseError(
             f"{former_ref} is of version {former}, too: name another with --former, or rehearse a version after it, "
             f"such as {state.next_patch(former)}"
         )
-    print(f"rehearsing {former} ({former_ref}) and {coming.version}", flush=True)
+    print(f"building {former} ({former_ref}) and {version}", flush=True)
+    source, out = scratch / "source", scratch / "out"
+    out.mkdir()
     (scratch / "rehearsal").mkdir()
+    epoch = building.commit_time(root)
+    target = trying.own_target()
+    built = _built_at(root, version, source, out, scratch / "coming", epoch, target)
+    coming = rehearsal.Release(version, built)
     for line in rehearsal.rehearse(root, scratch / "rehearsal", coming, former_ref, former):
-        print(f"  {line}")
+        print(f"  {line}", flush=True)
     return 0
 
 
@@ -144,7 +156,10 @@ def _arguments() -> argparse.Namespace:
         "--rehearse", action="store_true", help="install, upgrade and downgrade from a local index"
     )
     parser.add_argument(
-        "--former", metavar="REF", help="with --rehearse: the commit or tag to upgrade from"
+        "--former",
+        metavar="REF",
+        default="HEAD",
+        help="with --rehearse: the commit or tag to upgrade from",
     )
     parser.add_argument("--out", type=Path, help="folder of the files; it is made anew")
     return parser.parse_args()

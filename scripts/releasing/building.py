@@ -20,6 +20,7 @@ import shutil
 import stat
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,8 @@ class Target:
 
 
 TARGETS = (Target("x86_64"), Target("aarch64"))
+#: The wheels of a release; None is the one without compiled parts.
+EVERYWHERE: tuple[Target | None, ...] = (*TARGETS, None)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Built:
     """The files of a release."""
 
     sdist: Path
-    wheels: tuple[Path, ...]  #: those of TARGETS, in their order, and the one for every system
+    wheels: tuple[Path, ...]  #: in the order of their targets
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -88,7 +91,13 @@ def export(root: Path, folder: Path, version: str, ref: str = "HEAD") -> None:
     project.write_text(text, "utf-8")
 
 
-def build(source: Path, out: Path, scratch: Path, epoch: int) -> Built:
+def build(
+    source: Path,
+    out: Path,
+    scratch: Path,
+    epoch: int,
+    targets: Sequence[Target | None] = EVERYWHERE,
+) -> Built:
     """Build the sdist, and from it each wheel, into the folder `out`.
 
     Args:
@@ -96,6 +105,7 @@ def build(source: Path, out: Path, scratch: Path, epoch: int) -> Built:
         out: where the files go; it is there
         scratch: an empty folder for what is needed meanwhile, such as the compiler's cache
         epoch: the time that files get, in seconds since the epoch
+        targets: what wheels are built for; None is every system
 
     Raises:
         ReleaseError: one of the tools failed.
@@ -106,7 +116,7 @@ def build(source: Path, out: Path, scratch: Path, epoch: int) -> Built:
     (draft,) = stage.glob("*.tar.gz")
     sdist = out / draft.name
     repack_sdist(draft, sdist, epoch)
-    wheels = [_wheel(sdist, out, scratch, target, epoch) for target in (*TARGETS, None)]
+    wheels = [_wheel(sdist, out, scratch, target, epoch) for target in targets]
     return Built(sdist, tuple(wheels))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,10 @@ class Release:
     built: building.Built
 
 
-def rehearse(root: Path, scratch: Path, coming: Release, former_ref: str, former: str) -> list[str]:
-    """Build the former release, fill an index with both, install, upgrade and downgrade; return what was seen.
+def rehearse(
+    root: Path, scratch: Path, coming: Release, former_ref: str, former: str
+) -> Iterator[str]:
+    """Build the former release, fill an index with both, install, upgrade and downgrade; yield what was seen.
 
     Args:
         root: the checkout
@@ -50,11 +53,11 @@ def rehearse(root: Path, scratch: Path, coming: Release, former_ref: str, former
     epoch = building.commit_time(root, former_ref)
     building.export(root, source, former, former_ref)
     (scratch / "build").mkdir()
-    built = building.build(source, index, scratch / "build", epoch)
+    built = building.build(source, index, scratch / "build", epoch, trying.own_target())
     for file in coming.built.files:
         shutil.copy(file, index)
     _mirror(index, [built.wheel_for(trying.machine()), coming.built.wheel_for(trying.machine())])
-    return _steps(scratch, index, former, coming.version)
+    yield from _steps(scratch, index, former, coming.version)
 
 
 def _mirror(index: Path, wheels: list[Path]) -> None:
@@ -64,12 +67,11 @@ def _mirror(index: Path, wheels: list[Path]) -> None:
     run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), *map(str, wheels[1:])])
 
 
-def _steps(scratch: Path, index: Path, former: str, coming: str) -> list[str]:
+def _steps(scratch: Path, index: Path, former: str, coming: str) -> Iterator[str]:
     cache = scratch / "cache"
     trying.fill_cache(cache)
     environment = trying.make_environment(Path(sys.executable), scratch / "environment", cache)
     only = ["--no-index", "--find-links", str(index)]
-    lines = []
     for what, version, task in (
         ("installed", former, "register"),
         ("upgraded to", coming, "restore"),
@@ -82,5 +84,4 @@ def _steps(scratch: Path, index: Path, former: str, coming: str) -> list[str]:
                 f"{what} {version}, but the daemon says that it is {report['version']}"
             )
         came = "a model is registered" if task == "register" else "the model came back"
-        lines.append(f"{what} {version}: {came} and answers over HTTP and gRPC")
-    return lines
+        yield f"{what} {version}: {came} and answers over HTTP and gRPC"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from releasing.building import TARGETS, Target
 from releasing.running import ReleaseError, run
 
 SUPPORTED = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
@@ -127,29 +127,24 @@ def compiled_meanwhile(cache: Path) -> list[str]:
     return [name for name in made if (cache / name).exists()]
 
 
-def try_all(wheel: Path, folder: Path, find_links: Path | None = None) -> list[str]:
-    """Install the wheel for each Python on this machine, and serve a model with it; return a line about each.
+def try_all(wheel: Path, folder: Path) -> Iterator[str]:
+    """Install the wheel for each Python on this machine, and serve a model with it; yield a line about each.
 
     Raises:
         ReleaseError: it failed with one of them.
     """
     cache = folder / "cache"
     fill_cache(cache)
-    lines = []
     for version, python in pythons().items():
         environment = make_environment(python, folder / f"py{version}", cache)
-        extra = ["--find-links", str(find_links)] if find_links else []
-        install(environment, *extra, str(wheel))
+        install(environment, str(wheel))
         report = serve(environment, folder / f"served-{version}")
         if report["front"] != "pytriton-front" or compiled_meanwhile(cache):
             raise ReleaseError(
                 f"Python {version}: {wheel.name} served without its own parts: {report}"
             )
-        lines.append(
-            f"Python {report['python']}: native front, compiled proxy, a model answers over HTTP and gRPC"
-        )
+        yield f"Python {report['python']}: native front, compiled proxy, a model answers over HTTP and gRPC"
         shutil.rmtree(environment.folder)
-    return lines
 
 
 def try_client(wheel: Path, folder: Path) -> str:
@@ -163,4 +158,9 @@ def try_client(wheel: Path, folder: Path) -> str:
 
 def machine() -> str:
     """Return the name of this kind of machine, as wheels have it."""
-    return re.sub("^arm64$", "aarch64", platform.machine())
+    return platform.machine()
+
+
+def own_target() -> tuple[Target | None, ...]:
+    """Return what the wheel for this machine is built for."""
+    return tuple(one for one in TARGETS if one.machine == machine()) or (None,)
