@@ -6,14 +6,10 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from releasing import artifacts, building, inventory, notes, provenance, rehearsal, state, trying
 from releasing.running import ReleaseError
-
-#: What a release has besides the sdist and the wheels.
-_SBOM, _PROVENANCE, _NOTES = "sbom.cdx.json", "provenance.json", "RELEASE_NOTES.md"
 
 
 def main() -> int:
@@ -23,14 +19,14 @@ def main() -> int:
         version = state.checked(arguments.version or state.version_of(root), "the version")
         if not _may_be_made(root, version, arguments.dry_run or arguments.rehearse):
             return 1
+        commit = building.commit_of(root, "HEAD", version)
         with tempfile.TemporaryDirectory(prefix="pytriton-release-") as folder:
-            scratch = Path(folder)
-            out = arguments.out or root / "dist" / version
             if arguments.rehearse:
-                return _rehearse(root, scratch, version, arguments.former)
-            release, source = _build(root, version, out, scratch, arguments.once)
-            _write_papers(root, release, source, out, scratch)
-            _try(release, scratch)
+                return _rehearse(commit, Path(folder), arguments.former)
+            out = arguments.out or root / "dist" / version
+            built = _build(commit, out, Path(folder), arguments.once)
+            _write_papers(commit, built, out, Path(folder))
+            _try(built, Path(folder))
             _tell(out, version)
         return 0
     except (ReleaseError, ValueError) as error:
@@ -47,93 +43,67 @@ def _may_be_made(root: Path, version: str, draft: bool) -> bool:
     return draft or not missing
 
 
-def _build(
-    root: Path, version: str, out: Path, scratch: Path, once: bool
-) -> tuple[rehearsal.Release, Path]:
-    """Build into `out`, twice unless `once`; return the release and its exported source."""
-    epoch = building.commit_time(root)
-    print(f"building {version}", flush=True)
+def _build(commit: building.Commit, out: Path, scratch: Path, once: bool) -> building.Built:
+    """Build into `out`, which is made anew, and unless `once` a second time, to compare."""
+    print(f"building {commit.version}", flush=True)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    source = scratch / "source"
-    built = _built_at(root, version, source, out, scratch / "first", epoch)
+    built = building.build_commit(commit, out, scratch / "first")
     if not once:
         print("building once more, to compare", flush=True)
         again = scratch / "again"
         again.mkdir()
-        second = _built_at(root, version, scratch / "other", again, scratch / "second", epoch)
+        second = building.build_commit(commit, again, scratch / "second")
         differing = building.differing(built, second)
         if differing:
             raise ReleaseError(f"two builds of one commit differ: {', '.join(differing)}")
-        print("both builds are the same, byte for byte")
-    found = artifacts.faults(root, built)
+        print("both builds are the same, byte for byte", flush=True)
+    found = artifacts.faults(commit.root, built, commit.id)
     if found:
         raise ReleaseError("\n".join(found))
     artifacts.check_for_index(built)
-    return rehearsal.Release(version, built), source
+    return built
 
 
-def _built_at(
-    root: Path,
-    version: str,
-    source: Path,
-    out: Path,
-    scratch: Path,
-    epoch: int,
-    targets: Sequence[building.Target | None] = building.EVERYWHERE,
-) -> building.Built:
-    building.export(root, source, version)
-    scratch.mkdir()
-    return building.build(source, out, scratch, epoch, targets)
-
-
-def _write_papers(
-    root: Path, release: rehearsal.Release, source: Path, out: Path, scratch: Path
-) -> None:
+def _write_papers(commit: building.Commit, built: building.Built, out: Path, scratch: Path) -> None:
     """Write the SBOM, the provenance, the notes and the sums beside the files."""
-    built = release.built
+    source = scratch / "first" / "source"
     environment = trying.make_environment(
         Path(sys.executable), scratch / "inventory", scratch / "no-cache"
     )
     trying.install(environment, str(built.wheel_for(trying.machine())))
     packages = inventory.installed(environment.python)
-    epoch = building.commit_time(root)
-    sbom = inventory.sbom(built, release.version, packages, source, epoch)
+    sbom = inventory.sbom(built, commit.version, packages, source, commit.epoch)
     inventory.check_sbom(sbom)
-    (out / _SBOM).write_text(sbom, "utf-8")
-    said = provenance.statement(root, built, release.version, "HEAD", epoch)
-    (out / _PROVENANCE).write_text(said, "utf-8")
-    changes = state.changes_of(root, release.version)
-    text = notes.release_notes(release.version, changes, built, source)
-    (out / _NOTES).write_text(text, "utf-8")
-    papers = [out / name for name in (_SBOM, _PROVENANCE, _NOTES)]
-    artifacts.write_sums([*built.files, *papers], out / "SHA256SUMS")
+    changes = state.changes_of(commit.root, commit.version)
+    papers = {
+        "sbom.cdx.json": sbom,
+        "provenance.json": provenance.statement(built, commit),
+        "RELEASE_NOTES.md": notes.release_notes(commit.version, changes, built, source),
+    }
+    for name, text in papers.items():
+        (out / name).write_text(text, "utf-8")
+    artifacts.write_sums([*built.files, *(out / name for name in papers)], out / "SHA256SUMS")
 
 
-def _try(release: rehearsal.Release, scratch: Path) -> None:
+def _try(built: building.Built, scratch: Path) -> None:
     print("trying the wheels in empty environments", flush=True)
-    for line in trying.try_all(release.built.wheel_for(trying.machine()), scratch):
+    print(f"  {trying.try_client(built.wheels[-1], scratch)}", flush=True)
+    for line in trying.try_all(built.wheel_for(trying.machine()), scratch):
         print(f"  {line}", flush=True)
-    print(f"  {trying.try_client(release.built.wheels[-1], scratch)}")
 
 
-def _rehearse(root: Path, scratch: Path, version: str, former_ref: str) -> int:
+def _rehearse(coming: building.Commit, scratch: Path, former_ref: str) -> int:
     """Rehearse an upgrade to a version, built for this machine alone, from what `former_ref` names."""
-    former = state.version_at(root, former_ref)
-    if former == version:
+    version = state.version_at(coming.root, former_ref)
+    if version == coming.version:
         raise ReleaseError(
-            f"{former_ref} is of version {former}, too: name another with --former, or rehearse a version after it, "
-            f"such as {state.next_patch(former)}"
+            f"{former_ref} is of version {version}, too: name another with --former, or rehearse a version after it, "
+            f"such as {state.next_patch(version)}"
         )
-    print(f"building {former} ({former_ref}) and {version}", flush=True)
-    source, out = scratch / "source", scratch / "out"
-    out.mkdir()
-    (scratch / "rehearsal").mkdir()
-    epoch = building.commit_time(root)
-    target = trying.own_target()
-    built = _built_at(root, version, source, out, scratch / "coming", epoch, target)
-    coming = rehearsal.Release(version, built)
-    for line in rehearsal.rehearse(root, scratch / "rehearsal", coming, former_ref, former):
+    print(f"building {version} ({former_ref}) and {coming.version}", flush=True)
+    former = building.commit_of(coming.root, former_ref, version)
+    for line in rehearsal.rehearse(former, coming, scratch):
         print(f"  {line}", flush=True)
     return 0
 

@@ -40,9 +40,9 @@ _ALLOWED = re.compile(r'consistent with the following platform tag: "([^"]+)"')
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 
-def faults(root: Path, built: Built) -> list[str]:
-    """Return what is wrong with built files, one sentence each."""
-    committed = _committed(root)
+def faults(root: Path, built: Built, commit: str = "HEAD") -> list[str]:
+    """Return what is wrong with the files that were built from a commit, one sentence each."""
+    committed = _committed(root, commit)
     found = _faults_of_sdist(built.sdist, committed)
     for wheel in built.wheels:
         found += _faults_of_wheel(wheel, committed)
@@ -144,6 +144,6 @@ def _of_package(name: str) -> bool:
     return name.endswith(_INSTALLED) or name.startswith(_DATA)
 
 
-def _committed(root: Path) -> list[str]:
-    listed = run("git", ["git", "-C", str(root), "ls-tree", "-r", "--name-only", "HEAD"])
+def _committed(root: Path, commit: str) -> list[str]:
+    listed = run("git", ["git", "-C", str(root), "ls-tree", "-r", "--name-only", commit])
     return listed.splitlines()

@@ -71,24 +71,46 @@ class Built:
         return next((one for one in self.wheels if machine in one.name), self.wheels[-1])
 
 
-def commit_time(root: Path, ref: str = "HEAD") -> int:
-    """Return when a commit was made, in seconds since the epoch: the time of every file in a release."""
-    return int(run("git", ["git", "-C", str(root), "log", "-1", "--format=%ct", ref]))
+@dataclass(frozen=True)
+class Commit:
+    """What a release is built from."""
+
+    root: Path  #: the checkout
+    id: str  #: the full hash: a branch may go on while a release is built
+    version: str  #: what the release is called
+    epoch: int  #: when the commit was made, in seconds since the epoch: the time of every file
 
 
-def export(root: Path, folder: Path, version: str, ref: str = "HEAD") -> None:
-    """Write the files of a commit into an empty folder, with this version in pyproject.toml."""
+def commit_of(root: Path, ref: str, version: str) -> Commit:
+    """Return the commit that a tag or branch names now, to be released as `version`."""
+    git = ["git", "-C", str(root)]
+    found = run("git", [*git, "rev-parse", f"{ref}^{{commit}}"]).strip()
+    return Commit(root, found, version, int(run("git", [*git, "log", "-1", "--format=%ct", found])))
+
+
+def export(commit: Commit, folder: Path) -> None:
+    """Write the files of a commit into an empty folder, with its version in pyproject.toml."""
     archive = folder.with_suffix(".tar")
-    modes = ["-c", "tar.umask=0022"]  # whatever this user has set
-    run("git archive", ["git", "-C", str(root), *modes, "archive", "-o", str(archive), ref])
+    git = ["git", "-C", str(commit.root), "-c", "tar.umask=0022"]  # whatever this user has set
+    run("git archive", [*git, "archive", "-o", str(archive), commit.id])
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="fully_trusted")
     archive.unlink()
     project = folder / "pyproject.toml"
-    text, count = _VERSION_LINE.subn(f'version = "{version}"', project.read_text("utf-8"), count=1)
+    line = f'version = "{commit.version}"'
+    text, count = _VERSION_LINE.subn(line, project.read_text("utf-8"), count=1)
     if not count:
         raise ReleaseError(f"{project} has no line version = ...")
     project.write_text(text, "utf-8")
+
+
+def build_commit(
+    commit: Commit, out: Path, scratch: Path, targets: Sequence[Target | None] = EVERYWHERE
+) -> Built:
+    """Export a commit into the folder `source` of `scratch`, which is made, and build it into `out`."""
+    scratch.mkdir()
+    export(commit, scratch / "source")
+    return build(scratch / "source", out, scratch, commit.epoch, targets)
 
 
 def build(

@@ -8,20 +8,17 @@ from __future__ import annotations
 import json
 import platform
 from importlib.metadata import version as installed_version
-from pathlib import Path
 from typing import Any
 
 from releasing.artifacts import digest
-from releasing.building import GLIBC, Built
-from releasing.running import run
+from releasing.building import GLIBC, Built, Commit
 
 #: The tools whose versions decide about the bytes.
 _TOOLS = ("build", "setuptools", "ziglang")
 
 
-def statement(root: Path, built: Built, version: str, ref: str, epoch: int) -> str:
-    """Return the statement about a release's files, as JSON."""
-    commit = run("git", ["git", "-C", str(root), "rev-parse", f"{ref}^{{commit}}"]).strip()
+def statement(built: Built, commit: Commit) -> str:
+    """Return the statement about the files of a release that was built from a commit, as JSON."""
     tools: list[dict[str, Any]] = [
         {"name": name, "uri": f"pkg:pypi/{name}@{installed_version(name)}"} for name in _TOOLS
     ]
@@ -32,14 +29,14 @@ def statement(root: Path, built: Built, version: str, ref: str, epoch: int) -> s
         "predicate": {
             "buildDefinition": {
                 "buildType": "https://slsa.dev/provenance/v1#scripts/release",
-                "externalParameters": {"version": version},
+                "externalParameters": {"version": commit.version},
                 "internalParameters": {
-                    "SOURCE_DATE_EPOCH": epoch,
+                    "SOURCE_DATE_EPOCH": commit.epoch,
                     "glibc": ".".join(map(str, GLIBC)),
                     "python": platform.python_version(),
                 },
                 "resolvedDependencies": [
-                    {"name": "source", "digest": {"gitCommit": commit}},
+                    {"name": "source", "digest": {"gitCommit": commit.id}},
                     *tools,
                 ],
             },

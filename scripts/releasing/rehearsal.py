@@ -13,10 +13,8 @@ installed is what is in it.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from releasing import building, trying
@@ -24,47 +22,28 @@ from releasing.inventory import NAME
 from releasing.running import ReleaseError, run
 
 
-@dataclass(frozen=True)
-class Release:
-    """A release in the local index."""
-
-    version: str
-    built: building.Built
-
-
-def rehearse(
-    root: Path, scratch: Path, coming: Release, former_ref: str, former: str
-) -> Iterator[str]:
-    """Build the former release, fill an index with both, install, upgrade and downgrade; yield what was seen.
-
-    Args:
-        root: the checkout
-        scratch: an empty folder
-        coming: the release that is rehearsed
-        former_ref: the commit or tag of the one before it
-        former: the version that it gets
+def rehearse(former: building.Commit, coming: building.Commit, scratch: Path) -> Iterator[str]:
+    """Build both releases, fill an index with them, install, upgrade and downgrade; yield what was seen.
 
     Raises:
         ReleaseError: a step failed.
     """
     index = scratch / "index"
     index.mkdir()
-    source = scratch / "former"
-    epoch = building.commit_time(root, former_ref)
-    building.export(root, source, former, former_ref)
-    (scratch / "build").mkdir()
-    built = building.build(source, index, scratch / "build", epoch, trying.own_target())
-    for file in coming.built.files:
-        shutil.copy(file, index)
-    _mirror(index, [built.wheel_for(trying.machine()), coming.built.wheel_for(trying.machine())])
-    yield from _steps(scratch, index, former, coming.version)
+    target = trying.own_target()
+    wheels = [
+        building.build_commit(commit, index, scratch / name, target).wheels[0]
+        for name, commit in (("former", former), ("coming", coming))
+    ]
+    _mirror(index, wheels)
+    yield from _steps(scratch, index, former.version, coming.version)
 
 
 def _mirror(index: Path, wheels: list[Path]) -> None:
     """Put what both releases need into the index, as wheels for this Python."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), *map(str, wheels[:1])])
-    run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), *map(str, wheels[1:])])
+    for wheel in wheels:  # one at a time: they are of one name
+        run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), str(wheel)])
 
 
 def _steps(scratch: Path, index: Path, former: str, coming: str) -> Iterator[str]:

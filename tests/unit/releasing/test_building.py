@@ -58,13 +58,13 @@ def test_an_export_has_the_version_that_is_released(tmp_path: Path) -> None:
     for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "first"]):
         subprocess.run([*git, *arguments], check=True, capture_output=True)
     (root / "more.txt").write_text("not committed")
-    building.export(root, tmp_path / "out", "0.2.0")
+    building.export(building.commit_of(root, "HEAD", "0.2.0"), tmp_path / "out")
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["pyproject.toml"]
     assert '\nversion = "0.2.0"\n' in (tmp_path / "out" / "pyproject.toml").read_text()
     (root / "pyproject.toml").write_text("[project]\n")
     subprocess.run([*git, "commit", "--quiet", "-am", "second"], check=True)
     with pytest.raises(ReleaseError, match="no line version"):
-        building.export(root, tmp_path / "other", "0.2.0")
+        building.export(building.commit_of(root, "HEAD", "0.2.0"), tmp_path / "other")
 
 
 def test_a_wheel_is_chosen_as_pip_chooses_it(tmp_path: Path) -> None:
