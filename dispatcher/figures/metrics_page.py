@@ -15,9 +15,8 @@ This page is made of the declarations in `dispatcher/figures/families.py` by
 
 With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`. It has its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they
-are. Without these settings it serves none. The answer is Prometheus' text format, or OpenMetrics where the scraper asks
-for it. It has no native histograms: Python's `prometheus_client` cannot write them. The counts of workers would do for
-them.
+are. Without these settings it serves none. The answer is Prometheus' text format,
+OpenMetrics where the scraper asks for it, or protobuf, in which Prometheus takes native histograms (see below).
 
 ```yaml
 scrape_configs:
@@ -39,8 +38,15 @@ Durations have buckets from 0.12 ms to 256 s, each twice as large as the one bef
 A 99th percentile of all servers together:
 `histogram_quantile(0.99, sum by (le, model) (rate(pytriton_call_duration_seconds_bucket[5m])))`.
 
-OpenMetrics has exemplars: behind each bucket of `pytriton_call_duration_seconds`, the trace (`trace_id`) of the last
-call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python models have none.
+A Prometheus that takes native histograms (`--enable-feature=native-histograms`, or `scrape_native_histograms: true`)
+asks for protobuf, and gets the fine buckets that workers count: four for each doubling, from 7.6 µs to 1,024 s. Then
+`histogram_quantile(0.99, sum by (model) (rate(pytriton_call_duration_seconds[5m])))` is off by a tenth at most. The
+shipped dashboard and rules ask for the coarse buckets, which come with them. So have Prometheus keep both:
+`always_scrape_classic_histograms: true`, before version 3 `scrape_classic_histograms: true`.
+
+OpenMetrics and protobuf have exemplars: behind each bucket of `pytriton_call_duration_seconds`, the trace
+(`trace_id`) of the last call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python
+models have none.
 
 `pytriton_worker_gpu_bytes` needs NVIDIA's driver, and `pip install 'pytriton-daemon[gpu]'` (`nvidia-ml-py`) where the
 daemon is. NVML knows processes by the ids of the host. So a container has to share these (`--pid=host`, `hostPID`); in

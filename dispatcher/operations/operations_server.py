@@ -23,7 +23,8 @@ from starlette.routing import Route
 
 from pytriton.dispatcher.base.log_files import tail
 from pytriton.dispatcher.base.ports import listening, listening_at
-from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.figures.snapshot import Scraped, Snapshots
+from pytriton.dispatcher.operations import protobuf
 from pytriton.dispatcher.operations.exposition import expose
 from pytriton.dispatcher.page.routes import Page, Sources
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -167,7 +168,8 @@ class OperationsServer:
             text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
             return PlainTextResponse(text, status_code=503)
         accept = request.headers.get("accept", "")
-        body, content_type = await run_in_threadpool(expose, scraped, accept)
+        told = expose_protobuf if protobuf.is_preferred(accept) else expose
+        body, content_type = await run_in_threadpool(told, scraped, accept)
         return Response(body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
@@ -225,6 +227,11 @@ class OperationsServer:
             self.urls.append(f"unix:{config.operations_unix}")
         self.descriptors = [one.fileno() for one in sockets]
         return sockets
+
+
+def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
+    """Return the same as `expose`, as Prometheus takes native histograms."""
+    return protobuf.encoded(scraped), protobuf.CONTENT_TYPE
 
 
 class _InThread(uvicorn.Server):

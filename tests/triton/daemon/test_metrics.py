@@ -213,6 +213,19 @@ def test_prometheus_scrapes_it_and_every_query_has_data(
             ask(alert)  # it can be evaluated
 
 
+@pytest.mark.skipif(PROMTOOL is None, reason="Debian's package prometheus is not here")
+def test_prometheus_takes_native_histograms(daemon: RunningDaemon, tmp_path: Path) -> None:
+    counts = 'histogram_count(pytriton_call_duration_seconds{model="double"})'
+    quantile = 'histogram_quantile(0.9, pytriton_call_duration_seconds{model="double"})'
+    with _start_prometheus(daemon, tmp_path, "native-histograms") as ask:
+        found: Any = eventually(lambda: ask(counts), "no native histogram was taken")
+        assert float(found[0]["value"][1]) >= 1
+        found = ask(quantile)
+        assert 0 < float(found[0]["value"][1]) < 100
+        assert ask("pytriton_calls_total")
+        assert ask("nv_inference_request_success")
+
+
 #: Of what this daemon's models do not have.
 _HAVE_NO_DATA = ("gpu_bytes", "memory_limit", "first_response", "response_interval")
 
@@ -235,7 +248,7 @@ def _queries() -> list[str]:
 
 @contextlib.contextmanager
 def _start_prometheus(
-    daemon: RunningDaemon, folder: Path
+    daemon: RunningDaemon, folder: Path, *features: str
 ) -> Iterator[Callable[[str], list[object]]]:
     """Have a Prometheus scrape a daemon each half second; yields what asks it."""
     url = daemon.client.status().operations[0]
@@ -261,6 +274,7 @@ def _start_prometheus(
                 f"--config.file={folder}/prometheus.yml",
                 f"--storage.tsdb.path={folder}/data",
                 f"--web.listen-address=127.0.0.1:{port}",
+                *(f"--enable-feature={one}" for one in features),
             ],
             stdout=log,
             stderr=log,
