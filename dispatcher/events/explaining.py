@@ -138,10 +138,20 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
         slept = situation.last(kinds.SLEPT)
         text = slept.reason if slept is not None else "it has not been loaded yet"
         yield Finding("notice", "asleep", text, "Nothing need be done: a request wakes it.")
+    elif info.state == "waking":
+        yield from _waiting_for_memory(situation)
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
     if refused is not None and refused.kind == kinds.REFUSED.name and info.state != "ready":
         text = f"tritonserver refused it: {refused.reason}"
         yield Finding("down", "tritonserver", text, hint(refused.reason), refused.at)
+
+
+def _waiting_for_memory(situation: Situation) -> Iterator[Finding]:
+    last = situation.last(kinds.WAITS_FOR_MEMORY, kinds.NO_MEMORY, kinds.LOADING)
+    if last is not None and last.kind == kinds.WAITS_FOR_MEMORY.name:
+        advice = "`pytriton-daemon status` shows the budget; more of it, or models that may sleep, would help."
+        text = f"it waits for memory: {last.reason}"
+        yield Finding("degraded", "memory", text, advice, last.at)
 
 
 def _not_served(situation: Situation) -> Finding:

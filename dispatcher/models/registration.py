@@ -29,7 +29,7 @@ from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
-from pytriton.dispatcher.workers.memory_accounts import Account
+from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker
 from pytriton.dispatcher.workers.parking import Parking

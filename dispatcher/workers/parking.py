@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, ItemsView
 
-from pytriton.dispatcher.workers.memory_accounts import Account
+from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 
 

@@ -14,7 +14,8 @@ from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import several_loads
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.memory_accounts import Account, MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker

@@ -20,7 +20,8 @@ from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
-from pytriton.dispatcher.workers.memory_accounts import Account, MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
 from pytriton.dispatcher.workers.one_worker.hard_limits import guard
 from pytriton.dispatcher.workers.one_worker.worker import Worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.workers.memory_accounts import Account
+from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.one_worker.worker_factory import StartWorker

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+#: Bytes that stat(2) counts by.
+_BLOCK = 512
 #: Names the folder in a worker's environment.
 ENV_SHARED_DIR = "PYTRITON_DAEMON_SHARED_DIR"
 
@@ -47,6 +49,14 @@ class Entry(msgspec.Struct, frozen=True):
     def living(self) -> Entry:
         """Return it with those holders that live."""
         return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
+
+    def measured(self) -> Entry:
+        """Return it with the size that the kernel tells: what stands in a file may be anything."""
+        for one in self.holders:
+            with contextlib.suppress(OSError):
+                blocks = os.stat(f"/proc/{one.pid}/fd/{one.fd}").st_blocks
+                return msgspec.structs.replace(self, size=blocks * _BLOCK)
+        return msgspec.structs.replace(self, size=0)
 
 
 def started_at(pid: int) -> int | None:
@@ -101,7 +111,7 @@ def all_of(folder: Path) -> dict[str, Entry]:
             continue
         entry = read(folder, digest)
         if entry is not None and entry.holders:
-            found[digest] = entry
+            found[digest] = entry.measured()
         else:
             _remove(folder, digest)
     return found

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,20 @@ def test_memory_that_somebody_could_change_is_not_taken(own_folder: Path) -> Non
     assert pytriton.shared(lambda: {"w": np.ones(4)}, key="k")["w"].tolist() == [1.0] * 4
     os.close(open_)
     os.close(another)
+
+
+def test_the_size_is_what_the_kernel_tells(own_folder: Path) -> None:
+    pytriton.shared(lambda: np.zeros(1 << 20, np.uint8), key="k")
+    digest = digest_of(own_folder)
+    entry = shared_entries.read(own_folder, digest)
+    assert entry is not None
+    for lie in (-(1 << 40), 1 << 40):
+        shared_entries.write(own_folder, digest, msgspec.structs.replace(entry, size=lie))
+        assert 1 << 20 <= shared_entries.size_of_all(own_folder) < 1 << 21
+    (holder,) = entry.holders
+    nobodys = holder.__class__(holder.pid, holder.started, 9999)
+    shared_entries.write(own_folder, digest, msgspec.structs.replace(entry, holders=[nobodys]))
+    assert shared_entries.size_of_all(own_folder) == 0
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b'{"label": 1}', b"[" * 100_000])

@@ -57,6 +57,18 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "asleep",
         "a request wakes it",
     ),
+    "waits for memory": (
+        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
+        "m is waking: it waits for memory: it needs 600 MiB",
+        "memory",
+        "models that may sleep, would help",
+    ),
+    "waited for memory": (
+        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY), event(kinds.LOADING)),
+        "m is waking",
+        "",
+        "",
+    ),
     "not loaded yet": (
         situation(info(state="asleep")),
         "m is asleep: it has not been loaded yet",

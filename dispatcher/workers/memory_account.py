@@ -1,0 +1,323 @@
+"""The room of one pool's workers within the budgets of memory, and its claims for more.
+
+a pool takes ──▶ waits ──▶ granted: what a worker is expected to need ──▶ loaded: what it was seen to need
+its workers end ──▶ leaving ──▶ gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from pytriton.dispatcher.elastic.memory import (
+    MEMORY,
+    Amounts,
+    Size,
+    added,
+    amounts_text,
+    estimate,
+    setting_text,
+    size_text,
+)
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+
+_T = TypeVar("_T")
+#: Of a budget, what all workers of one model are taken to need at most, if nothing is known of them.
+_MOST_ESTIMATED = 0.5
+
+
+class Waiting:
+    """A claim that has not been granted yet.
+
+    Attributes:
+        account: whose it is
+        count: workers that it shall have room for; 0: one more beside those that it has, for a while
+        since: when it came
+        done: set when it is granted
+        told: whether somebody has been told that it waits
+    """
+
+    def __init__(self, account: Account, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.account = account
+        self.count = count
+        self.since = loop.time()
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.told = False
+
+    def needs(self) -> Amounts:
+        """Return what is lacking for it."""
+        return self.account.needs(self.count) if self.count else self.account.of_one
+
+    def grant(self) -> None:
+        """Let it have that."""
+        account = self.account
+        if self.count:
+            account.granted = max(account.granted, self.count)
+        else:
+            account.beside += 1
+        self.done.set_result(None)
+
+
+class Account:
+    """The room of one pool's workers.
+
+    Attributes:
+        spec: the declaration, with the number of instances that it has by now
+        bounded: whether a budget holds for it
+        granted: workers that it has room for
+        beside: workers more that it has room for, until they have taken the place of others
+        alone: bytes of mappings that only its workers have: whoever measures puts it here
+    """
+
+    def __init__(
+        self,
+        accounts: MemoryAccounts,
+        spec: messages.ModelSpec,
+        payload: int = 0,
+        *,
+        bounded: bool = False,
+        events: Events = LOG_ONLY,
+    ) -> None:
+        self.spec = spec
+        self.bounded = bounded
+        self.granted = self.beside = self.alone = 0
+        self._leaving: list[Amounts] = []
+        self._accounts = accounts
+        self._payload = payload
+        self._events = events
+        self._peak = Size()
+
+    # ── figures ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def each(self) -> Size:
+        """What one worker takes: what was declared, and seen, or an estimate while neither is known."""
+        sure = self._sure
+        memory = self._estimate(MEMORY, self._payload) if not sure.memory else 0
+        gpu = self._estimate(self._gpus(0)[0]) if not sure.gpu and self._gpus(0) else 0
+        return sure.at_least(Size(memory, gpu))
+
+    @property
+    def _sure(self) -> Size:
+        """What is known of it; 0 is not."""
+        declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
+        known = self._accounts.sizes.get(self.spec.name, Size())
+        return declared.at_least(known).at_least(self._peak)
+
+    def _estimate(self, kind: str, payload: int = 0) -> int:
+        """Return what a worker is taken to need; all of them together never much of the budget."""
+        limit = self._accounts.limits.get(kind, 0)
+        usual = self._accounts.usual(self.spec.name, kind)
+        most = round(limit * _MOST_ESTIMATED) // max(1, numbering.count(self.spec))
+        return min(most, estimate(usual, payload, limit))
+
+    @property
+    def worker_bytes(self) -> int | None:
+        """What one worker takes of memory; None without a budget."""
+        return self.each.memory if self.bounded else None
+
+    @property
+    def held(self) -> Amounts:
+        """What its workers have, or have been granted, those that are ending included."""
+        coming = {MEMORY: self._not_mapped() if self.granted else 0}
+        beside = [self.of_one] * self.beside
+        return added(self._of_slots(0, self.granted), coming, *beside, *self._leaving)
+
+    @property
+    def of_one(self) -> Amounts:
+        """What one worker takes, on whichever device it takes most."""
+        return self._of_slots(0, 1)
+
+    def needs(self, count: int) -> Amounts:
+        """Return what it lacks for so many workers."""
+        coming = {MEMORY: 0 if self.granted else self._not_mapped()}
+        return added(self._of_slots(self.granted, count), coming)
+
+    def gives(self, staying: int) -> Amounts:
+        """Return what is free when only so many workers stay."""
+        return added(self._of_slots(staying, self.granted), {MEMORY: 0 if staying else self.alone})
+
+    def _not_mapped(self) -> int:
+        """What its workers share and nobody has at the moment: the first of them makes it."""
+        accounts = self._accounts
+        own = accounts.shared.get(self.spec.name, {})
+        return sum(size for digest, size in own.items() if digest not in accounts.mapped)
+
+    def _of_slots(self, first: int, end: int, each: Size | None = None) -> dict[str, int]:
+        each, total = each or self.each, {MEMORY: 0}
+        for slot in range(first, end):
+            total[MEMORY] += each.memory
+            for gpu in self._gpus(slot):
+                total[gpu] = total.get(gpu, 0) + each.gpu
+        return total
+
+    def _gpus(self, slot: int) -> list[str]:
+        devices = self.spec.devices
+        if not devices:
+            return []
+        device = devices[numbering.instance_of(self.spec, slot) % len(devices)]
+        names = [name.strip() for name in (device or "").split(",") if name.strip()]
+        return [self._accounts.gpus.get(name, name) for name in names]
+
+    def seen(self, size: Size) -> None:
+        """Note what its largest worker has at the moment."""
+        self._peak = self._peak.at_least(size)
+
+    def loaded(self) -> None:
+        """A worker of it serves: what was seen of it is more than an estimate from now on."""
+        if self._peak.memory and self.spec.name not in self._accounts.sizes:
+            self._accounts.sizes[self.spec.name] = self._peak
+
+    # ── room ─────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, spec: messages.ModelSpec, count: int) -> None:
+        """See that so many workers fit into the budget if nobody else has anything of it.
+
+        Raises:
+            RemoteFailure: they do not, ever.
+        """
+        if not self.bounded:
+            return
+        self.spec = spec
+        for kind, needed in self._of_slots(0, count, self._sure).items():
+            limit = self._accounts.limits.get(kind)
+            if limit is None or needed <= limit:
+                continue
+            each = self._sure.memory if kind == MEMORY else self._sure.gpu
+            what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
+            text = f"model {spec.name} takes {what} of {setting_text(kind)}, and all models have {size_text(limit)}"
+            self._refused(text, needed, limit)
+            raise RemoteFailure(ErrorKind.INVALID, text)
+
+    async def take(self, spec: messages.ModelSpec, timeout_s: float) -> None:
+        """Return when there is room for all workers of a declaration; those that it has room for count.
+
+        Raises:
+            RemoteFailure: there was none in time, or never will be.
+        """
+        count = numbering.count(spec)
+        self.check(spec, count)
+        if not self.bounded or count <= self.granted:
+            self.granted = max(self.granted, count)
+            return
+        before, waiting = self.granted, Waiting(self, count)
+        try:
+            await self._wait(waiting, timeout_s)
+        except asyncio.CancelledError:
+            if waiting.done.done():
+                self.granted = before
+            raise
+
+    async def beside_others(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
+        """Load when there is room for one more worker, until `give_beside`; raises likewise, and what that raises."""
+        if not self.bounded:
+            return await load()
+        waiting = Waiting(self, 0)
+        try:
+            await self._wait(waiting, timeout_s)
+            return await load()
+        except BaseException:
+            if waiting.done.done():
+                self.give_beside()
+            raise
+
+    def give_beside(self) -> None:
+        """A worker has taken the place of another one."""
+        if self.beside:
+            self.beside -= 1
+            self._accounts.news.tell()
+
+    def within(self, count: int) -> int:
+        """Return how many of so many workers there is room for."""
+        return min(count, self.granted) if self.bounded else count
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there is no memory for what is only convenient."""
+        return self.bounded and self._accounts.crowded
+
+    async def _wait(self, waiting: Waiting, timeout_s: float) -> None:
+        accounts = self._accounts
+        accounts.waiting.append(waiting)
+        accounts.news.tell()
+        try:
+            await asyncio.wait([waiting.done], timeout=timeout_s)
+        finally:
+            if waiting in accounts.waiting:
+                accounts.waiting.remove(waiting)
+            accounts.news.tell()
+        if not waiting.done.done():
+            raise self._no_room(waiting.needs(), timeout_s)
+        waiting.done.result()
+
+    def leave(self, staying: int) -> Amounts:
+        """All but so many workers are about to end; return what to give to `gone` when they have."""
+        leaving = self._of_slots(staying, self.granted)
+        self.granted = min(self.granted, staying)
+        self._leaving.append(leaving)
+        if not self.granted and self._peak.memory:
+            # Not at once less than it was: this time nothing may have been asked of it that takes much.
+            known = self._accounts.sizes.get(self.spec.name, Size())
+            faded = Size(known.memory * 9 // 10, known.gpu * 9 // 10)
+            self._accounts.sizes[self.spec.name] = self._peak.at_least(faded)
+        return leaving
+
+    def gone(self, leaving: Amounts) -> None:
+        """These workers have ended."""
+        self._leaving = [one for one in self._leaving if one is not leaving]
+        if not self.granted and not self._leaving:
+            self._peak = Size()
+        self._accounts.news.tell()
+
+    def withdraw(self, why: str) -> None:
+        """The pool is being ended: whoever waits for it gets nothing."""
+        for one in [one for one in self._accounts.waiting if one.account is self]:
+            self._accounts.waiting.remove(one)
+            if not one.done.done():
+                one.done.set_exception(RemoteFailure(ErrorKind.UNAVAILABLE, why))
+
+    def close(self) -> None:
+        """The pool has ended."""
+        if self in self._accounts.open_accounts:
+            self._accounts.open_accounts.remove(self)
+            self._accounts.forget(self.spec.name)
+        self._accounts.news.tell()
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────────
+
+    def tell_waits(self, needs: Amounts, free: Amounts, why: str) -> None:
+        """Tell that it waits for room."""
+        self._accounts.waits += 1
+        had = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
+        self._events.tell(
+            kinds.WAITS_FOR_MEMORY,
+            reason=f"it needs {amounts_text(needs)}, and {had} is free; {why}",
+            numbers={"needs": needs.get(MEMORY, 0), "free": free.get(MEMORY, 0)},
+        )
+
+    def _no_room(self, needs: Amounts, timeout_s: float) -> RemoteFailure:
+        name, limits, used = self.spec.name, self._accounts.limits, self._accounts.used()
+        kind, needed, free = MEMORY, needs.get(MEMORY, 0), 0
+        for one, lacking in needs.items():
+            if one in limits and lacking > limits[one] - used[one]:
+                kind, needed, free = one, lacking, max(0, limits[one] - used[one])
+        text = (
+            f"model {name} needs {size_text(needed)} of {setting_text(kind)}, and of {size_text(limits.get(kind, 0))} "
+            f"{size_text(free)} were free for {timeout_s:.0f} s: all others are busy, or may not sleep; try again later"
+        )
+        self._refused(text, needed, limits.get(kind, 0))
+        return RemoteFailure(ErrorKind.UNAVAILABLE, text)
+
+    def _refused(self, why: str, needed: int, limit: int) -> None:
+        self._accounts.refusals += 1
+        self._events.tell(kinds.NO_MEMORY, reason=why, numbers={"needs": needed, "budget": limit})

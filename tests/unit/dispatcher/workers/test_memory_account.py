@@ -1,0 +1,123 @@
+"""What a model's workers are taken to need: declared, seen, or estimated; on which GPU; forgotten with the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.fakes.fake_clients import model_spec
+
+from pytriton.dispatcher.elastic.memory import MEMORY, Size
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.ipc.errors import RemoteFailure
+
+MIB = 1 << 20
+LIMITS = {MEMORY: 1000 * MIB, "0": 800 * MIB, "1": 800 * MIB}
+
+
+def opened(accounts: MemoryAccounts, name: str = "m", **spec: Any) -> Account:
+    return accounts.open(model_spec(name, **spec))
+
+
+def run(accounts: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(accounts())  # type: ignore[arg-type]
+
+
+def test_estimates_of_all_workers_take_half_the_budget_at_most() -> None:
+    accounts = MemoryAccounts(LIMITS)
+    assert opened(accounts, instances=1).needs(1) == {MEMORY: 250 * MIB}
+    assert opened(accounts, instances=4).needs(4) == {MEMORY: 500 * MIB}
+    many = opened(accounts, instances=100)
+    assert many.needs(100)[MEMORY] <= 500 * MIB
+    many.check(many.spec, 100)  # an estimate refuses nobody
+
+
+def test_what_was_declared_or_seen_is_no_estimate() -> None:
+    accounts = MemoryAccounts(LIMITS)
+    account = opened(accounts, memory=100 * MIB)
+    assert account.each == Size(100 * MIB)
+    account.seen(Size(50 * MIB))
+    assert account.each == Size(100 * MIB)
+    account.seen(Size(150 * MIB))
+    account.granted = 1
+    assert account.held == {MEMORY: 150 * MIB}
+
+
+def test_each_worker_counts_on_its_gpus() -> None:
+    accounts = MemoryAccounts(LIMITS, {"GPU-a": "0", "GPU-b": "1"})
+    devices = ["0", "GPU-b", "0,1", "", None]
+    account = opened(accounts, instances=5, devices=devices, memory=10, gpu_memory=100 * MIB)
+    assert account.needs(5) == {MEMORY: 50, "0": 200 * MIB, "1": 200 * MIB}
+    assert account.gives(1) == {MEMORY: 0}
+    account.granted = 3
+    assert account.gives(1) == {MEMORY: 20, "1": 200 * MIB, "0": 100 * MIB}
+
+
+def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
+    accounts = MemoryAccounts(LIMITS)
+    account = opened(accounts, devices=["0"], memory=10)
+    assert account.needs(1)["0"] == 200 * MIB
+    account.seen(Size(10))  # nobody tells what is used of the GPU
+    account.loaded()
+    assert account.needs(1)["0"] == 200 * MIB
+    account.seen(Size(10, 300 * MIB))
+    assert account.needs(1)["0"] == 300 * MIB
+    assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
+
+
+def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
+    account = opened(MemoryAccounts(LIMITS), devices=["1"], memory=10, gpu_memory=900 * MIB)
+    with pytest.raises(RemoteFailure) as failure:
+        account.check(account.spec, 1)
+    assert failure.value.text == (
+        "model m takes 900 MiB of gpu_memory_budget of GPU 1, and all models have 800 MiB"
+    )
+
+
+def test_what_is_known_goes_with_the_last_of_that_name() -> None:
+    async def history() -> None:
+        accounts = MemoryAccounts(LIMITS)
+        former, new = opened(accounts), opened(accounts)
+        former.granted = 1
+        former.seen(Size(100 * MIB))
+        former.gone(former.leave(0))
+        former.close()
+        assert accounts.sizes == {"m": Size(100 * MIB)}
+        assert new.each.memory == 100 * MIB
+        new.close()
+        assert accounts.sizes == {}
+        assert accounts.used() == {MEMORY: 0, "0": 0, "1": 0}
+
+    run(history)
+
+
+def test_what_is_known_fades() -> None:
+    async def history() -> None:
+        accounts = MemoryAccounts(LIMITS)
+        account = opened(accounts)
+        for peak in (100, 10):
+            account.granted = 1
+            account.seen(Size(peak * MIB))
+            account.gone(account.leave(0))
+        assert accounts.sizes == {"m": Size(90 * MIB)}
+
+    run(history)
+
+
+def test_who_gives_up_waiting_keeps_nothing() -> None:
+    async def history() -> None:
+        accounts = MemoryAccounts(LIMITS)
+        account = opened(accounts, memory=100 * MIB)
+        task = asyncio.ensure_future(account.take(account.spec, 60.0))
+        await asyncio.sleep(0)
+        (claim,) = accounts.claims()
+        assert claim.needs == {MEMORY: 100 * MIB}
+        accounts.grant(claim.key)
+        task.cancel()
+        await asyncio.wait([task])
+        assert (account.granted, accounts.claims()) == (0, [])
+
+    run(history)
