@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 
 #: What a ZeroMQ socket says first, and that it is ready (https://rfc.zeromq.org/spec/23/).
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
-READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 LIMIT_MS = 200
 #: Far beyond the limit: who waits so long waits for ever.
 _HANGS_S = 60.0
