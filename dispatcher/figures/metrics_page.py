@@ -68,9 +68,9 @@ sends the same metrics to that collector, whether it also serves `/metrics` or n
 - `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram` has durations sent with
   the fine buckets that workers count (scale 2: a quantile is off by a tenth at most). Prometheus makes native
   histograms of them (`--web.enable-otlp-receiver`).
-- A thread of its own sends; nobody waits for it. What a collector does not take within its time-out is dropped, and
-  counted in `pytriton_otlp_exports_total{outcome="dropped"}`; counters are sums, so the next one makes up for it. The
-  log says why, once until it works again.
+- A thread of its own sends; nobody waits for it. An export that a collector does not take within its time-out is
+  dropped, and counted in `pytriton_otlp_exports_total{outcome="dropped"}`. Counters are sums, so the next one makes up
+  for it. The log says why, once until it works again.
 
 ## Metrics of your own
 

@@ -155,8 +155,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     memory_budget: Annotated[
         Optional[str],
         Option(
-            "What the workers of all models may take of the machine's memory together: bytes, such as 8GiB, or a "
-            "share of what the machine or its control group has, such as 60%. A model that has to load while there is "
+            "The memory that the workers of all models may take together. It is bytes, such as 8GiB, or a share of "
+            "what the machine or its control group has, such as 60%. A model that has to load while there is "
             "no room waits until others sleep that are idle: docs/how-to/elastic.md. "
             "Default: no limit.",
             values.optional(values.budget()),
