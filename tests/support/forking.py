@@ -7,6 +7,7 @@ interpreter's start (PYTHON* variables, flags, which modules are imported when) 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -25,7 +26,9 @@ _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
 
 
 class Forking:
-    """A process that has imported modules, and runs programs in forks; it ends with this one.
+    """A process that has imported modules, and runs programs in forks.
+
+    It starts when it is needed, and ends with the process of the tests.
 
     Args:
         modules: what is imported; those that are not installed are left out
@@ -69,10 +72,11 @@ class Forking:
         return subprocess.CompletedProcess([*program.values(), *arguments], int(code), *texts)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, if it has been started."""
         if self._connection is not None and self._process is not None:
             self._connection.close()
             self._process.wait()
+            self._connection = self._process = None
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
@@ -80,7 +84,20 @@ class Forking:
             with other:
                 command = [sys.executable, __file__, str(other.fileno()), *self._modules]
                 self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
+            atexit.register(self.close)
         return self._connection
+
+
+#: The commands of pytriton-daemon; typer imports the last of these modules when it is there.
+_COMMANDS = Forking("pytriton.cli.app", "pytriton.cli.link", "pydantic.type_adapter")
+
+
+def command(
+    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `pytriton-daemon` with arguments, as `subprocess.run` does, without the time that it takes to start."""
+    variables = os.environ if env is None else env
+    return _COMMANDS.run_module("pytriton.cli", arguments, cwd or Path.cwd(), variables)
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forking import command
 from support.running import RunningDaemon, eventually
 
 from pytriton.ipc.exit_codes import ExitCode
@@ -46,6 +47,9 @@ def undeclared(requests):
     return requests
 """
 
+#: These are, or start, a daemon: they run as users have them.
+_STARTING = ("start", "restart")
+
 
 class Shell:
     """Runs pytriton-daemon in a folder, with a runtime directory of its own."""
@@ -67,9 +71,14 @@ class Shell:
 
     def __call__(self, *arguments: str, code: int = ExitCode.OK) -> str:
         """Run a command, check its exit code, return what it printed."""
-        with self.popen(*arguments) as process:
-            said, _ = process.communicate(timeout=400)
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{said}"
+        if arguments[0] in _STARTING:
+            with self.popen(*arguments) as process:
+                said, _ = process.communicate(timeout=400)
+                returned = process.wait()
+        else:
+            done = command(*arguments, cwd=self.folder, env=self.env)
+            said, returned = done.stdout + done.stderr, done.returncode
+        assert returned == code, f"{arguments}: {returned}\n{said}"
         return said
 
     def json(self, *arguments: str) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forking import command
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 
@@ -33,11 +33,8 @@ def double(x: Array) -> dict[str, Array]:
 
 
 def run_keys(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command, *rest = arguments
-    return subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", "keys", command, "--keys-dir", str(folder), *rest],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    first, *rest = arguments
+    return command("keys", first, "--keys-dir", str(folder), *rest)
 
 
 @pytest.fixture(scope="module")

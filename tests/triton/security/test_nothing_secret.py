@@ -7,8 +7,6 @@ registration that fails. Then everything that it shows and writes is searched.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 import pytest
+from support.forking import command
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -201,11 +200,8 @@ def _page(
 
 
 def _command(daemon: RunningDaemon, *arguments: str) -> str:
-    where = ["--runtime-dir", daemon.config.runtime_dir]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", *arguments, *where],
-        capture_output=True, text=True, check=True, timeout=100,
-    )  # fmt: skip
+    done = command(*arguments, "--runtime-dir", daemon.config.runtime_dir)
+    done.check_returncode()
     return done.stdout + done.stderr
 
 

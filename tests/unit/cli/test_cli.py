@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forking import Forking
+from support.forking import command
 
 from pytriton.cli.errors import CliError
 from pytriton.cli.log_lines import own_event, pretty
@@ -44,12 +44,11 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, commands: Forking) -> Cli:
+def cli(tmp_path: Path) -> Cli:
     """Run `pytriton-daemon` with arguments, in a folder and with a runtime directory of its own."""
 
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        variables = environment(tmp_path, **env)
-        return commands.run_module("pytriton.cli", arguments, tmp_path, variables)
+        return command(*arguments, cwd=tmp_path, env=environment(tmp_path, **env))
 
     return run
 
