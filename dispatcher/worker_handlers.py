@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import msgspec
 
+from pytriton.dispatcher.base.handover import PROTOCOLS
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
 from pytriton.ipc import messages
@@ -184,7 +185,7 @@ def check_protocol(protocol: int, who: str) -> None:
     Raises:
         RemoteFailure: it is of another version.
     """
-    if protocol != messages.PROTOCOL:
+    if protocol not in PROTOCOLS:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{who} speaks protocol {protocol} and this daemon {messages.PROTOCOL}: install the same version of "
