@@ -48,17 +48,17 @@ OpenMetrics and protobuf have exemplars: behind each bucket of `pytriton_call_du
 (`trace_id`) of the last call in it that was traced (see [tracing.md](../how-to/tracing.md)). Calls of Triton Python
 models have none.
 
-`pytriton_worker_gpu_bytes` needs NVIDIA's driver, and `pip install 'pytriton-daemon[gpu]'` (`nvidia-ml-py`) where the
-daemon is. NVML knows processes by the ids of the host. So a container has to share these (`--pid=host`, `hostPID`); in
-one with ids of its own, the metric is missing. We tried it with a stand-in for NVML only, without a GPU.
+`pytriton_worker_gpu_bytes` needs NVIDIA's driver, and `pip install nvidia-ml-py` (the extra `gpu`) where the daemon
+is. NVML knows processes by the ids of the host. So a container has to share these (`--pid=host`, `hostPID`); in one
+with ids of its own, the metric is missing. We tried it with a stand-in for NVML only, without a GPU.
 
 Counting in workers costs 1 µs a batch (0.95 measured).
 
 ## Sent by OTLP
 
-Where `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`) is set in the daemon's environment, it
-sends the same metrics to that collector, whether it also serves `/metrics` or not. `pip install
-'pytriton-daemon[otlp]'` brings what it needs.
+Where `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`) is set in the daemon's environment, the
+daemon sends the same metrics to that collector, whether it also serves `/metrics` or not. It needs `pip install
+opentelemetry-exporter-otlp-proto-http` (the extra `otlp`).
 
 - OpenTelemetry's variables count: `OTEL_METRIC_EXPORT_INTERVAL` (60,000 ms), `OTEL_EXPORTER_OTLP_HEADERS`,
   `…_CERTIFICATE`, `…_TIMEOUT`, `…_COMPRESSION`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`.

@@ -11,6 +11,7 @@ import concurrent.futures
 import logging
 import os
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -69,7 +70,7 @@ class OtlpExport:
 
             from pytriton.dispatcher.operations import otlp_points
         except ImportError as error:
-            install = "pip install 'pytriton-daemon[otlp]'"
+            install = f"{sys.executable} -m pip install opentelemetry-exporter-otlp-proto-http"
             _log.warning("metrics cannot be sent by OTLP", reason=str(error), install=install)
             return
         self._reasons = _Reasons()
