@@ -1,8 +1,8 @@
 """What the workers of all models take of the budgets of memory, and who waits for room.
 
 Each pool has an account (memory_account.py). It takes room for its workers before it starts them, and gives it back
-when they have ended. `dispatcher/memory_budget.py` measures, decides who gets room, and has others sleep for that;
-without a budget, everybody gets it at once.
+when they have ended. `dispatcher/scaling/memory_budget.py` measures, decides who gets room, and has others sleep for
+that; without a budget, everybody gets it at once.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from pytriton.dispatcher.base.handover import SupervisedState
 from pytriton.dispatcher.base.states import InstanceState, StateMachine
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.backoff import CRASH_LOOP, RestartPolicy, Streak
+from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.healing import Healing
+from pytriton.dispatcher.workers.instance_record import InstanceRecord
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker import numbering
@@ -36,8 +38,6 @@ _log = structlog.get_logger(__name__)
 _HEALTHY_S = 60.0
 #: What a spent worker's replacement waits for memory, before the spent one serves on for a while.
 _ROOM_BESIDE_S = 10.0
-#: Ends that are kept for status.
-_ENDS_KEPT = 5
 
 #: Is awaited when a worker came or went: with the name of the one that is ready now, or None.
 Tell = Callable[[Optional[str]], Awaitable[None]]
@@ -87,7 +87,7 @@ class Supervisor:
             numbering.taken_by(spec, slot)[0].version if numbering.versions(spec) else None
         )
         self.worker: Worker | None = None
-        self.last_exit: str | None = None
+        self._record = InstanceRecord(self.index, self.version)
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A pool that is being stopped does not ask any more why a worker failed.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
@@ -99,13 +99,9 @@ class Supervisor:
         self._policy = policy
         self._tell = tell
         self._events = events.about(spec.name, self.version or spec.version, self.index)
-        self._restarts = 0
-        self._streak = Streak()
-        #: Somebody does not want to wait for the pause to end; how the worker that comes then does.
-        self._hurry = asyncio.Event()
-        self._attempt: asyncio.Future[None] | None = None
+        self._streak = self._record.streak
+        self._healing = Healing()
         self._ready_at = self._started_at = 0.0
-        self._ends: list[messages.WorkerEnd] = []
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
         if adopted is not None:
@@ -114,7 +110,7 @@ class Supervisor:
         self._task.add_done_callback(self._report_fault)
 
     def _adopt(self, state: SupervisedState, worker: Worker | None) -> None:
-        self._restarts, self.last_exit, self._ends = state.restarts, state.last_exit, state.ends
+        self._record.adopt(state)
         if worker is not None:
             self.worker = worker
             self._mind(worker)
@@ -132,13 +128,8 @@ class Supervisor:
     def hand_over(self) -> SupervisedState:
         """Return what the next version of this process goes on with; it is settled."""
         serves = self.state is InstanceState.READY and isinstance(self.worker, WorkerProcess)
-        return SupervisedState(
-            self._slot,
-            cast(WorkerProcess, self.worker).hand_over() if serves else None,
-            self._restarts,
-            self.last_exit,
-            self._ends,
-        )
+        worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
+        return self._record.hand_over(self._slot, worker)
 
     @property
     def state(self) -> InstanceState:
@@ -167,23 +158,9 @@ class Supervisor:
 
     def problem(self) -> str | None:
         """Say that its workers end one after the other, and what is done about it; None when they do not."""
-        streak, given_up = self._streak, self.state is InstanceState.FAILED
-        # Of one that is ready, those that could not be loaded say nothing any more, but those that batches ended do.
-        ended = streak.fruitless if self.lacks_worker else streak.fruitless - streak.failures
-        if not given_up and (ended < CRASH_LOOP or self._is_proven()):
-            return None
-        how = "has been given up" if given_up else "is in a crash loop"
-        if given_up:
-            then = "no other one is started (worker_restart_limit) until you scale or replace it"
-        elif streak.next_try_at is not None:
-            then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
-        elif self.lacks_worker:
-            then = "the next one is being loaded"
-        else:
-            then = "the next one is ready"
-        times = "1 worker" if streak.fruitless == 1 else f"{streak.fruitless} workers in a row"
-        what = f"{times} ended without having answered a batch, the last: {self.last_exit}"
-        return f"instance {self.index} {how}: {what}; {then}"
+        return self._record.problem(
+            self.state, lacks_worker=self.lacks_worker, proven=self._is_proven()
+        )
 
     async def heal(self) -> None:
         """Load a worker now where there is none, whether it waits for its next try or has been given up.
@@ -191,13 +168,8 @@ class Supervisor:
         Raises:
             RemoteFailure: it could not be loaded; all goes on as before.
         """
-        if not self.lacks_worker:
-            return
-        if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().create_future()
-            self._attempt.add_done_callback(lambda attempt: attempt.exception())
-            self._hurry.set()
-        await asyncio.shield(self._attempt)
+        if self.lacks_worker:
+            await self._healing.wish()
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
         """End the worker after its batch, at most `grace_s` later, for one of END_REASONS; its proxies go elsewhere."""
@@ -205,7 +177,7 @@ class Supervisor:
             worker.leave(reason)
         self._task.cancel()
         text = f"model {self._spec.name}: instance {self.index} is being stopped"
-        self._attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
+        self._healing.attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
         self._change(InstanceState.STOPPING)
         await self._tell(None)
         await asyncio.gather(self._task, return_exceptions=True)
@@ -216,27 +188,13 @@ class Supervisor:
     def info(self, lanes: int, *, spare: bool) -> messages.InstanceInfo:
         """Return what status shows."""
         worker = self.worker if self.worker is not None and self.worker.alive else None
-        done = worker.gauge.read() if worker is not None else None
-        unwilling = self.state is InstanceState.READY and worker is not None and worker.unwilling
-        devices = self._spec.devices
-        state = "unready" if unwilling else self.state.value
-        if self.state is InstanceState.READY and worker is None:
-            state = InstanceState.BACKOFF.value  # as it will be when its end has been noted
-        return messages.InstanceInfo(
-            index=self.index,
-            state=state,
-            pid=worker.pid if worker is not None else None,
-            device=devices[self.index % len(devices)] if devices else None,
-            lanes=lanes,
-            restarts=self._restarts,
-            last_exit=self.last_exit,
+        return self._record.info(
+            self.state,
+            worker,
+            self._spec.devices,
+            lanes,
             spare=spare,
-            batches=done.answered if done is not None else 0,
-            busy_s=done.busy_s if done is not None else None,
-            ends=self._ends,
-            version=self.version,
-            fruitless_ends=0 if self._is_proven() else self._streak.fruitless,
-            next_try_at=self._streak.next_try_at,
+            proven=self._is_proven(),
         )
 
     # ── the life of an instance ──────────────────────────────────────────────────────────────────
@@ -247,22 +205,22 @@ class Supervisor:
             try:
                 if self.state is not InstanceState.READY:  # as one is that is adopted
                     await self._load()
-                self._attempted(None)
+                self._healing.attempted(None)
                 if not self.first.done():
                     self.first.set_result(None)
                 self._ready_at = asyncio.get_running_loop().time()
                 blameless = (await self._until_ended()).in_batch
             except RemoteFailure as failure:
-                self.last_exit = failure.text
+                self._record.last_exit = failure.text
                 self._tell_load_failed(failure)
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
                     return
                 self._streak.add()
-                self._attempted(failure)
+                self._healing.attempted(failure)
             await self._back_off(blameless=blameless)
-            self._restarts += 1
+            self._record.restarts += 1
             self._change(InstanceState.STARTING)
 
     async def _until_ended(self) -> messages.WorkerEnd:
@@ -282,7 +240,7 @@ class Supervisor:
         delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
         self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
         streak.next_try_at = None if delay_s is None else time.time() + delay_s
-        why = self.last_exit or ""
+        why = self._record.last_exit or ""
         if delay_s is None:
             self._events.tell(kinds.GIVEN_UP, reason=why, numbers={"failures": streak.failures})
         elif delay_s:
@@ -294,18 +252,9 @@ class Supervisor:
             await self._tell(None)
             if delay_s != 0.0:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), delay_s)
+                    await asyncio.wait_for(self._healing.hurry.wait(), delay_s)
         finally:  # also when it is stopped meanwhile
             streak.next_try_at = None
-
-    def _attempted(self, failure: RemoteFailure | None) -> None:
-        """Tell the tasks that wait for a worker whether the attempt to load one succeeded."""
-        self._hurry.clear()
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None and failure is None:
-            attempt.set_result(None)
-        elif attempt is not None and failure is not None:
-            attempt.set_exception(failure)
 
     def _has_served_long(self) -> bool:
         return asyncio.get_running_loop().time() - self._ready_at > _HEALTHY_S
@@ -387,7 +336,7 @@ class Supervisor:
             await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
             return
         self.worker = fresh
-        self._restarts += 1
+        self._record.restarts += 1
         await self._tell(fresh.name)
         spent.leave("spent")
         spent.exited.add_done_callback(lambda _: self._account.give_beside())
@@ -408,8 +357,7 @@ class Supervisor:
         """Note how a worker ended, and end what it started."""
         await worker.stop(0)
         end = worker.end_record()
-        self.last_exit = end.how
-        self._ends = [*self._ends[1 - _ENDS_KEPT :], end]
+        self._record.add(end)
         self._events.tell(
             kinds.CRASHED,
             worker=worker.name,
@@ -441,6 +389,6 @@ class Supervisor:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
         failure = RemoteFailure(ErrorKind.INTERNAL, f"a fault of the daemon: {task.exception()}")
-        self._attempted(failure)
+        self._healing.attempted(failure)
         if not self.first.done():
             self.first.set_exception(failure)

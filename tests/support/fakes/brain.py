@@ -36,7 +36,7 @@ from support.fakes.fake_server import SERVER_PID, FakeServer
 from support.fakes.fake_worker import FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
-_DAEMON = "pytriton.dispatcher.daemon"
+_DAEMON = "pytriton.dispatcher.daemon_parts"
 _WORKER = "pytriton.dispatcher.workers.one_worker.worker_factory.WorkerProcess"
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.fakes.asked_daemons import SLEEPY, Sleeper
 from support.fakes.fake_clients import model_spec
 from support.fakes.fake_server import FakeServer, Obstacle
-from support.fakes.sleeper import SLEEPY, Sleeper
 
 from pytriton.dispatcher.models.admission import check
 from pytriton.ipc import messages

@@ -16,7 +16,7 @@ import pytest
 from support.fakes.fake_instance import Instance
 from support.fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.workers import supervisor as module
+from pytriton.dispatcher.workers import instance_record, supervisor
 from pytriton.ipc.errors import RemoteFailure
 
 #: A step, and what is said of the instance after it.
@@ -27,7 +27,8 @@ History = list[tuple[str, str]]
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
+    for module in (supervisor, instance_record):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
     yield loop
     loop.close()
     asyncio.set_event_loop(None)

@@ -10,10 +10,10 @@ import pytest
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import model_spec
 
-from pytriton.dispatcher.autoscaler import Taken, machine_room, taken_by
 from pytriton.dispatcher.elastic.sharing import Room
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.scaling.autoscaler import Taken, machine_room, taken_by
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
 from pytriton.ipc.lanes.gauge import NOTHING, Counts

@@ -1,0 +1,270 @@
+"""The parts of a daemon, made in an order: each is given those that it needs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pytriton.dispatcher.base import logs
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
+from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.base.worker_library import lay_out_library
+from pytriton.dispatcher.control.client_keys import key_store
+from pytriton.dispatcher.control.control_socket import ControlServer, Peer
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.draining import Draining
+from pytriton.dispatcher.ending import Ending
+from pytriton.dispatcher.events.event_log import EventLog
+from pytriton.dispatcher.events.webhook_settings import read_hooks
+from pytriton.dispatcher.events.webhooks import Webhooks
+from pytriton.dispatcher.figures.snapshot import Snapshots
+from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
+from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
+from pytriton.dispatcher.live_settings import LiveSettings
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.state_dir import Store
+from pytriton.dispatcher.models.temporary_models import TemporaryModels
+from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
+from pytriton.dispatcher.openai_models import told_of
+from pytriton.dispatcher.operations.starting import Operations
+from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.repositories.index_watch import IndexWatch
+from pytriton.dispatcher.repositories.model_control import ModelControl
+from pytriton.dispatcher.repositories.repository_models import RepositoryModels
+from pytriton.dispatcher.requests.collector import RequestCollector
+from pytriton.dispatcher.requests.profiling import Profiler
+from pytriton.dispatcher.scaling.autoscaler import Autoscaler, machine_room, queued_at
+from pytriton.dispatcher.scaling.memory_budget import MemoryBudget, accounts_of
+from pytriton.dispatcher.serving_again import ServingAgain
+from pytriton.dispatcher.settings import advisories
+from pytriton.dispatcher.settings.declarations import DaemonConfig
+from pytriton.dispatcher.taking_over import BY_ITSELF, Origin
+from pytriton.dispatcher.triton.front import SHM, Front, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.triton.native_front import NativeFront
+from pytriton.dispatcher.triton.restarting import ServerWatch
+from pytriton.dispatcher.triton.server_process import log_line
+from pytriton.dispatcher.triton.triton_front import TritonFront
+from pytriton.dispatcher.triton.tritonserver import TritonServer
+from pytriton.dispatcher.upgrade import Parts, Upgrade
+from pytriton.dispatcher.workers.call_deadlocks import Waiting
+from pytriton.dispatcher.workers.one_worker.worker_factory import WorkerFactory
+from pytriton.ipc import messages, shared_entries
+from pytriton.ipc.rundir import RuntimeDir
+
+
+class DaemonParts(ABC):
+    """All that a daemon consists of; what it does with it in its life is in daemon.py."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        runtime: ServerRuntime,
+        store: Store,
+        notifier: Notifier,
+        *,
+        origin: Origin = BY_ITSELF,
+    ) -> None:
+        self._origin = origin
+        self.rundir = rundir
+        self._webhooks = Webhooks(read_hooks(config.webhooks))
+        self.event_log = EventLog(config.state_path, config.event_log_size, [self._webhooks.take])
+        #: Takes what is decided.
+        self.events = self.event_log.events
+        self._notifier = notifier
+        self._make_server(config, runtime)
+        self._make_models(config, runtime, store)
+        self._make_status(config, runtime)
+        self._make_figures(config)
+        self._make_upgrade()
+
+    def _make_server(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
+        self._backends = lay_out_backends(runtime, self.rundir.path)
+        handed = self._origin.handed
+        if handed is None:
+            self._regions = new_shm_prefix()
+            self._kill_on_death = KillOnDeath(SHM / self._regions)
+        else:
+            self._regions = handed.state.regions
+            self._kill_on_death = KillOnDeath.adopt(*handed.state.helper)
+        place = ServerPlace(
+            runtime,
+            self.rundir.models,
+            self._backends,
+            self._regions,
+            self._kill_on_death,
+            log_line,
+        )
+        self._server = TritonServer(config, place, _front(config, place))
+
+    def _make_models(self, config: DaemonConfig, runtime: ServerRuntime, store: Store) -> None:
+        self._library = lay_out_library(self.rundir)
+        self._workers = WorkerFactory(config, self.rundir, self._library, self._kill_on_death)
+        self.registry = Registry(
+            config,
+            self.rundir,
+            self._server,
+            self._workers.start,
+            store,
+            self.events,
+            accounts_of(config),
+        )
+        self.waiting = Waiting()
+        self.temporary = TemporaryModels(self.registry.end)
+        self.repository_models = RepositoryModels(
+            config,
+            models=self.rundir.models,
+            backends=self._backends,
+            python=PythonOnDemand(runtime, self._backends),
+            library=self._library,
+            server=self._server,
+            registry=self.registry,
+        )
+        self.model_control = ModelControl(self.registry, self.repository_models)
+        self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
+        self._again = ServingAgain(self.registry, self.repository_models)
+        self._server_watch = ServerWatch(
+            self._server,
+            config,
+            lost=self._again.server_lost,
+            preload=self.registry.server_starts.preload,
+            load_again=self._again.load_again,
+            events=self.events,
+        )
+
+    def _make_status(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
+        self._readiness = Readiness(
+            config,
+            self._server,
+            self.registry,
+            self.repository_models,
+            self._server_watch,
+            announce=lambda: self._notifier.ready(self._status.for_service_manager().text),
+        )
+        #: Answers requests of the OpenAI API, once a model asks for that.
+        self.openai = OpenAIFront(
+            config,
+            self._library,
+            self._kill_on_death,
+            describe=lambda: told_of(self.config, self._server, self.registry),
+            news=(self.registry.news, self._server.news),
+        )
+        self._status = DaemonStatus(
+            config,
+            self.rundir,
+            server=self._server,
+            watch=self._server_watch,
+            registry=self.registry,
+            repository_models=self.repository_models,
+            readiness=self._readiness,
+            openai=self.openai,
+            advice=advisories.warning(
+                config, runtime.tree.version, native=runtime.front is not None
+            ),
+        )
+        #: The settings as they are now, and what changes them.
+        self.settings = LiveSettings(
+            config,
+            self.rundir,
+            self._notifier,
+            self.events,
+            status=self._status,
+            registry=self.registry,
+            server=self._server,
+            watch=self._server_watch,
+        )
+        self.ending = Ending(self._status, self.events, self.rundir, self._server, self.registry)
+        self.draining = Draining(
+            self._status,
+            self._readiness,
+            self.registry,
+            self.ending,
+            self.events,
+            self.settings.use_grace,
+        )
+
+    def _make_figures(self, config: DaemonConfig) -> None:
+        #: Keeps models within the budgets of memory.
+        self.memory = MemoryBudget(
+            self.registry,
+            any_may_sleep=config.any_may_sleep,
+            shared=lambda: shared_entries.all_of(self.rundir.shared),
+        )
+        self._status.memory = self.memory.infos
+        self.autoscaler = Autoscaler(
+            self.registry,
+            room=lambda: self.memory.room(machine_room()),
+            queued=lambda: queued_at(self._metrics_url),
+        )
+        self._control = ControlServer(
+            self.rundir.control_endpoint,
+            self._handle,
+            group=config.control_group,
+            max_payload_size=config.max_payload_size,
+            keys=key_store(config),
+        )
+        #: Everything that is counted and measured.
+        self.figures = Snapshots(
+            self.status,
+            self._metrics_url,
+            self._status.state_dir,
+            self.registry,
+            self._server_watch,
+            self._control,
+        )
+        self.figures.webhooks = self._webhooks.figures
+        self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
+        #: Single requests: access logs, the slowest, the failed.
+        self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
+        self.profiler = Profiler(self.rundir.path)
+        self._operations = Operations(
+            config, self.rundir, self.figures, self.status, self.requests.requests
+        )
+        self._status.operations = self._operations.urls
+
+    def _make_upgrade(self) -> None:
+        self.upgrade = Upgrade(
+            Parts(
+                config=lambda: self.config,
+                status=self._status,
+                control=self._control,
+                server=self._server,
+                server_watch=self._server_watch,
+                registry=self.registry,
+                repository_models=self.repository_models,
+                temporary=self.temporary,
+                workers=self._workers,
+                openai=self.openai,
+                operations=self._operations,
+                requests=self.requests,
+                events=self.event_log,
+                webhooks=self._webhooks,
+                notifier=self._notifier,
+                kill_on_death=self._kill_on_death,
+                regions=self._regions,
+            )
+        )
+
+    @property
+    def config(self) -> DaemonConfig:
+        """The settings as they are now."""
+        return self.settings.config
+
+    def status(self) -> messages.Status:
+        """Return how everything is."""
+        return self._status.status()
+
+    def _metrics_url(self) -> str:
+        return self._server.info().metrics_url
+
+    @abstractmethod
+    async def _handle(
+        self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+    ) -> messages.AnyMessage | None:
+        """Return the answer to a message on the control socket."""
+
+
+def _front(config: DaemonConfig, place: ServerPlace) -> Front:
+    """Return the program that answers clients."""
+    native = place.runtime.front
+    return TritonFront(config, place) if native is None else NativeFront(config, place, native)

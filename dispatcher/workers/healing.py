@@ -1,0 +1,40 @@
+"""The wish that an instance get a worker now, instead of after a pause or never."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pytriton.ipc.errors import RemoteFailure
+
+
+class Healing:
+    """The wish of whoever does not want to wait for one instance's next try; several share that try.
+
+    Attributes:
+        hurry: set while somebody wishes so.
+    """
+
+    def __init__(self) -> None:
+        self.hurry = asyncio.Event()
+        self._attempt: asyncio.Future[None] | None = None
+
+    async def wish(self) -> None:
+        """Wish for a worker, and wait for it.
+
+        Raises:
+            RemoteFailure: it could not be loaded.
+        """
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_future()
+            self._attempt.add_done_callback(lambda attempt: attempt.exception())
+            self.hurry.set()
+        await asyncio.shield(self._attempt)
+
+    def attempted(self, failure: RemoteFailure | None) -> None:
+        """Tell those who wait whether the attempt to load a worker succeeded."""
+        self.hurry.clear()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and failure is None:
+            attempt.set_result(None)
+        elif attempt is not None and failure is not None:
+            attempt.set_exception(failure)
