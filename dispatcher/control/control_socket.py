@@ -237,13 +237,16 @@ class ControlServer:
     async def serve(self) -> None:
         """Receive until cancelled, but for while it is suspended."""
         while True:
-            self._receiving = asyncio.gather(*(self._serve(door) for door in self._doors))
+            receiving = asyncio.gather(*(self._serve(door) for door in self._doors))
+            # What was cancelled has an exception, which is nobody's fault.
+            receiving.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._receiving = receiving
             try:
-                await asyncio.wait([self._receiving])
+                await asyncio.wait([receiving])
             finally:
-                self._receiving.cancel()
-            if not self._receiving.cancelled():
-                self._receiving.result()  # its fault
+                receiving.cancel()
+            if self._bound.is_set():
+                receiving.result()  # its fault
             await self._bound.wait()
 
     async def close(self) -> None:

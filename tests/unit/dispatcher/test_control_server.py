@@ -121,6 +121,30 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
     run(test)
 
 
+def test_who_asks_while_it_is_suspended_is_answered_afterwards(short_dir: Path) -> None:
+    """As when an upgrade is given up after the control socket fell silent."""
+
+    async def test() -> None:
+        endpoint = f"ipc://{short_dir}/c"
+        server = ControlServer(endpoint, Service().handle)
+        server.bind()
+        serving = asyncio.create_task(server.serve())
+        context = zmq.asyncio.Context()
+        for number in range(2):
+            await server.suspend()
+            client = Client(context, endpoint)
+            await client.send(number, messages.encode(QUICK))
+            server.bind()
+            assert await client.answer() == (number, messages.Done())
+            client.socket.close()
+        assert not serving.done()
+        serving.cancel()
+        await server.close()
+        context.term()
+
+    run(test)
+
+
 def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> None:
     async def test() -> None:
         large = control.ALWAYS_TAKEN_BYTES
