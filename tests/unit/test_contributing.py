@@ -12,7 +12,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: A file or folder between backticks: `some/folder/`, `some/file.py`, `scripts/name`.
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|c|h|md|toml))(?: [^`]*)?`")
 #: What there is only after the first run.
-_MADE = re.compile(r"\.venv/")
+_MADE = re.compile(r"\.venv/|build/")
 #: A row of "To change X, touch Y".
 _ROW = re.compile(r"^\| (?P<change>[^|]+) \| (?P<places>.+) \|$", re.M)
 
