@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -184,6 +188,50 @@ def test_the_slowest_are_known_without_an_access_log(
     shown = command("slowest", "say")
     assert "slow-one" in shown
     assert "access log: off" in shown
+
+
+@contextlib.contextmanager
+def terminal(*command: str) -> Iterator[Callable[..., str]]:
+    """Run a command in a terminal of 80 columns; yield a function that asks tmux."""
+    folder = tempfile.mkdtemp(prefix="tmux-")  # short: a unix socket's path has at most 107 bytes
+
+    def tmux(*arguments: str) -> str:
+        asked = ["tmux", "-S", f"{folder}/socket", "-f", "/dev/null", *arguments]
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+
+    tmux("new-session", "-d", "-x", "80", "-y", "24", shlex.join(command))
+    try:
+        yield tmux
+    finally:
+        tmux("kill-server")
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")
+def test_top_in_a_terminal_shows_the_models_and_their_slowest_requests(
+    daemon: RunningDaemon, asking: Inference
+) -> None:
+    ask(asking, 0.3, request_id="in-a-terminal")
+    sampled(daemon, "in-a-terminal")
+    runtime_dir = str(daemon.config.runtime_dir)
+    command = (sys.executable, "-m", "pytriton.cli", "top", "--runtime-dir", runtime_dir)
+    with terminal(*command) as tmux:
+
+        def screen() -> str:
+            return tmux("capture-pane", "-p")
+
+        def shows(*texts: str) -> None:
+            eventually(lambda: all(one in screen() for one in texts), screen)
+
+        shows("2 models", "say", "stream", "r requests")
+        assert max(map(len, screen().splitlines())) <= 80
+        tmux("send-keys", "r")
+        shows("slowest of the last hour", "in-a-terminal")
+        tmux("send-keys", "u")
+        shows("Unregister say?")
+        tmux("send-keys", "n", "q")
+        eventually(lambda: not tmux("list-sessions"), screen)
+    assert ask(asking, request_id="still-there") == "still-there"
 
 
 def test_the_access_log_is_turned_on_and_off_while_the_model_serves(
