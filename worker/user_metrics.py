@@ -104,7 +104,11 @@ def watch(pages: UserMetricsPages | None) -> UserMetricsThread | None:
     """Return the thread that keeps pages up to date; None where there can be nothing in them."""
     if pages is None or not _can_be_imported():
         return None
-    return UserMetricsThread(pages)
+    try:
+        return UserMetricsThread(pages)
+    except RuntimeError as error:  # of a model whose limits let it have no more threads
+        report(f"metrics of its own are not told: {error}")
+        return None
 
 
 def _can_be_imported() -> bool:

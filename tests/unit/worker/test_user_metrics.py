@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -181,6 +182,20 @@ def test_a_collector_that_fails_is_reported_once_and_leaves_what_was_known(
         thread.close()
     assert "seen" in checked(pages.read()).families
     assert capfd.readouterr().err.count("metrics cannot be collected") == 1
+
+
+def test_a_worker_that_may_have_no_more_threads_serves_without(
+    library: CollectorRegistry,
+    pages: UserMetricsPages,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert watch(pages) is None
+    assert "are not told: can't start" in capfd.readouterr().err
 
 
 def test_without_the_library_there_is_no_thread(
