@@ -31,7 +31,7 @@ from pytriton.worker.fault_reports import report, report_error
 _LIBRARY = "prometheus_client"
 _PERIOD_S = 1.0
 #: A look takes one part of the time in so many at most.
-_SHARE = 20
+_SHARE = 100
 #: How long the end of the worker waits for the last look.
 _LAST_S = 1.0
 #: What the library itself says of every process. The daemon tells that of all workers.

@@ -110,8 +110,9 @@ connect().register(
   cannot be pickled.
 - Those of the default registry count (`prometheus_client.REGISTRY`). The daemon leaves out what the library says of its
   own process.
-- A worker's thread looks at them once a second, and as it ends. A worker that is killed takes with it what was
-  counted since. A worker that hangs shows what was known last.
+- A worker's thread looks at them once a second, and as it ends. That takes 0.5 ms for 20 counters and 5 histograms
+  (measured); what takes longer is done less often, a hundredth of the time at most. A worker that is killed takes
+  with it what was counted since. A worker that hangs shows what was known last.
 - Counters, histograms and summaries go on over ends of workers and replacements, and go when the model is
   unregistered. A histogram with other buckets than before begins anew. Quantiles and gauges are those of the present
   worker. An `Info` and an `Enum` become gauges.
