@@ -152,7 +152,7 @@ class ControlServer:
         self._doors: list[_Door] = []
         self._local: _Door | None = None
         self._bound = asyncio.Event()
-        self._receiving: asyncio.Future[list[None]] | None = None
+        self._receiving: list[asyncio.Task[None]] = []
         self._keys = keys
         self._authenticator: AsyncioAuthenticator | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -237,17 +237,16 @@ class ControlServer:
     async def serve(self) -> None:
         """Receive until cancelled, but for while it is suspended."""
         while True:
-            receiving = asyncio.gather(*(self._serve(door) for door in self._doors))
-            # What was cancelled has an exception, which is nobody's fault.
-            receiving.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._receiving = receiving
-            try:
-                await asyncio.wait([receiving])
-            finally:
-                receiving.cancel()
-            if self._bound.is_set():
-                receiving.result()  # its fault
             await self._bound.wait()
+            self._receiving = [asyncio.create_task(self._serve(door)) for door in self._doors]
+            try:
+                await asyncio.wait(self._receiving, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in self._receiving:
+                    task.cancel()
+            for ended in await asyncio.gather(*self._receiving, return_exceptions=True):
+                if not isinstance(ended, asyncio.CancelledError):
+                    raise ended or AssertionError("a door is served for ever")
 
     async def close(self) -> None:
         """Stop answering and close the socket."""
@@ -258,9 +257,9 @@ class ControlServer:
     async def suspend(self) -> None:
         """Stop answering, but listen: who connects waits. What has been answered is sent; `bind` goes on."""
         self._bound.clear()
-        if self._receiving is not None and not self._receiving.done():
-            self._receiving.cancel()
-            await asyncio.wait([self._receiving])
+        for task in self._receiving:
+            task.cancel()
+        await asyncio.gather(*self._receiving, return_exceptions=True)
         for door in self._doors:
             await door.requests.end()
         await asyncio.gather(*self._telling, return_exceptions=True)

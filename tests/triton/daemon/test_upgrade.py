@@ -155,6 +155,25 @@ def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_
     daemon.client.unregister("after")
 
 
+def test_one_that_cannot_be_executed_at_last_changes_nothing(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The daemon has fallen silent by then; it goes on, and its workers hear it again."""
+    vanishing = tmp_path / "python"
+    vanishing.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
+    vanishing.chmod(0o755)
+    before = workers(daemon)
+    with under_load(daemon) as load:
+        with pytest.raises(PyTritonDaemonError, match="No such file or directory"):
+            daemon.client.upgrade(str(vanishing))
+        load.wait(20)
+    assert workers(daemon) == before
+    register(daemon, "after", instances=2)
+    daemon.client.unregister("after")
+    daemon.client.upgrade()
+    assert workers(daemon) == before
+
+
 _FAILING = """#!/bin/sh
 case "$*" in
 *--take-over*) shift 2; exec {python} -c '
