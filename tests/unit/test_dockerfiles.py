@@ -19,6 +19,11 @@ from typer.main import get_command
 
 from pytriton.dispatcher.install import proxy_compiler
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*/Dockerfile"))
 #: Those that add a model to the daemon's own image.
@@ -146,7 +151,11 @@ def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> No
     assert "*" in lines
     taken = {line[1:] for line in lines if line.startswith("!")}
     assert all((ROOT / name).exists() for name in taken)
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)["project"]
     assert taken >= {
+        project["readme"],
+        *project["license-files"],  # a build ends without one that it names
         "pyproject.toml",
         "setup.py",
         "pytriton",
