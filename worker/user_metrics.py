@@ -1,4 +1,4 @@
-"""What the callable counts with `prometheus_client`, written into the gauge each second for the daemon's /metrics.
+"""The callable's own metrics (`prometheus_client`), written into the gauge each second for the daemon's /metrics.
 
 A thread looks at the default registry while the callable runs: nothing is added to a call. Where `prometheus_client`
 cannot be imported, there is no such thread.
@@ -146,7 +146,7 @@ def collected(metrics: Iterable[Any]) -> UserMetrics:
 
 
 class _Room:
-    """What a page still takes."""
+    """The room that a page still has."""
 
     def __init__(self) -> None:
         self.left_out = 0

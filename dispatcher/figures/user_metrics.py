@@ -27,7 +27,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Said:
-    """What the workers of an instance said, undecoded, the oldest first; to be read in another thread."""
+    """The messages of an instance's workers, undecoded, the oldest first; to be read in another thread."""
 
     model: str
     version: int
@@ -48,7 +48,7 @@ class MergedFamily:
 
 @dataclass
 class UserMetrics:
-    """What all of them said.
+    """The metrics of all of them.
 
     Attributes:
         families: by name.

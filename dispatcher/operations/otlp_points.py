@@ -23,7 +23,7 @@ _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 
 
 class _Span(NamedTuple):
-    """What points are told of: from the daemon's start until now, nanoseconds since the epoch."""
+    """The time that points are told of: from the daemon's start until now, nanoseconds since the epoch."""
 
     start_ns: int
     now_ns: int

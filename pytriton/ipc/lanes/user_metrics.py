@@ -48,7 +48,7 @@ class UserFamily(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UserMetrics(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker's `prometheus_client` holds, and how many values had no room."""
+    """The content of a worker's `prometheus_client`, and how many values had no room."""
 
     families: list[UserFamily]
     left_out: int = 0

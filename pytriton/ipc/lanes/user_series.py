@@ -60,7 +60,7 @@ Families = Mapping[str, Family]
 
 
 class Checked(NamedTuple):
-    """What a worker says that can be told, how many values cannot, and why: by name of the metric."""
+    """The part of a worker's metrics that can be told, how many values cannot, and why: by name of the metric."""
 
     families: Families
     left_out: int
@@ -69,7 +69,7 @@ class Checked(NamedTuple):
 
 @dataclass
 class _Checking:
-    """What has been found so far."""
+    """The findings so far."""
 
     room: int = MOST_VALUES
     families: dict[str, Family] = field(default_factory=dict)
