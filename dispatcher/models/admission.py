@@ -118,6 +118,10 @@ def _check_instances(spec: messages.ModelSpec) -> None:
             f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
             "process of its own",
         )
+    for option in ("memory", "gpu_memory"):
+        size = getattr(spec, option)
+        if size is not None and size < 1:
+            raise RemoteFailure(ErrorKind.INVALID, f"{option}={size}: it takes at least 1 byte")
     if not 1 <= spec.lanes <= MOST_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,

@@ -129,11 +129,12 @@ class MemoryBudget:
         try:
             while True:
                 news = self._accounts.news.next
+                pause_s = _TICK_S
                 try:
                     self.step()
+                    pause_s = _HURRIED_S if self._accounts.waiting else _TICK_S
                 except Exception:
                     _log.exception("a fault of the daemon: nobody got memory")
-                pause_s = _HURRIED_S if self._accounts.waiting else _TICK_S
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(news.wait(), pause_s)
         finally:

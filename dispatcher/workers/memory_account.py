@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: Of a budget, what all workers of one model are taken to need at most, if nothing is known of them.
 _MOST_ESTIMATED = 0.5
+#: What a worker grows by with its first requests: until one has been seen from its load to its end.
+_GROWS_BY, _GROWS = 1.05, 4 << 20
 
 
 class Waiting:
@@ -102,17 +104,24 @@ class Account:
     @property
     def each(self) -> Size:
         """What one worker takes: what was declared, and seen, or an estimate while neither is known."""
-        sure = self._sure
-        memory = self._estimate(MEMORY, self._payload) if not sure.memory else 0
-        gpu = self._estimate(self._gpus(0)[0]) if not sure.gpu and self._gpus(0) else 0
-        return sure.at_least(Size(memory, gpu))
+        told = self._told
+        memory = self._estimate(MEMORY, self._payload) if not told.memory else 0
+        gpu = self._estimate(self._gpus(0)[0]) if not told.gpu and self._gpus(0) else 0
+        return self._sure.at_least(Size(memory, gpu))
+
+    @property
+    def _told(self) -> Size:
+        """What was declared, or known when a worker of it had loaded; 0 is neither."""
+        declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
+        return declared.at_least(self._accounts.sizes.get(self.spec.name, Size()))
 
     @property
     def _sure(self) -> Size:
-        """What is known of it; 0 is not."""
-        declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
-        known = self._accounts.sizes.get(self.spec.name, Size())
-        return declared.at_least(known).at_least(self._peak)
+        """What it takes for certain, though it may still be loading."""
+        peak = self._peak
+        if self.spec.memory is None and peak.memory and self.spec.name not in self._accounts.lived:
+            peak = peak._replace(memory=round(peak.memory * _GROWS_BY) + _GROWS)
+        return self._told.at_least(peak)
 
     def _estimate(self, kind: str, payload: int = 0) -> int:
         """Return what a worker is taken to need; all of them together never much of the budget."""
@@ -270,6 +279,7 @@ class Account:
             known = self._accounts.sizes.get(self.spec.name, Size())
             faded = Size(known.memory * 9 // 10, known.gpu * 9 // 10)
             self._accounts.sizes[self.spec.name] = self._peak.at_least(faded)
+            self._accounts.lived.add(self.spec.name)
         return leaving
 
     def gone(self, leaving: Amounts) -> None:

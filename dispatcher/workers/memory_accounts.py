@@ -26,6 +26,7 @@ class MemoryAccounts:
 
     Attributes:
         sizes: what a worker of a model took when it was last loaded, by name.
+        lived: models of which that is known from a worker's load to its end.
         shared: what workers of a model had in common with others when it was last loaded, by name: digest -> bytes.
         mapped: the same of all models at the moment: it counts once.
         waiting: the claims that are not granted yet, in the order in which they came.
@@ -40,6 +41,7 @@ class MemoryAccounts:
         self.limits: dict[str, int] = dict(limits or {})
         self.gpus: dict[str, str] = dict(gpus or {})
         self.sizes: dict[str, Size] = {}
+        self.lived: set[str] = set()
         self.shared: dict[str, dict[str, int]] = {}
         self.mapped: dict[str, int] = {}
         self.waiting: list[Waiting] = []
@@ -105,4 +107,5 @@ class MemoryAccounts:
         """Drop what is known of a model that is not served any more."""
         if all(one.spec.name != model for one in self.open_accounts):
             self.sizes.pop(model, None)
+            self.lived.discard(model)
             self.shared.pop(model, None)

@@ -234,6 +234,17 @@ def test_nobody_can_change_what_is_shared(own_folder: Path) -> None:
         os.write(os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR), b"x")
 
 
+def test_what_is_written_to_a_private_mapping_stays_there(own_folder: Path) -> None:
+    """Tensors of torch are views of it."""
+    array = pytriton.shared(lambda: np.zeros(4), key="k")
+    (segment,) = segments._segments.values()
+    private = segment.private()
+    assert private[:] == segment.read_only()[:]
+    private[-1] = 7
+    assert array.tolist() == [0.0] * 4
+    assert segment.read_only()[-1] == 0
+
+
 def test_a_folder_that_others_may_write_to_is_refused(own_folder: Path) -> None:
     own_folder.mkdir()
     own_folder.chmod(0o777)

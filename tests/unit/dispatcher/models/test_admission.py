@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pytriton.dispatcher.models.admission import check_cache
+from pytriton.dispatcher.models.admission import check, check_cache
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.ipc import messages
 from pytriton.ipc.errors import RemoteFailure
@@ -25,3 +27,12 @@ def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
     check_cache(_spec(cached=True), DaemonConfig(response_cache_size=1 << 20))
     config = DaemonConfig(tritonserver_options={"cache-config": ["redis,host=127.0.0.1"]})
     check_cache(_spec(cached=True), config)
+
+
+@pytest.mark.parametrize("option", ["memory", "gpu_memory"])
+@pytest.mark.parametrize("size", [0, -5])
+def test_a_model_takes_some_memory(option: str, size: int) -> None:
+    given: dict[str, Any] = {option: size}
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"), **given)
+    with pytest.raises(RemoteFailure, match=rf"^{option}={size}: it takes at least 1 byte$"):
+        check(spec, [b""])

@@ -16,7 +16,10 @@ from pytriton.dispatcher.base.handover import (
     TallyState,
     WorkerState,
 )
+from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.workers.memory_account import Account
+from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.tally import Tally
@@ -40,13 +43,14 @@ class Scene:
         *,
         asleep: bool = False,
         lost: Sequence[str] = (),
+        account: Account | None = None,
     ) -> None:
         self.tally = Tally()
         self.adopted: list[FakeWorker] = []
         self.started: list[FakeWorker] = []
         self._lost = lost
         policy = RestartPolicy(10.0, None, 0.0, 1.0)
-        self.pool = Pool(TWO, self._start, policy, None, self.tally, asleep=asleep)
+        self.pool = Pool(TWO, self._start, policy, None, self.tally, asleep=asleep, account=account)
         self.pool.adopt(PoolState(list(supervised), routes, asleep), self._adopt)
 
     def _adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int) -> Worker | None:
@@ -145,6 +149,18 @@ def test_what_is_under_way_is_not_settled() -> None:
         assert not scene.pool.settled
         await scene.pool.stop(0)
         assert not scene.pool.settled
+
+    run(test)
+
+
+def test_their_memory_counts() -> None:
+    async def test() -> None:
+        accounts = MemoryAccounts({MEMORY: 1000})
+        spec = msgspec.structs.replace(TWO, memory=100)
+        scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"}, account=accounts.open(spec))
+        assert accounts.used() == {MEMORY: 200}
+        await scene.pool.stop(0)
+        assert accounts.used() == {MEMORY: 0}
 
     run(test)
 

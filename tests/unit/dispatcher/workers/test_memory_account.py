@@ -46,6 +46,19 @@ def test_what_was_declared_or_seen_is_no_estimate() -> None:
     assert account.held == {MEMORY: 150 * MIB}
 
 
+def test_a_worker_that_nobody_has_seen_end_may_grow() -> None:
+    async def history() -> None:
+        account = opened(MemoryAccounts(LIMITS))
+        account.seen(Size(100 * MIB))
+        account.granted = 1
+        account.loaded()
+        assert account.held == {MEMORY: 109 * MIB}
+        account.gone(account.leave(0))
+        assert account.needs(1) == {MEMORY: 100 * MIB}
+
+    run(history)
+
+
 def test_each_worker_counts_on_its_gpus() -> None:
     accounts = MemoryAccounts(LIMITS, {"GPU-a": "0", "GPU-b": "1"})
     devices = ["0", "GPU-b", "0,1", "", None]
@@ -58,6 +71,7 @@ def test_each_worker_counts_on_its_gpus() -> None:
 
 def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
     accounts = MemoryAccounts(LIMITS)
+    assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
     account = opened(accounts, devices=["0"], memory=10)
     assert account.needs(1)["0"] == 200 * MIB
     account.seen(Size(10))  # nobody tells what is used of the GPU
@@ -65,7 +79,17 @@ def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
     assert account.needs(1)["0"] == 200 * MIB
     account.seen(Size(10, 300 * MIB))
     assert account.needs(1)["0"] == 300 * MIB
-    assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
+
+
+def test_an_estimate_holds_until_it_has_loaded() -> None:
+    account = opened(MemoryAccounts(LIMITS))
+    account.granted = 1
+    account.seen(Size(20 * MIB))  # an interpreter, and not yet the model
+    assert account.held == {MEMORY: 250 * MIB}
+    account.seen(Size(100 * MIB))
+    assert account.held == {MEMORY: 250 * MIB}
+    account.loaded()
+    assert account.held == {MEMORY: 109 * MIB}
 
 
 def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
