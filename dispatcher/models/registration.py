@@ -27,7 +27,8 @@ from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.patience import Patience
 from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.dispatcher.triton import own_repository
-from pytriton.dispatcher.triton.tritonserver import ServerLost, TritonServer
+from pytriton.dispatcher.triton.server_process import ServerLost
+from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
@@ -87,11 +88,12 @@ class Registration:
         )
         #: Held while Triton loads or unloads the model, as this one or as the one that it is to replace.
         self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
-        self._in_triton = ModelInTriton(
+        #: Its model, as tritonserver has it.
+        self.in_triton = ModelInTriton(
             self.spec.name, self._config, self.pool, self.alone, self.events
         )
-        self.proxies = self._in_triton.ends.proxies
-        self._machine = self._in_triton.machine
+        self.proxies = self.in_triton.ends.proxies
+        self._machine = self.in_triton.machine
         self._endpoint = endpoint
         self._native = native
         self.refused = False  #: tritonserver could not load it when it was registered
@@ -106,11 +108,6 @@ class Registration:
     @spec.setter
     def spec(self, spec: messages.ModelSpec) -> None:
         self._declared.spec = spec
-
-    @property
-    def triton_config(self) -> dict[str, Any]:
-        """The configuration that Triton loads the model with."""
-        return self._in_triton.config
 
     def check_kept(self) -> None:
         """See that the model is kept, without which its predecessor is not kept either.
@@ -171,26 +168,26 @@ class Registration:
                     self._machine.change(ModelState.READY)
                     await take_over()
                     break
-        self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     def begin_asleep(
         self, server: TritonServer, models: Path, *, unready_after_s: float, grace_s: float
     ) -> None:
         """Be served without a worker, by a tritonserver that is about to be started, and to load it."""
         own_repository.make_folder(models, self.spec)
-        self._in_triton.use_folder(models)
-        self.missing()
+        self.in_triton.use_folder(models)
+        self.in_triton.server_lost = True
         self._machine.change(ModelState.READY)
-        self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     @property
     def settled(self) -> bool:
         """Whether the next version of this process can go on with it: nothing is under way but requests."""
-        return not self._in_doubt and self._in_triton.settled and self.pool.settled
+        return not self._in_doubt and self.in_triton.settled and self.pool.settled
 
     def hand_over(self, owner: int | None) -> RegistrationState:
         """Return what the next version goes on with; it is settled. `owner`: the process that it ends with."""
-        mended, loads = self._in_triton.numbers()
+        mended, loads = self.in_triton.numbers()
         entry = self.entry()
         return RegistrationState(
             self.key,
@@ -217,18 +214,18 @@ class Registration:
     ) -> None:
         """Go on with what a former version of this process served; no worker and no proxy notices."""
         self.pool.adopt(state.pool, adopt_worker)
-        self._in_triton.adopt(state, models)
-        self._in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.adopt(state, models)
+        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
         """Have Triton load the model; False: it did not survive that, which may fail."""
-        self._in_triton.server_lost = False
+        self.in_triton.server_lost = False
         own_repository.make_folder(models, self.spec)
-        self._in_triton.use_folder(models)
+        self.in_triton.use_folder(models)
         try:
-            await self._in_triton.load(server)
+            await self.in_triton.load(server)
         except ServerLost:
-            self.forget_proxies()
+            self.in_triton.forget_proxies()
             if not may_fail:
                 raise
             return False
@@ -266,13 +263,13 @@ class Registration:
                 # With another count alone, Triton (2.51) adds or ends instances in place, and waits for them. Each
                 # looks whether it shall begin or end only when nothing waits in the model's queue: under load, 100 s
                 # were seen. A fresh load has a queue of its own; workers notice nothing of it but other lanes.
-                self._in_triton.proxies_anew()
+                self.in_triton.proxies_anew()
             try:
                 if self.ready:
                     await report(messages.Progress("serving", "tritonserver loads the model"))
-                    await self._in_triton.load(server)
+                    await self.in_triton.load(server)
                 else:
-                    self._in_triton.write_config()
+                    self.in_triton.write_config()
             except BaseException:
                 self.spec = old
                 await self.pool.shrink(old, grace_s)
@@ -297,21 +294,19 @@ class Registration:
             RemoteFailure: a worker could not be loaded; it is tried again as before.
         """
         await self.pool.heal(report)
-        await self.pool.until(lambda: self.ready or self.unloaded or not self.pool.can_serve)
+        await self.pool.until(
+            lambda: self.ready or self.in_triton.unloaded or not self.pool.can_serve
+        )
 
     @property
     def loads_again(self) -> bool:
         """Whether tritonserver has ended and does not have the model yet, though it could."""
-        return self._in_triton.server_lost and self.ready
+        return self.in_triton.server_lost and self.ready
 
     @property
     def preloadable(self) -> bool:
         """Whether a tritonserver that is being started can load the model as it is: a worker is there, or it sleeps."""
         return self.ready and self.pool.answers and not self._in_doubt
-
-    async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
-        """tritonserver was started again: load the model, unless it is, or no worker could serve it."""
-        await self._in_triton.load_again(server, loaded=loaded)
 
     async def refuse_requests(self, server: TritonServer) -> None:
         """On the way out: as `unload`, but until tritonserver ends, whoever asks is told why (503).
@@ -322,16 +317,11 @@ class Registration:
             RemoteFailure: tritonserver refused.
         """
         async with self.alone:
-            if server.ready and self._native and self.proxies_attached:
+            if server.ready and self._native and self.pool.proxies:
                 text = f"model {self.spec.name}: the server is being stopped"
-                await self._in_triton.refuse_requests(server, text)
+                await self.in_triton.refuse_requests(server, text)
                 return
         await self.unload(server)
-
-    @property
-    def proxies_attached(self) -> bool:
-        """Whether tritonserver has the model."""
-        return len(self.pool.proxies) > 0
 
     async def unload(self, server: TritonServer) -> None:
         """On the way out: have Triton begin to end the proxies.
@@ -345,7 +335,7 @@ class Registration:
 
     def begin_stop(self) -> None:
         """Mark the registration as STOPPING, and no longer keep its model in Triton."""
-        self._in_triton.end_duties()
+        self.in_triton.end_duties()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
@@ -354,7 +344,7 @@ class Registration:
         `why` is for a registrant in whose threads they ran; `reason`, one of END_REASONS, is what is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        ended = await self._in_triton.ends.until_all_ended(
+        ended = await self.in_triton.ends.until_all_ended(
             grace_s,
             decoupled=self._declared.is_decoupled,
             queue_delay_s=self._declared.queue_delay_s,
@@ -363,7 +353,7 @@ class Registration:
             self.events.tell(
                 kinds.GRACE_OVER, numbers={"grace_s": grace_s, "proxies": len(self.pool.proxies)}
             )
-        self._in_triton.ends.end_all()
+        self.in_triton.ends.end_all()
         left_s = deadline - asyncio.get_running_loop().time()
         await self.pool.stop(max(_WORKER_END_S, left_s), reason)
         if self.registrant is not None:
@@ -372,32 +362,11 @@ class Registration:
 
     def detach(self, proxy: str) -> None:
         """Forget a proxy that has ended."""
-        self._in_triton.ends.detach(proxy)
-
-    def missing(self) -> None:
-        """Note that the tritonserver that runs now does not have the model yet."""
-        self._in_triton.server_lost = True
-
-    def forget_proxies(self) -> None:
-        """Forget all proxies, which have ended with tritonserver."""
-        self._in_triton.forget_proxies()
-
-    def triton_mark(self) -> object:
-        """Return what stays the same as long as the daemon itself neither loads nor unloads it; None while it does."""
-        return self._in_triton.mark()
-
-    def seen_in_triton(self, loaded: bool) -> None:
-        """Triton's index says whether the model is loaded; if not as the daemon left it, a client has done that."""
-        self._in_triton.seen(loaded)
-
-    @property
-    def unloaded(self) -> bool:
-        """Whether a client of tritonserver has unloaded it."""
-        return self._in_triton.unloaded
+        self.in_triton.ends.detach(proxy)
 
     @property
     def ready(self) -> bool:
-        return self._in_triton.ready
+        return self.in_triton.ready
 
     @property
     def registered_at(self) -> float:
@@ -419,7 +388,7 @@ class Registration:
         return msgspec.structs.replace(
             info_of(self.spec, self.state, self._declared.registered_at, self.pool.infos()),
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
-            config=self.triton_config,
+            config=self.in_triton.config,
             scaling=self.scaling,
             log_file=str(log_file),
         )

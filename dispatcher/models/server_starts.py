@@ -54,7 +54,7 @@ class ServerStarts:
         for registration in list(self._served):
             name = registration.spec.name
             if name in loaded:
-                await registration.load_again(self._server, loaded=True)
+                await registration.in_triton.load_again(self._server, loaded=True)
             if self._served.names.get(name) is not registration or not registration.ready:
                 continue  # a client has it unregistered
             if name in loaded:
@@ -65,16 +65,19 @@ class ServerStarts:
 
     def preload(self) -> dict[str, dict[str, Any]]:
         """Return what a starting tritonserver can load before it opens its ports: name -> configuration."""
-        return {one.spec.name: one.triton_config for one in self._served if one.preloadable}
+        return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
         """After tritonserver was started again: load all models but those; their workers have kept theirs."""
         await self._take_out_of(loaded)
         for one in self._served:
             if one.spec.name not in loaded:
-                one.missing()
+                one.in_triton.server_lost = True
         await asyncio.gather(
-            *(one.load_again(self._server, loaded=one.spec.name in loaded) for one in self._served)
+            *(
+                one.in_triton.load_again(self._server, loaded=one.spec.name in loaded)
+                for one in self._served
+            )
         )
         self._serving.news.tell()
 
@@ -91,4 +94,4 @@ class ServerStarts:
     def forget_proxies(self) -> None:
         """tritonserver has ended."""
         for registration in self._served.keys.values():
-            registration.forget_proxies()
+            registration.in_triton.forget_proxies()

@@ -316,8 +316,8 @@ class Serving:
         name = registration.spec.name
         if former is not None:
             own_repository.make_folder(self._rundir.models, former.spec)
-            own_repository.write_config(self._rundir.models, name, former.triton_config)
-        if registration.proxies_attached and self._server.ready:
+            own_repository.write_config(self._rundir.models, name, former.in_triton.config)
+        if registration.pool.proxies and self._server.ready:
             async with registration.alone:
                 await self._take_out(name, former)  # given up after tritonserver had loaded it
         elif registration.refused and former is None and self._server.ready:
@@ -332,7 +332,7 @@ class Serving:
             if former is None or not former.ready:  # it is loaded when a worker of it is back
                 await self._server.unload(name)
             else:
-                await self._server.load(name, former.triton_config)
+                await self._server.load(name, former.in_triton.config)
         except RemoteFailure as failure:
             _log.error("tritonserver keeps a model given up", model=name, reason=failure.text)
 

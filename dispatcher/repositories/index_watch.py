@@ -46,8 +46,8 @@ class IndexWatch:
             return
         # An answer is worthless if the daemon itself loads or unloads the model meanwhile.
         marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
-            (one.triton_mark, one.triton_mark(), one.seen_in_triton, one.spec.name)
-            for one in self._registry
+            (one.mark, one.mark(), one.seen, name)
+            for name, one in ((one.spec.name, one.in_triton) for one in self._registry)
         ]
         marks += self._known.marks()
         try:

@@ -83,7 +83,11 @@ class ModelRecords(dict[str, ModelRecord]):
         """Return how a model is, as the repository's commands show it."""
         known = self.of(name)
         registration = known.registration
-        if known.served_by == WORKERS and registration is not None and registration.unloaded:
+        if (
+            known.served_by == WORKERS
+            and registration is not None
+            and registration.in_triton.unloaded
+        ):
             return registration.state
         return known.state
 
@@ -110,7 +114,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return for `IndexWatch` each model that tritonserver serves itself; see `Registration.triton_mark`."""
+        """Return for `IndexWatch` each model that tritonserver serves itself; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, known in self.items():
             mark, tell = partial(self._mark, known), partial(self._seen, name, known)

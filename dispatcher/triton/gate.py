@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import preloading
 from pytriton.ipc.errors import RemoteFailure
 
@@ -65,3 +66,9 @@ async def forget_failure(server: Models, name: str, backend: str) -> None:
     """
     await server.load(name, preloading.harmless(name, backend))
     await server.unload(name)
+
+
+def is_gated(config: DaemonConfig) -> bool:
+    """Whether tritonserver's readiness is the daemon's to tell."""
+    strict = config.tritonserver_options.get("strict-readiness", "true")
+    return config.ready_when != "up" and strict not in ("false", "0")

@@ -16,6 +16,7 @@ from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.triton import admin_token, liveness
 from pytriton.dispatcher.triton.front import Front, Refused, Unreached
 from pytriton.dispatcher.triton.preloading import GATE
+from pytriton.ipc.errors import RemoteFailure
 
 _log = structlog.get_logger(__name__)
 
@@ -25,6 +26,10 @@ _READY_INTERVAL_S = 0.02
 EXIT_GRACE_S = 2.0
 #: A process that is ending closes its connections first.
 _END_SEEN_S = 1.0
+
+
+class ServerLost(RemoteFailure):
+    """tritonserver is not up, or ended before it had answered."""
 
 
 class ServerStartError(Exception):

@@ -32,6 +32,7 @@ from pytriton.dispatcher.triton.front import (
 from pytriton.dispatcher.triton.own_repository import BACKEND
 from pytriton.dispatcher.triton.server_process import (
     EXIT_GRACE_S,
+    ServerLost,
     ServerProcess,
     ServerStartError,
 )
@@ -41,10 +42,6 @@ from pytriton.ipc.errors import ErrorKind, RemoteFailure
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class ServerLost(RemoteFailure):
-    """tritonserver is not up, or ended before it had answered."""
 
 
 class TritonServer:
@@ -64,7 +61,8 @@ class TritonServer:
         self._process: ServerProcess | None = None
         self._beside: ServerProcess | None = None  #: the other one, while one replaces another
         self._replacing = asyncio.Lock()
-        self._gate = front.make_gate(self._backend) if _is_gated(config) else None
+        self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
+        self._gate = front.make_gate(self._backend) if gate.is_gated(config) else None
         self.vertex_model: str | None = None
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────
@@ -383,10 +381,6 @@ class TritonServer:
     def _running(self) -> ServerProcess | None:
         return self._process if self._process is not None and self._process.running else None
 
-    @property
-    def _backend(self) -> str:
-        return NATIVE_BACKEND if self.proxy_is_native else BACKEND
-
     def _change(self, state: ServerState) -> None:
         self._machine.change(state)
         self.news.tell()
@@ -404,9 +398,3 @@ class TritonServer:
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED, f"tritonserver did not {verb} {what}: {error}"
             ) from error
-
-
-def _is_gated(config: DaemonConfig) -> bool:
-    """Whether its readiness is the daemon's to tell."""
-    strict = config.tritonserver_options.get("strict-readiness", "true")
-    return config.ready_when != "up" and strict not in ("false", "0")

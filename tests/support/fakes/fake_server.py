@@ -16,8 +16,7 @@ from typing import Any
 from pytriton.dispatcher.base.news import News
 from pytriton.dispatcher.base.states import ServerState
 from pytriton.dispatcher.base.tasks import uninterrupted
-from pytriton.dispatcher.triton.server_process import ServerStartError
-from pytriton.dispatcher.triton.tritonserver import ServerLost
+from pytriton.dispatcher.triton.server_process import ServerLost, ServerStartError
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from support.load.under_load import under_load
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
-from support.under_load import under_load
 
 from pytriton._registering import gpus
 from pytriton.dispatcher.models import state_dir

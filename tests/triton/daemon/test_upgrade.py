@@ -18,9 +18,9 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
+from support.load.under_load import under_load
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually
-from support.under_load import under_load
 
 from pytriton.daemon import connect
 from pytriton.decorators import batch

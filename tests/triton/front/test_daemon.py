@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import trustme
-from support.all_clients import AllClients
+from support.load.all_clients import AllClients
 from support.models.inference import Array
 from support.models.streaming import Streaming
 from support.running import RunningDaemon, eventually

@@ -14,9 +14,9 @@ from urllib.error import HTTPError
 
 import numpy as np
 import pytest
+from support.load.under_load import under_load
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
-from support.under_load import under_load
 from support.unruly import (
     KILL,
     ONES,

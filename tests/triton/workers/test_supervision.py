@@ -22,9 +22,9 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
+from support.load.under_load import under_load
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
-from support.under_load import under_load
 from support.unruly import (
     HANG,
     KILL_ONCE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.weights import same, write_safetensors
 
 import pytriton
 from pytriton._sharing import segments
@@ -88,15 +88,6 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     with ExitStack() as stack:
         yield Node(tmp_path, stack)
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This process shares with nobody, and keeps nothing of the test before."""
-    folder = tmp_path / "own"
-    monkeypatch.setenv(ENV_SHARED_DIR, str(folder))
-    monkeypatch.setattr(segments, "_segments", {})
-    return folder
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────
@@ -293,24 +284,6 @@ def test_a_value_comes_back_as_it_was(tree: Any) -> None:
     same(pytriton.shared(value)["tree"], tree)
 
 
-def same(found: Any, wanted: Any) -> None:
-    assert type(found) is type(wanted)
-    if isinstance(wanted, np.ndarray):
-        assert found.dtype == wanted.dtype
-        assert found.shape == wanted.shape
-        assert found.tolist() == wanted.tolist()
-    elif isinstance(wanted, dict):
-        assert list(found) == list(wanted)
-        for key in wanted:
-            same(found[key], wanted[key])
-    elif isinstance(wanted, (list, tuple)):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted):
-            same(one, other)
-    else:
-        assert found == wanted
-
-
 def test_the_same_content_is_one_memory_without_a_key(own_folder: Path) -> None:
     for _ in range(2):
         pytriton.shared({"w": np.arange(5)})
@@ -344,112 +317,3 @@ def test_wrong_arguments_are_told(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"x")
     with pytest.raises(PyTritonValidationError, match=r"neither a \.safetensors nor a \.npy file"):
         pytriton.shared(tmp_path / "w.bin")
-
-
-# ── files ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def write_safetensors(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    names = {"float32": "F32", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
-    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
-    at = 0
-    for name, array in arrays.items():
-        header[name] = {
-            "dtype": names[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [at, at + array.nbytes],
-        }
-        at += array.nbytes
-    data = b"".join(array.tobytes() for array in arrays.values())
-    write_raw(path, json.dumps(header).encode(), data)
-
-
-def write_raw(path: Path, header: bytes, data: bytes) -> None:
-    header += b" " * (-len(header) % 8)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
-
-
-def test_a_safetensors_file(tmp_path: Path) -> None:
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "b": np.array(7, np.int64),
-        "c": np.empty((0, 2), np.float32),
-        "d": np.array([True, False]),
-    }
-    write_safetensors(tmp_path / "w.safetensors", arrays)
-    found = pytriton.shared(tmp_path / "w.safetensors")
-    same(found, arrays)
-    assert not found["a"].flags.writeable
-
-
-@pytest.mark.parametrize("fortran", [False, True])
-def test_an_npy_file(tmp_path: Path, fortran: bool) -> None:
-    array = np.arange(24.0).reshape(2, 3, 4)
-    np.save(tmp_path / "w.npy", np.asfortranarray(array) if fortran else array)
-    found = pytriton.shared(tmp_path / "w.npy")
-    same(found, array)
-    assert not found.flags.owndata
-
-
-def told(**changed: Any) -> bytes:
-    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changed}
-    return json.dumps({"w": tensor}).encode()
-
-
-@pytest.mark.parametrize(
-    ("header", "text"),
-    [
-        (b"{", "is no .safetensors file"),
-        (b"[]", "is no .safetensors file"),
-        (told(dtype="F33"), "is no .safetensors file"),
-        (told(data_offsets=[0, 4000]), "w lies outside of the file"),
-        (told(data_offsets=[-8, 0]), "w lies outside of the file"),
-        (told(shape=[3]), "w has 8 bytes, and 12 by its shape"),
-        (told(shape=[-2]), "w lies outside of the file"),
-        (told(shape=[1 << 40]), "is no .safetensors file"),
-        (told(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy has not"),
-    ],
-)
-def test_a_damaged_safetensors_file_is_told(tmp_path: Path, header: bytes, text: str) -> None:
-    write_raw(tmp_path / "w.safetensors", header, bytes(64))
-    with pytest.raises(PyTritonValidationError) as error:
-        pytriton.shared(tmp_path / "w.safetensors")
-    assert text in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["w.safetensors", "w.npy"])
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 100, b"\x93NUMPY\x01\x00"])
-def test_what_is_no_such_file_is_told(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(PyTritonValidationError, match=r"pytriton.shared: .*w\.(safetensors|npy)"):
-        pytriton.shared(tmp_path / name)
-
-
-def test_a_shortened_npy_file_is_told(tmp_path: Path) -> None:
-    np.save(tmp_path / "w.npy", np.arange(100.0))
-    content = (tmp_path / "w.npy").read_bytes()
-    (tmp_path / "w.npy").write_bytes(content[:-8])
-    with pytest.raises(PyTritonValidationError, match="it is shorter than it says"):
-        pytriton.shared(tmp_path / "w.npy")
-
-
-# ── torch ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_tensors_of_torch(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    state = {"w": torch.arange(6.0).reshape(2, 3).T, "h": torch.ones(3, dtype=torch.bfloat16)}
-    found = pytriton.shared(state)
-    assert torch.equal(found["w"], state["w"])
-    assert torch.equal(found["h"], state["h"])
-    found["w"][0, 0] = 42.0  # a page of its own from now on
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
-    write_raw(
-        tmp_path / "w.safetensors",
-        header,
-        torch.tensor([1.5, 2.0], dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes(),
-    )
-    assert pytriton.shared(tmp_path / "w.safetensors", framework="torch")["w"].tolist() == [
-        1.5,
-        2.0,
-    ]

@@ -146,7 +146,7 @@ def test_a_client_of_tritonserver_unloads_a_model(brain: Brain) -> None:
     config = (brain.rundir.models / "m" / "config.pbtxt").read_text()
     assert "count: 2" in config  # as a client that loads it by its name gets it
     registration = brain.loop.ask(lambda: brain.daemon.registry.by_name("m"))
-    brain.loop.run(brain.server.load("m", registration.triton_config))
+    brain.loop.run(brain.server.load("m", registration.in_triton.config))
     brain.advance(10.0)
     assert brain.state_of("m") == "ready"
     assert brain.is_served("m")
@@ -233,7 +233,7 @@ def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
     assert set(brain.server.models) == {"m", "other"}
     assert not brain.server.ready
     if proxies == "slow":  # to say that they are there
-        brain.loop.ask(lambda: brain.daemon.registry.by_name("m").forget_proxies())
+        brain.loop.ask(lambda: brain.daemon.registry.by_name("m").in_triton.forget_proxies())
     request = brain.client.ask(messages.Unregister("m"))
     brain.advance(6.0)
     assert request.answer == messages.Done()

@@ -34,23 +34,23 @@ class Model:
     """A registration as the watch sees it, and what it has been told."""
 
     def __init__(self, name: str) -> None:
-        self.spec = self
+        self.spec = self.in_triton = self
         self.name = name
-        self.mark: object = "unchanged"
-        self.seen: list[bool] = []
+        self.marked: object = "unchanged"
+        self.told: list[bool] = []
 
-    def triton_mark(self) -> object:
-        return self.mark
+    def mark(self) -> object:
+        return self.marked
 
-    def seen_in_triton(self, loaded: bool) -> None:
-        self.seen.append(loaded)
+    def seen(self, loaded: bool) -> None:
+        self.told.append(loaded)
 
 
 class Records(list[Model]):
     """Of a repository's models."""
 
     def marks(self) -> list[Any]:
-        return [(one.triton_mark, one.mark, one.seen_in_triton, one.name) for one in self]
+        return [(one.mark, one.marked, one.seen, one.name) for one in self]
 
 
 class Watched:
@@ -61,7 +61,7 @@ class Watched:
         self.watch = IndexWatch(*parts)
 
     def seen(self) -> list[list[bool]]:
-        return [self.m.seen, self.n.seen, self.own.seen]
+        return [self.m.told, self.n.told, self.own.told]
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def test_all_models_are_told_what_the_index_says(loop: VirtualLoop) -> None:
 def test_what_the_daemon_does_meanwhile_makes_an_answer_worthless(loop: VirtualLoop) -> None:
     watched = Watched()
     watched.server.takes_s = 0.5
-    watched.n.mark = None  # it is being loaded
+    watched.n.marked = None  # it is being loaded
     looking = loop.create_task(watched.watch.look())
     loop.advance(0.1)
-    watched.m.mark = "loaded anew"
-    watched.n.mark = "loaded"
+    watched.m.marked = "loaded anew"
+    watched.n.marked = "loaded"
     loop.run(looking)
     assert watched.seen() == [[], [], [False]]
 
@@ -110,6 +110,6 @@ def test_it_looks_now_and_then(loop: VirtualLoop) -> None:
     watched = Watched()
     running = loop.create_task(watched.watch.run())
     loop.advance(21.0)
-    assert watched.m.seen == [True] * 4
+    assert watched.m.told == [True] * 4
     running.cancel()
     loop.settle()

@@ -13,7 +13,8 @@ from pytriton.dispatcher.repositories.model_records import TRITONSERVER, WORKERS
 def registered(name: str, *, ready: bool = True, unloaded: bool = False) -> Any:
     spec = SimpleNamespace(name=name)
     state = "unloaded" if unloaded else "ready"
-    return SimpleNamespace(spec=spec, ready=ready, unloaded=unloaded, state=state)
+    in_triton = SimpleNamespace(unloaded=unloaded)
+    return SimpleNamespace(spec=spec, ready=ready, in_triton=in_triton, state=state)
 
 
 class Known:

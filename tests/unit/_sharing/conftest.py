@@ -1,0 +1,19 @@
+"""A folder for what this process shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytriton._sharing import segments
+from pytriton.ipc.shared_entries import ENV_SHARED_DIR
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process shares with nobody, and keeps nothing of the test before."""
+    folder = tmp_path / "own"
+    monkeypatch.setenv(ENV_SHARED_DIR, str(folder))
+    monkeypatch.setattr(segments, "_segments", {})
+    return folder
