@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.forking import command
+from support.metric_receiver import MetricReceiver, metric_receiver
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -35,10 +36,16 @@ SECRETS = {
     for name in (
         "token", "key", "wrong-token", "closure", "variable", "default",
         "input", "output", "parameter", "header", "prompt", "completion",
+        "otlp-header",
     )
 }  # fmt: skip
 #: A model's own words are its own: clients, its log and its page get them, but not what counts and decides.
 RAISED, PRINTED = (f"{name}-{uuid4().hex}" for name in ("raised", "printed"))
+
+
+_PROTOBUF = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
 
 
 class Shown(NamedTuple):
@@ -97,12 +104,24 @@ def _talk(completion: str) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def receiver() -> Iterator[MetricReceiver]:
+    """A collector of OpenTelemetry that wants a header."""
+    with metric_receiver() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def daemon(
+    tmp_path_factory: pytest.TempPathFactory, receiver: MetricReceiver
+) -> Iterator[RunningDaemon]:
     folder = tmp_path_factory.mktemp("secret")
     keys = folder / "keys.toml"
     keys.write_text(f'[[key]]\nname = "tests"\nkey = "{SECRETS["key"]}"\n')
     patch = pytest.MonkeyPatch()
     patch.setenv("COLOUR_OF_THE_TEST", SECRETS["variable"])
+    patch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/v1/metrics")
+    patch.setenv("OTEL_EXPORTER_OTLP_METRICS_HEADERS", f"api-key={SECRETS['otlp-header']}")
+    patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
     try:
         with RunningDaemon.start(
             access_token=SECRETS["token"],
@@ -194,7 +213,7 @@ def _page(
     request = urllib.request.Request(f"{url}{path}", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
+            return answer.status, answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
@@ -206,7 +225,7 @@ def _command(daemon: RunningDaemon, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def shown(daemon: RunningDaemon) -> Shown:
+def shown(daemon: RunningDaemon, receiver: MetricReceiver) -> Shown:
     client = daemon.client
 
     def ask(path: str, accept: str = "") -> str:
@@ -222,6 +241,8 @@ def shown(daemon: RunningDaemon) -> Shown:
         "openapi": ask("/page/openapi.json"),
         "metrics": ask("/metrics"),
         "openmetrics": ask("/metrics", "application/openmetrics-text"),
+        "protobuf": ask("/metrics", _PROTOBUF),
+        "OTLP": _sent(receiver),
         "top": _command(daemon, "top", "--json"),
         "top --once": _command(daemon, "top", "--once"),
         "explain, the command": _command(daemon, "explain", "obey"),
@@ -240,6 +261,13 @@ def shown(daemon: RunningDaemon) -> Shown:
         "log files": _files(Path(daemon.config.runtime_dir), "logs/*"),
     }
     return Shown(of_daemon, of_model)
+
+
+def _sent(receiver: MetricReceiver) -> str:
+    """Return what the collector has got, once that has all of it."""
+    before = receiver.received
+    eventually(lambda: receiver.received > before + 1, "no metrics are sent")
+    return repr(list(receiver.points)) + repr(receiver.resource)
 
 
 def _requests(daemon: RunningDaemon) -> str:
