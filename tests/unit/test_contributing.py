@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names files, and names in them: they are there."""
+"""CONTRIBUTING.md and architecture.md name rooms, files, and names in these: they are there, and none is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
+ROOMS = sorted(path.parent.name for path in (ROOT / "dispatcher").glob("*/__init__.py"))
+#: A source file anywhere in a text, with or without folders.
+_SOURCE = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|c|h))\b")
+#: What is Triton's, or the user's.
+_NOT_OURS = {"model.py", "numpy.py"}
 #: A file or folder between backticks: `some/folder/`, `some/file.py`, `scripts/name`.
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|c|h|md|toml))(?: [^`]*)?`")
 #: What there is only after the first run.
@@ -47,3 +53,46 @@ def test_a_place_that_is_named_for_something_has_it(change: str) -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     missing = [word for word in sorted(words) if not re.search(rf"\b{word}\b", text)]
     assert missing == [], f"none of {[str(file.relative_to(ROOT)) for file in files]} has these"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_of_the_dispatcher_is_on_the_maps(room: str) -> None:
+    assert re.search(rf"^  {room}/ +\S", TEXT, re.M), "add it to the map in CONTRIBUTING.md"
+    assert re.search(rf"^\|[^|]*`{room}`", ARCHITECTURE, re.M), "add it to the rooms there"
+
+
+def test_the_order_of_the_rooms_is_that_of_the_contract() -> None:
+    contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    layers = re.findall(r'"(.*)",', contracts.partition('id = "rooms"')[2].partition("]")[0])
+    floors = [set(re.findall(r"dispatcher\.(\w+)", layer)) for layer in layers[1:]]
+    order = TEXT.partition("in this order: `")[2].partition("`")[0]
+    said = [set(re.findall(r"\w+", floor)) for floor in order.split("▶")[1:]]
+    assert said == floors
+
+
+def test_what_architecture_names_is_there() -> None:
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for top in ("pytriton", "dispatcher", "worker", "proxy_backend", "tests", "scripts")
+        for ending in ("py", "c", "h")
+        for path in (ROOT / top).rglob(f"*.{ending}")
+    }
+    named = set(_SOURCE.findall(ARCHITECTURE))
+    assert len(named) > 60
+    gone = sorted(
+        name
+        for name in named
+        if name.rpartition("/")[2] not in _NOT_OURS
+        and not any(source == name or source.endswith(f"/{name}") for source in sources)
+    )
+    assert gone == [], "these have moved: name their new places in architecture.md"
+
+
+def test_the_tests_that_documents_name_are_there() -> None:
+    gone = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for name in re.findall(r"(?<![\w/])tests/[\w/.-]*\w", page.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists()
+    ]
+    assert gone == []
