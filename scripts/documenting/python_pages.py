@@ -46,6 +46,7 @@ PAGES = {
             "pytriton.calls.async_stream",
             "pytriton.proxy.types",
             "pytriton.buffers.empty_output",
+            "pytriton.shared_weights.shared",
             "pytriton.request_ids",
         ),
     ),

@@ -13,6 +13,7 @@ import msgspec
 import pytriton.client.exceptions
 import pytriton.exceptions
 from pytriton.dispatcher.events import rendering
+from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import FINAL, ExitCode
 from pytriton.ipc.lanes import lane_messages
 from pytriton.ipc.messages import (
@@ -106,7 +107,9 @@ def _messages() -> str:
         "",
         f"The control socket's protocol has the number {base.PROTOCOL}. Both ends are always of one version of "
         "this package: the format is private, and clients compare the number in each hello. "
-        "[Architecture](../concepts/architecture.md) says who sends what to whom.",
+        "Who talks to whom:",
+        "",
+        *(line for line in _text(messages).splitlines() if line.startswith("    ")),
         "",
     ]
     for module in (*_CONTROL, lane_messages):
