@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -9,11 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.forking import Forking
 
 from pytriton.check.facts import facts
 from pytriton.check.report import Report
 
 pytestmark = pytest.mark.programs
+
+_TOOL = Forking("pytriton.check.app", "pytriton.check.facts", "pydantic.type_adapter")
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,14 +26,12 @@ def pytriton(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool as `python -m pytriton`."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytriton", *arguments],
-        cwd=cwd,
-        env=env,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return _TOOL.run_module("pytriton", arguments, cwd, os.environ if env is None else env)
+
+
+def fact(wanted: str) -> str:
+    """Return what is told under a heading; the later ones are not looked at."""
+    return next(text for heading, text in facts() if heading == wanted)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_secrets_in_the_environment_are_not_shown(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NVIDIA_API_KEY", "s3cret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.example:3128")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    text = dict(facts())["environment variables"]
+    text = fact("environment variables")
     assert "s3cret" not in text
     assert "MY_OWN=(value not shown)" in text
     assert "HTTPS_PROXY=http://***@proxy.example:3128" in text
@@ -64,9 +66,8 @@ def test_what_cannot_be_known_does_not_hide_the_rest(monkeypatch: pytest.MonkeyP
         raise PermissionError("not for you")
 
     monkeypatch.setattr("pytriton.check.facts._cgroups", fail)
-    known = dict(facts())
-    assert known["control groups"] == "not known: PermissionError: not for you"
-    assert "numpy==" in known["Python packages"]
+    assert fact("control groups") == "not known: PermissionError: not for you"
+    assert "numpy==" in fact("Python packages")
 
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:

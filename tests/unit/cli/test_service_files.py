@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forking import command
 
 from pytriton.cli.service_files import TEXTS, Service
 from pytriton.cli.settings import Given
@@ -131,7 +132,6 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.programs
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -144,7 +144,7 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
     ],
 )
 def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:
-    done = _cli("install", *arguments)
+    done = command("service", "install", *arguments)
     assert done.returncode == ExitCode.USAGE
     assert told in done.stderr
 
