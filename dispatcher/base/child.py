@@ -17,7 +17,7 @@ from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
 from pytriton.ipc.records import decoded
 
-#: Lines kept to tell the user what a child said last.
+#: Lines kept to tell the user what a child said last: a crash with the stacks of two threads, say.
 _LAST_LINES = 40
 
 #: Takes a child's pid and a line that it printed, without its end.

@@ -42,8 +42,6 @@ _HUNG_GRACE_S = 0.5
 _DEAF_S = 5.0
 #: Between two looks at what it does: a page of memory tells nobody that it changes.
 _LOOK_S = 0.25
-#: Of its last lines, those that are kept after its end.
-_LINES_KEPT = 20
 
 
 @dataclass(frozen=True)
@@ -226,7 +224,7 @@ class WorkerProcess(Worker):
             peak_memory=self._child.peak_memory,
             batches=self._done.answered,
             in_batch=self._done.begun > self._done.answered,
-            lines=self._child.recent_lines()[-_LINES_KEPT:],
+            lines=self._child.recent_lines(),
         )
 
     async def end_after_batch(self) -> None:
