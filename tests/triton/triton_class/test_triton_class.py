@@ -223,7 +223,7 @@ def test_every_argument_of_register_works(triton: Triton) -> None:
         "execution_timeout_s": 60, "max_batches": 1000, "limits": Limits(open_files=1000), "lanes": 1,
         "zero_copy_inputs": True, "requirements": None, "trace_config": [], "check": lambda infer: infer([]),
         "isolation": "process", "replace": True, "progress": seen.append, "access_log": True,
-        "lazy": True,
+        "lazy": True, "memory": "64MiB", "gpu_memory": "1GiB",
     }  # fmt: skip
     parameters = inspect.signature(DaemonClient.register).parameters.values()
     known = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
