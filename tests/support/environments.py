@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from support.kept import kept_folder
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +48,7 @@ def _is(candidate: str, version: str) -> bool:
 
 def make_environment(python: str, *requirements: str) -> str:
     """Return the interpreter of an environment with this checkout and `requirements` installed."""
-    wanted = "\n".join([python, str(ROOT), *requirements, (ROOT / "pyproject.toml").read_text()])
+    wanted = "\n".join([python, str(ROOT), *requirements, _declared()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
     folder = kept_folder() / key
     with FileLock(f"{folder}.lock"):
@@ -55,6 +61,13 @@ def make_environment(python: str, *requirements: str) -> str:
             _run(*pip, "-e", str(ROOT), *requirements)
             (folder / "ready").touch()
     return str(folder / "bin" / "python")
+
+
+def _declared() -> str:
+    """Return what an installation depends on; settings of linters and tests, which change more often, are left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tools = project["tool"]["setuptools"]
+    return json.dumps([project["build-system"], project["project"], tools], sort_keys=True)
 
 
 def _run(*command: str) -> None:
