@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.examples import examples
 from support.running import RunningDaemon
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
@@ -25,7 +26,10 @@ sys.dont_write_bytecode = False
 
 #: How long an example takes, or its data to be made up, says nothing: two cores are shared by several tests.
 settings.register_profile(
-    "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "no deadline",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),
 )
 settings.load_profile("no deadline")
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.models.descriptors import leaves_open
 
 from pytriton.ipc import datatypes, linux, messages
@@ -27,7 +28,7 @@ from pytriton.ipc.lanes.arena import ArenaError
 from pytriton.ipc.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton.ipc.lanes.lane_messages import Batch, BatchDone, RequestRef, ResponseRef, TensorRef
 
-CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "2000"))
+CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", examples(2000)))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "2"))
 
 

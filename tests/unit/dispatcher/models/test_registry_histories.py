@@ -18,6 +18,7 @@ import structlog
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.examples import examples
 from support.fakes.brain import Brain
 from support.fakes.fake_clients import Client, Request
 from support.fakes.fake_server import Obstacle
@@ -341,5 +342,8 @@ class RegistryHistories(RuleBasedStateMachine):
 TestRegistryHistories = RegistryHistories.TestCase
 #: Without shrinking: a history is short, and takes minutes to be made shorter.
 TestRegistryHistories.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=examples(60),
+    stateful_step_count=30,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate],
 )

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from support.examples import examples
 from support.fakes.fake_worker import SPEC, FakeWorker
 from support.fakes.virtual_time import VirtualLoop
 
@@ -299,5 +300,8 @@ class PoolHistories(RuleBasedStateMachine):
 TestPoolHistories = PoolHistories.TestCase
 #: Without shrinking: a history is short, and takes minutes to be made shorter.
 TestPoolHistories.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=examples(100),
+    stateful_step_count=30,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate],
 )

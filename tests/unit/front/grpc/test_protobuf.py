@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.front.building import built
 from tritonclient.grpc import model_config_pb2, service_pb2
 
@@ -140,7 +141,7 @@ def _same(kind: type[Message], one: bytes, other: bytes) -> bool:
     return bool(written[0] == written[1])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(message=_messages())
 def test_what_is_read_is_what_was_written(copier: _Copier, message: Message) -> None:
     data = message.SerializeToString()
@@ -149,7 +150,7 @@ def test_what_is_read_is_what_was_written(copier: _Copier, message: Message) -> 
     assert _same(type(message), data, copied)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(message=_messages(), cuts=st.data())
 def test_damaged_messages_are_judged_alike(
     copier: _Copier, message: Message, cuts: st.DataObject
@@ -161,7 +162,7 @@ def test_damaged_messages_are_judged_alike(
     _judged_alike(copier, type(message), bytes(data))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(kind=st.sampled_from(_MESSAGES), data=st.binary(max_size=60))
 def test_any_bytes_are_judged_alike(copier: _Copier, kind: type[Message], data: bytes) -> None:
     _judged_alike(copier, kind, data)
