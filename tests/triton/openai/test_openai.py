@@ -273,6 +273,24 @@ def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDae
     assert client.with_options(max_retries=3).models.list().data
 
 
+def test_the_front_outlives_an_upgrade_of_the_daemon(
+    client: openai.OpenAI, daemon: RunningDaemon
+) -> None:
+    """The same process answers, also what it was in the middle of, and hears of models from the next version."""
+    (front,) = [one for one in daemon.children() if "openai_front" in " ".join(one.cmdline())]
+    with client.chat.completions.create(
+        model="talk", messages=user("endless"), stream=True
+    ) as stream:
+        assert next(iter(stream)).id
+        daemon.client.upgrade()
+        assert [next(iter(stream)).choices[0].delta.content for _ in range(50)]
+    daemon.client.register(embed, "later", openai="embeddings", progress=False)
+    eventually(lambda: "later" in [model.id for model in client.models.list()], "the front is told")
+    daemon.client.unregister("later")
+    assert client.chat.completions.create(model="talk", messages=user("you")).choices
+    assert front.is_running()
+
+
 def block(language: str, number: int = 0) -> str:
     """Return a block of docs/how-to/openai.md."""
     text = (Path(__file__).parents[3] / "docs" / "how-to" / "openai.md").read_text()

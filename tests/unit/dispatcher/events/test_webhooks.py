@@ -203,6 +203,24 @@ def test_what_could_not_be_posted_for_an_hour_is_left_out() -> None:
     hook.join(30)
 
 
+def test_the_next_version_of_the_daemon_posts_what_this_one_has_not(receiver: Receiver) -> None:
+    """Also what was being posted: it may have been taken, or not."""
+    receiver.may_answer.clear()
+    hook = Hook("oncall", receiver.url, SECRET)
+    former, other = Webhooks([hook]), Webhooks([hook])
+    former.take(event(7))
+    eventually(lambda: receiver.posts, "it is being posted")
+    former.take(event(8))
+    unposted = former.unposted()
+    assert [one.serial for one in unposted["oncall"]] == [7, 8]
+    receiver.may_answer.set()
+    other.adopt({**unposted, "of another file": [event(9)]})
+    eventually(lambda: other.figures()["oncall"].sent == 2, "both are posted")
+    for one in (former, other):
+        one.close()
+    assert former.unposted() == {"oncall": []}
+
+
 def test_the_last_events_are_posted_at_the_end(receiver: Receiver) -> None:
     hooks = Webhooks([Hook("a", receiver.url, SECRET), Hook("b", receiver.url, SECRET)])
     for serial in range(120):

@@ -1,0 +1,169 @@
+"""Who may be upgraded and when, and that a daemon which is not goes on: with parts that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytriton.dispatcher.events import kinds
+from pytriton.dispatcher.upgrade import Upgrade
+from pytriton.ipc import messages
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+
+NOW = messages.Upgrade(wait_s=0.0)
+
+
+class Parts(SimpleNamespace):
+    """As much of a daemon as is looked at before anything is handed over.
+
+    Attributes:
+        told: names of the events, with their reasons.
+        held: whether changes wait.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.held = False
+        self.busy: list[str] = []
+        super().__init__(
+            status=SimpleNamespace(phase="ready"),
+            control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
+            server=SimpleNamespace(hands_over=True, settled=True),
+            openai=SimpleNamespace(settled=True),
+            repository_models=SimpleNamespace(known=SimpleNamespace(serves_any=False)),
+            registry=Models([], self.busy),
+            events=SimpleNamespace(events=SimpleNamespace(tell=self._tell)),
+            is_private=False,
+        )
+
+    def _hold(self) -> None:
+        self.held = True
+
+    def _release(self) -> None:
+        self.held = False
+
+    def _tell(self, kind: kinds.Kind, reason: str = "", **_: object) -> None:
+        self.told.append((kind.name, reason))
+
+
+class Models(list[Any]):
+    """Registrations, with what is under way with them."""
+
+    def __init__(self, models: list[Any], busy: list[str]) -> None:
+        super().__init__(models)
+        self.adoption = SimpleNamespace(unsettled=lambda: busy[0] if busy else "")
+
+
+def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
+    """Return why an upgrade was refused."""
+
+    async def prepare() -> RemoteFailure:
+        upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        with pytest.raises(RemoteFailure) as raised:
+            await upgrade.prepare(wish)
+        return raised.value
+
+    return asyncio.run(asyncio.wait_for(prepare(), 60))
+
+
+def hosted(parts: Parts) -> None:
+    spec = messages.ModelSpec("mine", 1, {}, messages.World("python"))
+    parts.registry.append(SimpleNamespace(spec=spec, registrant=object()))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda parts: setattr(parts.status, "phase", "draining"), "it is draining"),
+        (lambda parts: setattr(parts.server, "hands_over", False), "takes the native front"),
+        (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
+        (hosted, "in threads of their registrants: mine"),
+        (
+            lambda parts: setattr(parts.repository_models.known, "serves_any", True),
+            "models of model repositories",
+        ),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], why: str) -> None:
+    parts = Parts()
+    change(parts)
+    failure = prepared(parts)
+    assert failure.kind is ErrorKind.INVALID
+    assert why in failure.text
+    assert "pytriton-daemon restart" in failure.text
+    assert parts.told == [("not_upgraded", failure.text)]
+    assert not parts.held
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda parts: setattr(parts.control, "changing", 1), "a client has something changed"),
+        (lambda parts: setattr(parts.server, "settled", False), "tritonserver is being started"),
+        (lambda parts: setattr(parts.openai, "settled", False), "the OpenAI front"),
+        (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
+    ],
+)
+def test_what_takes_too_long_is_told(change: Callable[[Parts], None], why: str) -> None:
+    parts = Parts()
+    change(parts)
+    failure = prepared(parts)
+    assert failure.kind is ErrorKind.UNAVAILABLE
+    assert why in failure.text
+    assert "Try again" in failure.text
+    assert not parts.held
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("exit 1", "does not run, or knows no upgrade"),
+        ("echo no JSON", "does not run, or knows no upgrade"),
+        (
+            """echo '{"can": false, "version": "9.9", "why": "form 99"}'""",
+            "version 9.9 cannot take",
+        ),
+        ("kill -9 $$", "does not run, or knows no upgrade"),
+    ],
+)
+def test_a_next_version_that_cannot_is_told(tmp_path: Path, says: str, why: str) -> None:
+    parts = Parts()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat > {tmp_path / 'document'}\n{says}\n")
+    python.chmod(0o755)
+
+    async def prepare() -> None:
+        upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        for _ in range(2):  # it may be tried again
+            with pytest.raises(RemoteFailure, match=why):
+                await upgrade.prepare(messages.Upgrade(str(python)))
+
+    _run(prepare)
+    assert (tmp_path / "document").read_bytes().startswith(b"pytriton-hand-over ")
+    assert [name for name, _ in parts.told] == ["not_upgraded", "not_upgraded"]
+
+
+def test_an_interpreter_that_is_not_there_is_told() -> None:
+    parts = Parts()
+
+    async def prepare() -> None:
+        upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        with pytest.raises(RemoteFailure, match="/no/python: No such file"):
+            await upgrade.prepare(messages.Upgrade("/no/python"))
+
+    _run(prepare)
+
+
+def _nothing() -> dict[str, int]:
+    return {}
+
+
+def _run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
