@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -212,8 +213,10 @@ def test_errors(url: str) -> None:
     with ModelClient(url, "add") as client:
         with pytest.raises(PyTritonClientInferenceServerError) as caught:
             client.infer_sample(ONES * 2000)
-        assert str(caught.value) == (
-            "Error occurred during inference request. Message: ValueError: the number is too big"
+        assert re.fullmatch(
+            r"Error occurred during inference request\. Message: ValueError: the number is too big "
+            r"\[request id: \S+\]",
+            str(caught.value),
         )
         with pytest.raises(PyTritonClientInferenceServerError, match="batch-size must be <= 8"):
             client.infer_batch(np.ones((9, 3), np.float32))
