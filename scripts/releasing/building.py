@@ -175,10 +175,13 @@ def _build(
 
 
 def _compiler(folder: Path, target: Target) -> Path:
-    """Write the program that setup.py takes for the C compiler; left to itself, zig writes debug information."""
+    """Write the program that setup.py takes for the C compiler.
+
+    No debug information: that of zig's own run-time library would name the folder of this build.
+    """
     path = folder / "cc"
     path.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m ziglang cc -target {target.zig} -g0 "$@"\n'
+        f'#!/bin/sh\nexec "{sys.executable}" -m ziglang cc -target {target.zig} -g0 -Wl,--strip-debug "$@"\n'
     )
     path.chmod(0o755)
     return path

@@ -11,7 +11,7 @@ from releasing.building import Built
 from releasing.running import ReleaseError
 
 _PROTOCOL = re.compile(r"^PROTOCOL = (\d+)$", re.MULTILINE)
-_STATE = re.compile(r'^_FORMAT = b"pytriton-registration (\d+) "$', re.MULTILINE)
+_STATE = re.compile(r"^_OWN_FORM = (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def release_notes(version: str, changes: str, built: Built, source: Path) -> str
 ## Upgrade
 
 1. Install the new version into the daemon's environment: `pip install --upgrade FILE`.
-2. Restart the daemon: `pytriton-daemon restart`, or your service manager's restart. Registrations come back.
+2. `pytriton-daemon upgrade`: models stay loaded, no request is lost. Where it is refused: `pytriton-daemon restart`.
+   Registrations come back.
 3. Upgrade the environments of programs that register models: they speak protocol {numbers.protocol}.
 
 State files have format {numbers.state}. docs/operations/releases.md says which versions read which format, and how
