@@ -60,7 +60,7 @@ class Layout:
             return {kind: [self._of(one, f"{where}[{i}]") for i, one in enumerate(value)]}
         if isinstance(value, _PLAIN):
             return {"v": value}
-        raise _refusal(where, f"a {type(value).__name__}")
+        raise _refusal(where, f"of type {type(value).__name__}")
 
     def _tensor(self, tensor: Any, where: str) -> Any:
         if tensor.device.type != "cpu":
