@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import resource
+import time
 from pathlib import Path
 
 from pytriton.ipc import messages
@@ -61,6 +62,10 @@ def _set(name: str, which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
+#: From one time that it is told to the next.
+_AGAIN_S = 10.0
+
+
 class Allowance:
     """Tells when a worker has served long enough: too many batches, or too much memory."""
 
@@ -70,14 +75,20 @@ class Allowance:
         self._memory = limits.memory
         if self._memory is None and limits.memory_hard is not None:
             self._memory = round(limits.memory_hard * _NEAR)
-        self._told = self._memory is None and self._max_batches is None
+        self._unlimited = self._memory is None and self._max_batches is None
+        self._again_at: float | None = None  #: once it has told
 
     def spent(self, answered: int) -> str | None:
-        """Return why this worker should be replaced now, once; None as long as it need not be."""
-        if self._told:
+        """Return why this worker should be replaced now; None as long as it need not be, or for a while once told.
+
+        What was told may be lost when the daemon becomes another version of itself at that moment.
+        """
+        if self._unlimited:
+            return None
+        if self._again_at is not None and time.monotonic() < self._again_at:
             return None
         why = self._why(answered)
-        self._told = why is not None
+        self._again_at = None if why is None else time.monotonic() + _AGAIN_S
         return why
 
     def _why(self, answered: int) -> str | None:

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.fake_worker import FakeWorker
 
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.upgrade import Upgrade
+from pytriton.dispatcher.workers.parking import Parking
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -57,6 +59,7 @@ class Models(list[Any]):
     def __init__(self, models: list[Any], busy: list[str]) -> None:
         super().__init__(models)
         self.adoption = SimpleNamespace(unsettled=lambda: busy[0] if busy else "")
+        self.parking = Parking(3)
 
 
 def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
@@ -147,6 +150,29 @@ def test_a_next_version_that_cannot_is_told(tmp_path: Path, says: str, why: str)
     _run(prepare)
     assert (tmp_path / "document").read_bytes().startswith(b"pytriton-hand-over ")
     assert [name for name, _ in parts.told] == ["not_upgraded", "not_upgraded"]
+
+
+def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path: Path) -> None:
+    """A parked worker is no part of what is handed over."""
+    parts = Parts()
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
+    python.chmod(0o755)
+    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+
+    async def prepare() -> None:
+        parked = FakeWorker(1, spec)
+        await parts.registry.parking.put("m", parked)
+        upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        await upgrade.prepare(messages.Upgrade(str(python)))
+        assert parts.held
+        assert not parked.alive
+        with pytest.raises(RemoteFailure, match="is being upgraded already"):
+            await upgrade.prepare(NOW)
+
+    _run(prepare)
+    assert parts.told == []
 
 
 def test_an_interpreter_that_is_not_there_is_told() -> None:

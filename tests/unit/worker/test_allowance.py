@@ -1,0 +1,37 @@
+"""When a worker says that it should be replaced, and how often."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from support.fakes.fake_worker import SPEC
+
+from pytriton.worker.worker_limits import Allowance
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is, for the test to change."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_it_is_said_again_after_a_while(clock: list[float]) -> None:
+    """The first time may have met a daemon that became another version of itself."""
+    allowance = Allowance(msgspec.structs.replace(SPEC, max_batches=3))
+    assert [allowance.spent(count) for count in (1, 2)] == [None, None]
+    first = allowance.spent(3)
+    assert first == "it has answered 3 batches (max_batches=3)"
+    assert [allowance.spent(count) for count in (4, 5)] == [None, None]
+    clock[0] += 11.0
+    assert allowance.spent(6) == "it has answered 6 batches (max_batches=3)"
+    assert allowance.spent(7) is None
+
+
+def test_without_a_limit_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", None)  # on the way of every batch
+    allowance = Allowance(SPEC)
+    assert [allowance.spent(count) for count in (1, 1_000_000)] == [None, None]
