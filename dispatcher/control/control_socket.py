@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional, Protocol, get_args
 
 import structlog
 import zmq
@@ -39,6 +39,7 @@ from pytriton.dispatcher.control.pending_requests import Requests
 from pytriton.dispatcher.events.actor import acting_for
 from pytriton.ipc import control, messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.messages.client import Changing
 from pytriton.ipc.rundir import share
 
 _log = structlog.get_logger(__name__)
@@ -56,21 +57,8 @@ MOST_PAYLOADS = 1024
 _LONGEST_NAME = 250
 #: Connections that wait until they are taken.
 _BACKLOG = 512
-#: What changes models or the daemon: it waits while the daemon is being upgraded.
-_CHANGES = (
-    messages.Register,
-    messages.Unregister,
-    messages.Scale,
-    messages.Rollback,
-    messages.LoadFromRepository,
-    messages.UnloadFromRepository,
-    messages.LogRequests,
-    messages.ProfileWorker,
-    messages.Reload,
-    messages.ReplaceServer,
-    messages.LoadOther,
-    messages.UnloadOther,
-)
+#: What waits while the daemon is being upgraded.
+_CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
 #: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 

@@ -1,15 +1,15 @@
-"""The table of kinds in docs/operations/explain.md: `python -m pytriton.dispatcher.events.rendering`."""
+"""The table of kinds in docs/operations/explain.md."""
 
 from __future__ import annotations
 
-import sys
-
 from pytriton.dispatcher.events.kinds import KINDS
+
+_HEAD = "| kind | what has happened | numbers |"
 
 
 def table() -> str:
     """Return the table of kinds in Markdown."""
-    rows = ["| kind | what has happened | numbers |", "|---|---|---|"]
+    rows = [_HEAD, "|---|---|---|"]
     for kind in KINDS.values():
         numbers = "; ".join(f"`{name}`: {meaning}" for name, meaning in kind.numbers.items())
         who = " Says who asked." if kind.asked else ""
@@ -17,5 +17,6 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-if __name__ == "__main__":
-    sys.stdout.write(table())
+def with_table(page: str) -> str:
+    """Return a page whose end is the table, with the table as it is now."""
+    return page[: page.index(_HEAD)] + table()

@@ -1,8 +1,6 @@
-"""Writes the page of metrics: `python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md`."""
+"""The page of metrics, docs/reference/metrics.md."""
 
 from __future__ import annotations
-
-import sys
 
 from pytriton.dispatcher.figures.families import FAMILIES, Family
 from pytriton.ipc.lanes.user_metrics import MOST_VALUES
@@ -10,8 +8,8 @@ from pytriton.ipc.lanes.user_metrics import MOST_VALUES
 _HEAD = """\
 # Metrics
 
-This page is made of the declarations in `dispatcher/figures/families.py` by
-`python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md`; a test fails when it is out of date.
+`scripts/generate` makes this page of the declarations in `dispatcher/figures/families.py`; a test fails when it is out
+of date.
 
 With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`. It has its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they
@@ -142,7 +140,3 @@ def _row(family: Family) -> str:
 def metrics_page() -> str:
     """Return docs/reference/metrics.md."""
     return _HEAD.replace("{most:,}", f"{MOST_VALUES:,}") + "".join(map(_row, FAMILIES))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(metrics_page())

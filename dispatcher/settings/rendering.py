@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from pytriton.dispatcher.settings.declarations import (
@@ -53,9 +52,8 @@ def _toml(value: Any) -> str:
 _HEAD = f"""\
 # Configuration
 
-This page is made of the declarations in `dispatcher/settings/declarations.py` by
-`python -m pytriton.dispatcher.settings.rendering > docs/reference/configuration.md`; a test fails when it is out of
-date.
+`scripts/generate` makes this page of the declarations in `dispatcher/settings/declarations.py`; a test fails when it is
+out of date.
 
 Every setting can stand in four places. A later one wins over an earlier one:
 
@@ -160,7 +158,3 @@ def _default(name: str) -> str:
         return ""
     value = getattr(DaemonConfig(runtime_dir="/"), name)
     return f"`{_toml(value)}`" if value not in (None, {}) else ""
-
-
-if __name__ == "__main__":
-    sys.stdout.write(configuration_page())

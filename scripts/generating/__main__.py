@@ -11,6 +11,7 @@ from generating import (
     datatype_table,
     declarations,
     grpc_messages,
+    pages,
     pictures,
     protocol,
 )
@@ -28,6 +29,7 @@ def main() -> int:
         chart_schema.PATH: chart_schema.schema(),
         **grpc_messages.files(),
         **pictures.files(),
+        **pages.files(arguments.root),
     }
     stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
     for path in stale:

@@ -190,15 +190,23 @@ class ReplaceServer(Message, frozen=True):
     """Have another tritonserver take the place of the one that runs, without a request lost; answered when it has."""
 
 
-#: All that a client sends.
-FromClient = Union[
-    Offer,
+#: What changes models or the daemon, and waits while the daemon is being upgraded.
+Changing = Union[
     Register,
     Unregister,
     Scale,
     Rollback,
     LoadFromRepository,
     UnloadFromRepository,
+    LogRequests,
+    ProfileWorker,
+    Reload,
+    ReplaceServer,
+]
+#: All that a client sends.
+FromClient = Union[
+    Changing,
+    Offer,
     GetRepository,
     ListModels,
     GetStatus,
@@ -207,13 +215,9 @@ FromClient = Union[
     GetRegistrations,
     Explain,
     GetEvents,
-    LogRequests,
     GetRequests,
-    ProfileWorker,
     Cancel,
     Shutdown,
     Drain,
     Upgrade,
-    Reload,
-    ReplaceServer,
 ]

@@ -82,4 +82,4 @@ def test_each_kind_is_told_somewhere() -> None:
 
 def test_the_document_has_the_table() -> None:
     text = (DISPATCHER.parent / "docs" / "operations" / "explain.md").read_text(encoding="utf-8")
-    assert text.endswith(table()), "write docs/operations/explain.md anew, see there"
+    assert text.endswith(table()), "run scripts/generate"

@@ -269,5 +269,4 @@ def test_names_are_unique_and_say_their_unit() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    command = "python -m pytriton.dispatcher.figures.metrics_page > docs/reference/metrics.md"
-    assert page == metrics_page(), f"run: {command}"
+    assert page == metrics_page(), "run scripts/generate"

@@ -288,9 +288,7 @@ def test_names_of_flags_and_variables() -> None:
 
 def test_the_documentation_is_up_to_date() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    assert page == configuration_page(), (
-        "run python -m pytriton.dispatcher.settings.rendering, see there"
-    )
+    assert page == configuration_page(), "run scripts/generate"
 
 
 def test_the_three_kinds_of_tritonserver_options_exclude_each_other() -> None:
