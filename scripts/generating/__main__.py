@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
     arguments = parser.parse_args()
-    texts = {
+    texts: dict[Path, str] = {
         protocol.PATH: protocol.header(),
         datatype_table.PATH: datatype_table.header(),
         declarations.PATH: declarations.source(),

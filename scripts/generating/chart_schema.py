@@ -7,13 +7,13 @@ misspelled one before it makes a pod.
 from __future__ import annotations
 
 import json
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pytriton.dispatcher.settings.declarations import options
 from pytriton.dispatcher.settings.option import Option
 
-PATH = PurePosixPath("deploy/helm/pytriton-daemon/values.schema.json")
+PATH = Path("deploy/helm/pytriton-daemon/values.schema.json")
 #: Settings that the chart makes of other values.
 OWN = (
     "allow_http",

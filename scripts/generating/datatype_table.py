@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path
 
 from pytriton.ipc import datatypes
 
-PATH = PurePosixPath("proxy_backend/front/core/datatypes.h")
+PATH = Path("proxy_backend/front/core/datatypes.h")
 _HEAD = """/* Written by scripts/generate from pytriton/ipc/datatypes.py: do not edit.
  *
  * Number in Triton's C API, name in requests, bytes; 0: its values have none in common.

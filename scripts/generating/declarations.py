@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from pytriton.ipc.calls import call_messages
 from pytriton.ipc.lanes import lane_messages
 from pytriton.ipc.messages import proxy
 
-PATH = PurePosixPath("proxy_backend/native/wire/declarations.c")
+PATH = Path("proxy_backend/native/wire/declarations.c")
 _Struct = type[msgspec.Struct]
 #: Each array of the C source -> the messages that may come on one kind of connection.
 SETS: dict[str, tuple[_Struct, ...]] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 from tritonclient.grpc import service_pb2
 
-_FOLDER = PurePosixPath("proxy_backend/front/protobuf")
+_FOLDER = Path("proxy_backend/front/protobuf")
 HEADER, SOURCE = _FOLDER / "messages.h", _FOLDER / "messages.c"
 #: FieldDescriptorProto.Type -> ProtoType of protobuf.h.
 _TYPES = {
@@ -27,7 +27,7 @@ _HEAD = """/* Written by scripts/generate from the descriptors of KServe's gRPC 
 """
 
 
-def files() -> dict[PurePosixPath, str]:
+def files() -> dict[Path, str]:
     """Return the texts of both files."""
     services = [service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"], _health()]
     messages = list(_reachable(services))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton.dispatcher.base.states import CHANGES, InstanceState, ModelState
 
-_FOLDER = PurePosixPath("docs/pictures")
+_FOLDER = Path("docs/pictures")
 _INK, _LINE, _MUTED = "#1f2937", "#4b5563", "#6b7280"
 #: Fills: ours, Triton's, what works, what waits, what is gone.
 _OURS, _TRITON, _GOOD, _WAITS, _GONE = "#dbeafe", "#dcfce7", "#dcfce7", "#fef3c7", "#fee2e2"
@@ -50,7 +50,7 @@ class Box(NamedTuple):
         return self.x + dx * scale, self.y + dy * scale
 
 
-def files() -> dict[PurePosixPath, str]:
+def files() -> dict[Path, str]:
     """Return the pictures by their path."""
     return {
         _FOLDER / "worker-life.svg": _worker_life(),

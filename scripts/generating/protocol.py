@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from pytriton.ipc.lanes import lane, lane_messages
 from pytriton.ipc.messages import proxy
 from pytriton.ipc.messages.base import PROTOCOL
 
-PATH = PurePosixPath("proxy_backend/native/wire/protocol.h")
+PATH = Path("proxy_backend/native/wire/protocol.h")
 _Struct = type[msgspec.Struct]
 #: What a message on a lane consists of; they have no name of their own on the wire.
 _PARTS: tuple[_Struct, ...] = (
