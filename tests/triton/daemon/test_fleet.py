@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forking import command
 from support.models.inference import Array, Inference
 from support.ports import lasting_port
 from support.running import RunningDaemon
@@ -77,11 +76,9 @@ def test_one_call_registers_with_all_and_the_command_line_shows_it(
     assert model.instances == 2
     assert [answers(one, "twice") for one in daemons] == [[[2, 2]]] * 2
     assert fleet.scale("twice", 2, progress=False).instances == 4
-    shown = subprocess.run(
-        [sys.executable, "-m", "pytriton.cli", "fleet", "models", "--json",
-         "--nodes", ",".join(nodes), "--key-file", str(key_file)],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+    places = ("--nodes", ",".join(nodes), "--key-file", str(key_file))
+    shown = command("fleet", "models", "--json", *places)
+    assert shown.returncode == 0, shown.stderr
     assert list(json.loads(shown.stdout)["twice"]["nodes"]) == nodes
     fleet.unregister("twice")
     assert fleet.models() == []

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.environments import find_interpreter
+from support.forking import command
 from support.models.inference import Inference
 from support.models.model_folders import CONFIG, make_model
 from support.running import RunningDaemon, eventually
@@ -193,9 +194,8 @@ def test_a_class_is_served_and_crashes_are_survived(daemon: RunningDaemon) -> No
 
 def test_the_command_line_registers_a_folder(daemon: RunningDaemon, tmp_path: Path) -> None:
     folder = make_model(tmp_path / "by-hand")
-    command = [sys.executable, "-m", "pytriton.cli", "register", "--model-dir", str(folder)]
-    command += ["--runtime-dir", daemon.config.runtime_dir, "--name", "by-command"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ("--runtime-dir", daemon.config.runtime_dir, "--name", "by-command")
+    done = command("register", "--model-dir", str(folder), *options)
     assert done.returncode == 0, done.stderr
     assert "by-command is ready" in done.stdout
     assert ask(daemon, "by-command", "40 + 2") == "42"

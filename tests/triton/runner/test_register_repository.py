@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forking import command
 from support.models import repositories
 from support.models.inference import Inference
 from support.running import RunningDaemon
@@ -109,9 +108,8 @@ def test_what_is_no_repository_of_python_models_is_refused(
 
 def test_the_command_line_registers_a_repository(daemon: RunningDaemon, tmp_path: Path) -> None:
     repositories.add_multiplier(tmp_path, "only", {1: 6})
-    command = [sys.executable, "-m", "pytriton.cli", "register", "--model-dir", str(tmp_path)]
-    command += ["--runtime-dir", daemon.config.runtime_dir]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    place = ("--runtime-dir", daemon.config.runtime_dir)
+    done = command("register", "--model-dir", str(tmp_path), *place)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["only"]
     assert ask(daemon, "only") == 6

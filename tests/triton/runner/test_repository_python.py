@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.forking import command
 from support.models import repositories
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
@@ -114,10 +113,8 @@ def test_models_that_tritonserver_serves_itself_are_in_the_status(daemon: Runnin
     assert models["stock"].url.endswith("/v2/models/stock")
     with pytest.raises(ModelNotFoundError, match="repository unload stock"):
         models["stock"].unregister()
-    for command in ("status", "models"):
-        said = [sys.executable, "-m", "pytriton.cli", command]
-        said += ["--runtime-dir", daemon.config.runtime_dir]
-        table = subprocess.run(said, capture_output=True, text=True, check=True).stdout
+    for word in ("status", "models"):
+        table = command(word, "--runtime-dir", daemon.config.runtime_dir).stdout
         (line,) = [one for one in table.splitlines() if one.startswith("stock ")]
         assert "served by tritonserver" in line
         assert "ready" in line

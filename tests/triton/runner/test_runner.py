@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.forking import command
 from support.models import repositories
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually
@@ -354,9 +354,7 @@ def test_a_configuration_can_come_with_the_load(daemon: RunningDaemon, repositor
 
 def test_the_command_line_lists_loads_and_unloads(daemon: RunningDaemon) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytriton.cli", "repository", *words]
-        folder = ["--runtime-dir", daemon.config.runtime_dir]
-        return subprocess.run([*command, *folder], capture_output=True, text=True, check=False)
+        return command("repository", *words, "--runtime-dir", daemon.config.runtime_dir)
 
     assert run("unload", "native").stdout == "unloaded native\n"
     states = {one["name"]: one["state"] for one in json.loads(run("list", "--json").stdout)}
