@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 import numpy as np
+import psutil
 from support.running import RunningDaemon, eventually
 
 from pytriton import Autoscale
@@ -17,6 +19,8 @@ _WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a parked worker": ({}, {}),
     "`spares=1`": ({}, {"spares": 1}),
 }
+#: Between two looks at CPU times, which the kernel counts in hundredths of a second.
+_LOOK_S = 0.2
 _ONE = [Tensor(name="x", dtype=np.float32, shape=(1,))]
 _OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
 
@@ -46,7 +50,30 @@ def _wakes(daemon: RunningDaemon, wakes: int, options: dict[str, Any]) -> tuple[
     address, took, right = daemon.http, [], True
     for number in range(wakes):
         eventually(lambda: model.info().state == "asleep", "it sleeps")
+        _until_at_rest(daemon)
         answer, seconds = ask(address, "m", number)
         right = right and answer == number
         took.append(seconds)
     return took, right
+
+
+def _until_at_rest(daemon: RunningDaemon) -> None:
+    """Return when workers take no CPU time any more: a parked one has started then."""
+    seen = [-1.0]
+
+    def at_rest() -> bool:
+        time.sleep(_LOOK_S)
+        seen.append(sum(map(_cpu_s, daemon.children())))
+        return seen[-1] == seen[-2]
+
+    eventually(at_rest, "workers are at rest")
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        if not any(word.endswith("worker/boot.py") for word in process.cmdline()):
+            return 0.0
+        times = process.cpu_times()
+    except psutil.Error:  # it has ended
+        return 0.0
+    return float(times.user + times.system)
