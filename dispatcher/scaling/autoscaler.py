@@ -1,7 +1,7 @@
 """The loop that has models follow their load: it looks at the gauges, decides, and scales.
 
     gauges of workers  ──▶ samples ──▶ elastic/policy.py: what each model should have
-    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ Registry.adapt
+    tritonserver's queue ─┘       ──▶ elastic/sharing.py: what the machine has room for ──▶ Adaptations.follow_load
 
 It reads pages of memory and /proc, and asks tritonserver for its metrics while a model has work; no batch waits for it.
 A decision is an event, with its numbers, and what `status` says of the model.
