@@ -117,8 +117,7 @@ def start_afresh(state: HandOver, why: str) -> NoReturn:
     psutil.wait_procs(children, timeout=_END_S)
     settings = handover.in_memory(config.to_json())
     os.lseek(settings, 0, os.SEEK_SET)
-    os.dup2(settings, 0)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.dup2(settings, 0)  # all others are closed by execve: see keep_from_children
     os.execv(sys.executable, [sys.executable, "-m", "pytriton.dispatcher", "--because", why[:1000]])
 
 
