@@ -90,7 +90,7 @@ def run(
 
 
 class Place(NamedTuple):
-    """What a daemon needs before it can begin; `lock` is that of the runtime directory."""
+    """The needs of a daemon before it can begin; `lock` is that of the runtime directory."""
 
     config: DaemonConfig
     rundir: RuntimeDir

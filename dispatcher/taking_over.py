@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TakeOver:
-    """What a former version of this process has left, and whether this one goes on with it by now."""
+    """The state that a former version of this process has left, and whether this one goes on with it by now."""
 
     def __init__(self, state: HandOver) -> None:
         self.state = state
@@ -52,7 +52,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """What a daemon begins with: nothing, or what a former version of this process has left, or why not that."""
+    """The origin of a daemon: nothing, or what a former version of this process has left, or why not that."""
 
     handed: TakeOver | None = None
     because: str = ""

@@ -97,7 +97,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
 
 
 class InstanceTallyState(msgspec.Struct, frozen=True):
-    """What the ended workers of an instance had done: their counts, and their ends by reason."""
+    """The work of an instance's ended workers: their counts, and their ends by reason."""
 
     version: int
     instance: int

@@ -44,7 +44,7 @@ from pytriton.ipc.rundir import share
 
 _log = structlog.get_logger(__name__)
 
-#: Messages that wait for a peer who does not read them; the ROUTER drops what comes on top (ZMQ_SNDHWM). More than
+#: Messages that wait for a peer who does not read them; the ROUTER drops all further ones (ZMQ_SNDHWM). More than
 #: the reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
 _MOST_UNREAD = 256
 #: Messages that ZeroMQ receives ahead of us from each peer (ZMQ_RCVHWM).
@@ -53,16 +53,16 @@ _MOST_AHEAD = 16
 MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
 #: Payload frames of one message: one for each instance of a model.
 MOST_PAYLOADS = 1024
-#: Of what a sender says a message is.
+#: The characters of a message's name, as its sender gives it.
 _LONGEST_NAME = 250
 #: Connections that wait until they are taken.
 _BACKLOG = 512
-#: What waits while the daemon is being upgraded.
+#: Messages that wait while the daemon is being upgraded.
 _CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
-#: What a client may give up, and what ends with a client that vanishes. All else is quick, or is to be finished.
+#: Requests that a client may give up, and that end with a client that vanishes. All others are quick, or must finish.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
-#: What ZeroMQ's authenticator knows the TCP socket by; the unix socket has none, so it is not asked there.
+#: The name of the TCP socket for ZeroMQ's authenticator. The unix socket has no name, so nobody asks for it there.
 _DOMAIN = "pytriton-daemon"
 
 Handler = Callable[
@@ -104,7 +104,7 @@ class Guard(Protocol):
 
 @dataclass(eq=False)
 class _Door:
-    """One ROUTER socket, who may come in through it, and what is under way."""
+    """One ROUTER socket, with its guard and the requests under way."""
 
     socket: zmq.asyncio.Socket
     guard: Guard
@@ -190,11 +190,11 @@ class ControlServer:
         return Peer(self._local, control.identity_of(name), control.UNASKED, sender)
 
     def hold(self) -> None:
-        """Let what changes something wait from now on, until `release`; what is being carried out goes on."""
+        """Make requests that change something wait until `release`; those under way go on."""
         self._open.clear()
 
     def release(self) -> None:
-        """Go on with what waits."""
+        """Carry out the requests that wait."""
         self._open.set()
 
     def listen_tcp(self, address: str) -> str:
@@ -223,7 +223,7 @@ class ControlServer:
         return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
     async def serve(self) -> None:
-        """Receive until cancelled, but for while it is suspended."""
+        """Receive until cancelled; pause while the socket is suspended."""
         while True:
             await self._bound.wait()
             self._receiving = [asyncio.create_task(self._serve(door)) for door in self._doors]
@@ -243,7 +243,7 @@ class ControlServer:
             self._listener.close()
 
     async def suspend(self) -> None:
-        """Stop answering, but listen: who connects waits. What has been answered is sent; `bind` goes on."""
+        """Stop answering, and still listen: clients that connect wait. Answers are sent before that; `bind` goes on."""
         self._bound.clear()
         for task in self._receiving:
             task.cancel()

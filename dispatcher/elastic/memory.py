@@ -1,4 +1,4 @@
-"""Who gets memory, and who sleeps for it, where a budget bounds what the workers of all models take: pure functions.
+"""The decision who gets memory, and who sleeps for it, where a budget bounds what all workers take: pure functions.
 
 Those who want to load are served in the order in which they came. If there is room for one, it gets that. If not, the
 least recently used models sleep that are idle and may. What cannot be had at the moment is waited for: others may go
@@ -135,7 +135,7 @@ def plan(
 
 
 class _Left:
-    """What is left while it is given out: now, and when those sleep that are about to."""
+    """The rest of a budget while it is given out: now, and when those sleep that are about to."""
 
     def __init__(self, free: Amounts, coming: Amounts) -> None:
         self._free = dict(free)

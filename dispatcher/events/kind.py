@@ -1,4 +1,4 @@
-"""What a kind of event is; kinds.py has all of them."""
+"""The form of a kind of event; kinds.py has all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client registered: the declaration as it is by now, and the payloads."""
+"""The declaration that a client registered, as it is by now, and its payloads."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _ENDS_KEPT = 5
 
 
 class InstanceRecord:
-    """What has happened to one instance so far.
+    """The history of one instance so far.
 
     Args:
         index: number of the instance

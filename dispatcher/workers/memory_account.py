@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 
 _T = TypeVar("_T")
-#: Of a budget, what all workers of one model are taken to need at most, if nothing is known of them.
+#: The share of a budget that all workers of one model need at most, as long as nothing is known of them.
 _MOST_ESTIMATED = 0.5
 #: What a worker grows by with its first requests: until one has been seen from its load to its end.
 _GROWS_BY, _GROWS = 1.05, 4 << 20
@@ -57,11 +57,11 @@ class Waiting:
         self.told = False
 
     def needs(self) -> Amounts:
-        """Return what is lacking for it."""
+        """Return the memory that the claim still lacks."""
         return self.account.needs(self.count) if self.count else self.account.of_one
 
     def grant(self) -> None:
-        """Let it have that."""
+        """Grant the claim."""
         account = self.account
         if self.count:
             account.granted = max(account.granted, self.count)
@@ -103,7 +103,7 @@ class Account:
 
     @property
     def each(self) -> Size:
-        """What one worker takes: what was declared, and seen, or an estimate while neither is known."""
+        """The size of one worker: declared, and seen, or an estimate while neither is known."""
         told = self._told
         memory = self._estimate(MEMORY, self._payload) if not told.memory else 0
         gpu = self._estimate(self._gpus(0)[0]) if not told.gpu and self._gpus(0) else 0
@@ -111,13 +111,13 @@ class Account:
 
     @property
     def _told(self) -> Size:
-        """What was declared, or known when a worker of it had loaded; 0 is neither."""
+        """The size that was declared, or known when a worker had loaded; 0 is neither."""
         declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
         return declared.at_least(self._accounts.sizes.get(self.spec.name, Size()))
 
     @property
     def _sure(self) -> Size:
-        """What it takes for certain, though it may still be loading."""
+        """The size that a worker has for certain, though it may still be loading."""
         peak = self._peak
         if self.spec.memory is None and peak.memory and self.spec.name not in self._accounts.lived:
             peak = peak._replace(memory=round(peak.memory * _GROWS_BY) + _GROWS)
@@ -132,19 +132,19 @@ class Account:
 
     @property
     def worker_bytes(self) -> int | None:
-        """What one worker takes of memory; None without a budget."""
+        """The memory of one worker; None without a budget."""
         return self.each.memory if self.bounded else None
 
     @property
     def held(self) -> Amounts:
-        """What its workers have, or have been granted, those that are ending included."""
+        """The size of all workers, as they have it or were granted it; those that are ending count."""
         coming = {MEMORY: self._not_mapped() if self.granted else 0}
         beside = [self.of_one] * self.beside
         return added(self._of_slots(0, self.granted), coming, *beside, *self._leaving)
 
     @property
     def of_one(self) -> Amounts:
-        """What one worker takes, on whichever device it takes most."""
+        """The size of one worker on the device where that is largest."""
         return self._of_slots(0, 1)
 
     def needs(self, count: int) -> Amounts:
@@ -157,7 +157,7 @@ class Account:
         return added(self._of_slots(staying, self.granted), {MEMORY: 0 if staying else self.alone})
 
     def _not_mapped(self) -> int:
-        """What its workers share and nobody has at the moment: the first of them makes it."""
+        """The weights that the workers share and nobody has at the moment: the first worker makes them."""
         accounts = self._accounts
         own = accounts.shared.get(self.spec.name, {})
         return sum(size for digest, size in own.items() if digest not in accounts.mapped)
@@ -241,7 +241,7 @@ class Account:
             raise
 
     def give_beside(self) -> None:
-        """A worker has taken the place of another one."""
+        """Note that a worker has taken the place of another one."""
         if self.beside:
             self.beside -= 1
             self._accounts.news.tell()
@@ -283,21 +283,21 @@ class Account:
         return leaving
 
     def gone(self, leaving: Amounts) -> None:
-        """These workers have ended."""
+        """Note that these workers have ended."""
         self._leaving = [one for one in self._leaving if one is not leaving]
         if not self.granted and not self._leaving:
             self._peak = Size()
         self._accounts.news.tell()
 
     def withdraw(self, why: str) -> None:
-        """The pool is being ended: whoever waits for it gets nothing."""
+        """Refuse all claims: the pool is being ended."""
         for one in [one for one in self._accounts.waiting if one.account is self]:
             self._accounts.waiting.remove(one)
             if not one.done.done():
                 one.done.set_exception(RemoteFailure(ErrorKind.UNAVAILABLE, why))
 
     def close(self) -> None:
-        """The pool has ended."""
+        """Note that the pool has ended."""
         if self in self._accounts.open_accounts:
             self._accounts.open_accounts.remove(self)
             self._accounts.forget(self.spec.name)

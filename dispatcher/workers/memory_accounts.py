@@ -1,4 +1,4 @@
-"""What the workers of all models take of the budgets of memory, and who waits for room.
+"""The accounts of memory: what the workers of all models take of the budgets, and who waits for room.
 
 Each pool has an account (memory_account.py). It takes room for its workers before it starts them, and gives it back
 when they have ended. `dispatcher/scaling/memory_budget.py` measures, decides who gets room, and has others sleep for
@@ -83,7 +83,7 @@ class MemoryAccounts:
         return [Claim(str(id(one)), one.needs(), one.since) for one in self.waiting]
 
     def grant(self, key: str) -> None:
-        """Give one of these claims what it wants."""
+        """Grant one of these claims."""
         for one in self.waiting:
             if str(id(one)) == key:
                 one.grant()

@@ -59,7 +59,7 @@ class Pool:
         self._events = events.about(spec.name, spec.version)
         tally = tally or Tally()
         self._policy = policy
-        #: What the workers take of the memory budgets.
+        #: The account of the memory that the workers take.
         self.account = account or MemoryAccounts().open(spec)
         self._waking: asyncio.Task[None] | None = None
         self._workers: dict[str, Worker] = {}
@@ -71,7 +71,7 @@ class Pool:
         self.proxies = ServedProxies(
             self._instances, self._workers, self.sleep, self._changed, self.wake_up, self._events
         )
-        #: What becomes of batches that were lost, or are overdue.
+        #: The decisions about batches that were lost, or are overdue.
         self.verdicts = Verdicts(spec, self._workers, tally, self._events)
         self._starts = WorkerStarts(
             start_worker,
@@ -160,7 +160,7 @@ class Pool:
         await self._tell(None)
 
     async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """End the workers until a batch comes, but as many as there are spares: nothing was asked for `idle_s`."""
+        """End the workers until a batch comes; the spares stay. No request came for `idle_s`."""
         instances, staying = self._instances, self._staying
         leaving = instances.supervisors[staying:]
         del instances.supervisors[staying:]
@@ -218,7 +218,7 @@ class Pool:
 
     @property
     def gives(self) -> Amounts:
-        """What is free when it sleeps."""
+        """The memory that is free when the model sleeps."""
         return self.account.gives(self._staying)
 
     def _fill_up(self) -> None:
@@ -322,7 +322,7 @@ class Pool:
         return self._instances.infos(self.proxies.lanes_of)
 
     async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
-        """A model's own `is_ready` says something else: one that is not ready gets no batches, if others can.
+        """Note that a model's own `is_ready` has changed: an instance that is not ready gets no batches, if others can.
 
         Its proxies go to those, after what they have under way. Without any other it serves on until
         the model is taken out of Triton.

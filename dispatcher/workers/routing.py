@@ -54,7 +54,7 @@ class Routes:
         self._worker_of[proxy] = ""
 
     def rest_all_of(self, workers: Collection[str]) -> None:
-        """The proxies of these workers have none from now on."""
+        """Take the proxies of these workers off their routes; they stay attached."""
         for proxy, worker in self._worker_of.items():
             if worker in workers:
                 self.rest(proxy)

@@ -20,7 +20,7 @@ from pytriton.ipc.messages import Verdict
 
 
 class ServedProxies:
-    """Gives the proxies of one pool their workers; as long as it has a length, some are attached.
+    """The proxies of one pool, each with its worker; the length is how many are attached.
 
     Args:
         instances: of the pool

@@ -13,7 +13,7 @@ ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
 def workers(count: int) -> str:
-    """Return so many in words."""
+    """Return a number of workers in words."""
     return "1 worker" if count == 1 else f"{count} workers"
 
 

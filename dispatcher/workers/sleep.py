@@ -81,13 +81,13 @@ class Sleep:
         )
 
     def wake(self, why: str) -> None:
-        """Workers are being started."""
+        """Note that workers are being started."""
         self.asleep, self.waking, self._why = False, True, why
         self.wakes += 1
         self._woken_at = asyncio.get_running_loop().time()
 
     def back(self) -> None:
-        """The workers that were being started have been given up again: it sleeps on."""
+        """Sleep on: the workers that were being started have been given up again."""
         self.asleep, self.waking = True, False
 
     def refuse(self, failure: RemoteFailure) -> None:
@@ -105,7 +105,7 @@ class Sleep:
             raise self._refusal[1]
 
     def end(self) -> None:
-        """A worker is ready."""
+        """Note that a worker is ready."""
         if not self.now:
             return
         now = asyncio.get_running_loop().time()

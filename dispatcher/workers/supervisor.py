@@ -36,10 +36,10 @@ _log = structlog.get_logger(__name__)
 
 #: A worker that served this long was not part of a crash loop.
 _HEALTHY_S = 60.0
-#: What a spent worker's replacement waits for memory, before the spent one serves on for a while.
+#: Seconds that a spent worker's replacement waits for memory before the spent one serves on for a while.
 _ROOM_BESIDE_S = 10.0
 
-#: Is awaited when a worker came or went: with the name of the one that is ready now, or None.
+#: A function that is awaited when a worker came or went, with the name of the one that is ready now, or None.
 Tell = Callable[[Optional[str]], Awaitable[None]]
 
 

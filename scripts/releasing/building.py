@@ -73,7 +73,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Commit:
-    """What a release is built from."""
+    """The sources of a release."""
 
     root: Path  #: the checkout
     id: str  #: the full hash: a branch may go on while a release is built

@@ -1,4 +1,4 @@
-"""What a release is made of and needs: the SBOM (CycloneDX) and licences, from an environment."""
+"""The inventory of a release, from an environment: the SBOM (CycloneDX) and the licences."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _CLIENTS = 64
 
 
 class Run:
-    """What was seen of one run."""
+    """The observations of one run."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()

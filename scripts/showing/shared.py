@@ -1,4 +1,4 @@
-"""What four instances of one model take, with weights of their own and with pytriton.shared."""
+"""The memory of four instances of one model, with weights of their own and with pytriton.shared."""
 
 from __future__ import annotations
 

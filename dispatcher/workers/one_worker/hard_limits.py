@@ -11,7 +11,7 @@ from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.one_worker.worker_process import WorkerProcess
 from pytriton.ipc import messages
 
-#: The kernel sends no event for either, so models with such limits are looked at this often.
+#: Seconds between two looks at a model with such limits: the kernel sends no event for them.
 _LOOK_S = 0.5
 
 

@@ -21,7 +21,7 @@ from pytriton.ipc.lanes.gauge import Gauge
 
 _log = structlog.get_logger(__name__)
 
-#: A thread ends by itself only, so even where a process would be killed at once, it gets this long.
+#: The time that a thread gets, even where a process would be killed at once: it can only end by itself.
 _END_S = 2.0
 
 

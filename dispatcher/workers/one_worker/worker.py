@@ -71,7 +71,7 @@ class Worker:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.spent: asyncio.Future[str] = loop.create_future()
         self._spec = spec
-        #: What it serves; of one that serves all of a model's versions, the newest.
+        #: The version that it serves; the newest, if it serves all versions of a model.
         self.version = spec.version
         self.instance = instance
         self._peer: Peer | None = None
@@ -89,11 +89,11 @@ class Worker:
         return not self.exited.done()
 
     def counts(self) -> Counts:
-        """Return what it has done until now, or had done when it ended."""
+        """Return the work that it has done until now, or until its end."""
         return self.gauge.counts() if self._counts is None else self._counts
 
     def user_metrics(self) -> bytes:
-        """Return what its callable's own metrics last were, undecoded; b"" where there are none."""
+        """Return the latest metrics of its callable's own, undecoded; b"" where there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def leave(self, reason: str) -> None:
@@ -161,7 +161,7 @@ class Worker:
         raise NotImplementedError
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, however long its batch takes."""
+        """Ask the worker to end, and wait until it has ended, however long its batch takes."""
         raise NotImplementedError
 
     async def end_hung(self, why: str) -> None:
@@ -177,7 +177,7 @@ class Worker:
         return pages.read() if pages is not None else b""
 
     async def _drained(self) -> None:
-        """Return when its last words have come."""
+        """Return when its last lines have arrived."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.gauge.read(), self.gauge.counts()

@@ -46,7 +46,7 @@ async def wait_any(*futures: asyncio.Future[Any], timeout_s: float | None = None
 
 
 def _check(worker: Worker, spec: messages.ModelSpec, start_timeout_s: float) -> None:
-    """Raise RemoteFailure unless the worker is ready: what it failed of, or which time ran out."""
+    """Raise RemoteFailure unless the worker is ready; the text says why it failed, or which time ran out."""
     if worker.ready.done():
         worker.ready.result()
         return

@@ -30,17 +30,17 @@ from pytriton.ipc.variables import with_direct_loopback
 
 _log = structlog.get_logger(__name__)
 
-#: Of the daemon's own environment, what a worker gets when its registrant did not send it.
+#: Variables of the daemon's own environment that a worker gets where its registrant sent none.
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
-#: What a hung worker prints of each thread when it is told to print its stacks (faulthandler).
+#: The line before each thread's stack when a hung worker prints its stacks (faulthandler).
 _STACK = b"(most recent call first)"
-#: What it gets for that, at most: it has a core at once, but on a machine that is overloaded.
+#: The most time that it gets for that. It has a core at once, unless the machine is overloaded.
 _STACKS_S = 10.0
-#: What a hung worker gets to end in, after SIGTERM; few do.
+#: The time in which a hung worker may end after SIGTERM; few do.
 _HUNG_GRACE_S = 0.5
 #: How long an idle worker may take to notice SIGTERM: more than it waits for a core on a machine that is overloaded.
 _DEAF_S = 5.0
-#: Between two looks at what it does: a page of memory tells nobody that it changes.
+#: Seconds between two looks at its gauge: a page of memory cannot announce a change.
 _LOOK_S = 0.25
 
 

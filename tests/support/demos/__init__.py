@@ -1,1 +1,1 @@
-"""What the demonstration scripts run: crashes, cancelled streams, a fleet."""
+"""The programs of the demonstration scripts: crashes, cancelled streams, a fleet."""

@@ -31,7 +31,7 @@ class Instance:
             return self.workers[-1]
 
         async def tell(ready: str | None) -> None:
-            """Nobody waits for a worker."""
+            """Tell no one: a history has no callers."""
 
         async def supervised() -> Supervisor:
             return Supervisor(0, _SPEC, start, policy, tell)

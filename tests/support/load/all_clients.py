@@ -70,7 +70,7 @@ class AllClients:
                 yield self._doubles(client)
 
     def _kept_connection(self) -> Iterator[bool]:
-        """It connects anew when the server has said, with an answer, that it closes the connection."""
+        """A client connects anew when the server has said, with an answer, that it closes the connection."""
         client = http.client.HTTPConnection(self._http, timeout=60)
         with closing(client):
             while True:

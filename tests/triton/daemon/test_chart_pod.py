@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.chart import only, render
-from support.chart_pod import Pod
+from support.charts.chart import only, render
+from support.charts.chart_pod import Pod
 from support.ports import lasting_port
 from support.running import eventually
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
+from support.charts.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
 
 from pytriton.dispatcher.settings.sources import load_config
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import HOW
+from support.charts.chart import HOW
 from typer.main import get_command
 
 from pytriton.cli.app import app

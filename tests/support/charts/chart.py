@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "pytriton-daemon"
+CHART = Path(__file__).parents[3] / "deploy" / "helm" / "pytriton-daemon"
 HOW = "pip install 'pytriton-daemon[charts]' (Helm and Kubernetes' schemas: 100 MB)"
 Object = dict[str, Any]
 

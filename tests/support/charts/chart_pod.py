@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pytriton.dispatcher.settings.declarations import ENV_OWNER
-from support.chart import Object, only, pod_of
+from support.charts.chart import Object, only, pod_of
 from support.running import eventually
 
 _LONG_S = 120.0
