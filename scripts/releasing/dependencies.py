@@ -41,7 +41,7 @@ DEPENDENCIES = (
     Dependency(
         "aiohttp",
         "aiohttp",
-        "daemon",
+        "daemon, client",
         "the HTTP server of the OpenAI front, and its client of the native front",
         "uvicorn and starlette, with another library as client; tritonclient[http] brings aiohttp along anyway",
     ),
