@@ -147,33 +147,18 @@ def plan(
     devices = device_list(options["devices"])
     version = cast(int, options["model_version"])  # it has a default
     document = to_triton_config(name, inputs, outputs, config, version)
-    hosted = options["isolation"] == "thread"
     python = _interpreter(options)
-    for target in [] if options["factory"] else targets:
-        why = (
-            None
-            if inspect.isclass(target)
-            else misfit(target, [one["name"] for one in document["input"]])
-        )
-        if why is not None:
-            raise PyTritonValidationError(f"Model {name!r}: {why}")
-    world = (
-        messages.World(sys.executable or "", cwd=os.getcwd())
-        if hosted
-        else capture_world(python, options["env"], options["cwd"], options["sys_path"])
-    )
-    world.env.update(trace_environment(options["trace_config"]))
-    world = msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
+    if not options["factory"]:
+        _check_fit(targets, document, name)
     fields = spec_fields(options)
-    if hosted:
-        fields.update(
-            on_crash="fail", check=False
-        )  # nobody else could try again; it is called here
+    if options["isolation"] == "thread":
+        # Nobody else could try again; and the check is called here.
+        fields.update(on_crash="fail", check=False)
     fields.update(
         name=name,
         version=version,
         config=document,
-        world=world,
+        world=_world(options, python),
         instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
         autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
@@ -185,6 +170,26 @@ def plan(
     )
     _check_sendable(message)
     return Plan(message, targets, options["check"], own_interpreter=python is None)
+
+
+def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -> None:
+    """Refuse a callable that cannot take the inputs; what a class makes is seen in the worker."""
+    inputs = [one["name"] for one in document["input"]]
+    for target in targets:
+        why = None if inspect.isclass(target) else misfit(target, inputs)
+        if why is not None:
+            raise PyTritonValidationError(f"Model {name!r}: {why}")
+
+
+def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
+    """Return the surroundings of the workers: interpreter, variables, folders, arguments."""
+    world = (
+        messages.World(sys.executable or "", cwd=os.getcwd())
+        if options["isolation"] == "thread"
+        else capture_world(python, options["env"], options["cwd"], options["sys_path"])
+    )
+    world.env.update(trace_environment(options["trace_config"]))
+    return msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
 
 
 def _behind_openai(
