@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Optional
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import aiohttp
 import msgspec
 import numpy as np
 
+from pytriton.dispatcher.openai_front.event_stream import EventStream
 from pytriton.dispatcher.openai_front.state import Upstream
 from pytriton.ipc.access import ACCESS_HEADER
 from pytriton.openai.errors import APIError
@@ -52,11 +54,11 @@ class Triton:
             connector = aiohttp.UnixConnector(upstream.socket, limit=0)
         else:
             connector = aiohttp.TCPConnector(limit=0)
-        headers = {} if upstream.token is None else {ACCESS_HEADER: upstream.token}
+        self._headers = {} if upstream.token is None else {ACCESS_HEADER: upstream.token}
         timeout = aiohttp.ClientTimeout(total=None, connect=10.0)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            headers=headers,
+            headers=self._headers,
             timeout=timeout,
             auto_decompress=False,
             skip_auto_headers=(
@@ -86,8 +88,16 @@ class Triton:
             APIError: there is no answer, or an error
         """
         body = b'{"request":' + msgspec.json.encode(request.decode()) + b"}"
-        async with self._post(f"{_path(model)}/generate_stream", body, {}) as answer:
-            yield _events(answer)
+        headers = {**self._headers, "Content-Type": "application/json"}
+        path = f"{_path(model)}/generate_stream"
+        with _reached():
+            answer = await EventStream.post(self.upstream, path, body, headers)
+            try:
+                if answer.status != 200:
+                    raise _refused(answer.status, await answer.read_all(_MOST_BYTES))
+                yield _events(answer)
+            finally:
+                answer.close()
 
     async def embed(self, model: str, texts: Sequence[bytes]) -> Vectors:
         """Ask a model for the embeddings of texts in their packed form.
@@ -117,27 +127,32 @@ class Triton:
     async def _post(
         self, path: str, body: bytes, headers: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        try:
-            async with self._session.post(
-                f"{self.upstream.url}{path}", data=body, headers=headers
-            ) as answer:
+        url = f"{self.upstream.url}{path}"
+        with _reached():
+            async with self._session.post(url, data=body, headers=headers) as answer:
                 if answer.status != 200:
                     raise _refused(answer.status, await answer.read())
                 yield answer
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise APIError(
-                f"The model server does not answer now ({type(error).__name__}).", 503, code="server_unavailable",
-                retry_after_s=1.0,
-            ) from error  # fmt: skip
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+        raise APIError(
+            f"The model server does not answer now ({type(error).__name__}).", 503, code="server_unavailable",
+            retry_after_s=1.0,
+        ) from error  # fmt: skip
 
 
 def _path(model: str) -> str:
     return f"/v2/models/{quote(model, safe='')}"
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[list[str]]:
+async def _events(answer: EventStream) -> AsyncIterator[list[str]]:
     left = b""
-    async for data in answer.content.iter_any():
+    while data := await answer.read():
         *whole, left = (left + data).split(b"\n\n")
         if len(left) > _MOST_BYTES:
             raise APIError("The model's answer is too large.", 500)
