@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Meters"]
 
@@ -32,6 +32,7 @@ _TOKENS = (
     1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
 )  # fmt: skip
 
+_MODEL = "gen_ai_request_model"
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -49,10 +50,12 @@ class _Histogram:
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, shows: Callable[[str], bool]) -> Iterator[str]:
         yield f"# HELP {self._name} {self._help}"
         yield f"# TYPE {self._name} histogram"
         for labels, series in self._series.items():
+            if not shows(dict(labels)[_MODEL]):
+                continue
             below = 0.0
             for bound, count in zip((*map(str, self._bounds), "+Inf"), series):
                 below += count
@@ -112,8 +115,8 @@ class Meters:
         """Count a request that was refused before it reached a model."""
         self.refused[code] = self.refused.get(code, 0) + 1
 
-    def text(self) -> str:
-        """Return all, as Prometheus reads it."""
+    def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
+        """Return all, as Prometheus reads it; of models, those that it `shows`."""
         lines = [
             "# HELP pytriton_openai_active_requests Requests under way.",
             "# TYPE pytriton_openai_active_requests gauge",
@@ -126,12 +129,12 @@ class Meters:
                 f"pytriton_openai_refused_requests_total{_text((('code', code),))} {count}"
             )
         for histogram in (self._duration, self._first, self._each, self._tokens):
-            lines += histogram.lines()
+            lines += histogram.lines(shows)
         return "\n".join(lines) + "\n"
 
 
 def _labels(model: str, operation: str) -> Labels:
-    return (("gen_ai_operation_name", operation), ("gen_ai_request_model", model))
+    return (("gen_ai_operation_name", operation), (_MODEL, model))
 
 
 def _text(labels: Labels) -> str:

@@ -247,8 +247,9 @@ class Front:
         return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self.caller(request)
-        return web.Response(text=self.meters.text(), content_type="text/plain")
+        caller = self.caller(request)
+        text = self.meters.text() if caller is None else self.meters.text(caller.may_use)
+        return web.Response(text=text, content_type="text/plain")
 
     async def _list(self, request: web.Request) -> web.Response:
         caller = self.caller(request)

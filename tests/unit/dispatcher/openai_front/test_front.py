@@ -258,6 +258,29 @@ def test_keys_are_asked_for_and_never_told(tmp_path: Path) -> None:
     rig.run(test)
 
 
+def test_a_key_sees_the_metrics_of_its_own_models(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(
+        f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["other"]\n'
+        '[[key]]\nname = "b"\nkey = "sk-0123456789-all"\n'
+    )
+    rig = Rig(["s", f'u{USAGE}\n{{"whole":1}}'], keys_file=str(path))
+
+    async def test(client: Client) -> None:
+        every = {"Authorization": "Bearer sk-0123456789-all"}
+        assert (await post(client, HELLO, headers=every))[0] == 200
+        seen = []
+        for key in ("sk-0123456789-all", KEY):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with client.get("/metrics", headers=headers) as answer:
+                text = await answer.text()
+                assert "pytriton_openai_active_requests 0" in text
+                seen.append('gen_ai_request_model="m"' in text)
+        assert seen == [True, False]
+
+    rig.run(test)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
