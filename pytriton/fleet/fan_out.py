@@ -85,7 +85,8 @@ class Change(Generic[T]):
         model: its name
         make: makes it on one node
         undo: undoes it there; returns what became of the model, for the error
-        was_made: whether it was made on a node that was silent when it was asked to; only then is it undone there
+        was_made: whether it was made on a node that was silent when it was asked to, or that was given up; only then is
+            it undone there
     """
 
     def __init__(
@@ -125,18 +126,16 @@ class Change(Generic[T]):
         if not answers.failed:
             return answers.done
         undone = self._undo_on({node: clients[node] for node in answers.done})
-        silent = {
-            node: clients[node]
-            for node, error in answers.failed.items()
-            if isinstance(error, DaemonNotRunningError)
-        }
-        settled = ask_each(silent, self._settle).done
+        # One that was given up may have been through with it already: its word was on the way.
+        silent = _failed_by(DaemonNotRunningError, answers.failed)
+        unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
+        settled = ask_each(unsure, self._settle).done
         undone.update({node: text for node, text in settled.items() if text})
         unknown = [node for node in silent if not settled.get(node)]
         raise self._error(answers.failed, undone, unknown)
 
     def _settle(self, node: str, client: DaemonClient) -> str:
-        """Undo it on a node that was silent; returns nothing where it may still come."""
+        """Undo it on a node that has not said what it did; returns nothing where it was not made, or may still come."""
         return self._undo(node, client) if self._was_made(node, client) else ""
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
@@ -163,6 +162,10 @@ class Change(Generic[T]):
             )
         text = f"Model {self._model!r} was not {self._what}, {where}\n" + "\n".join(texts)
         return kind(text, model_name=self._model, failures=refused)
+
+
+def _failed_by(kind: type[Exception], failed: Mapping[str, Exception]) -> list[str]:
+    return [node for node, error in failed.items() if isinstance(error, kind)]
 
 
 class FleetModelExistsError(FleetError, ModelExistsError):
