@@ -26,7 +26,7 @@ _MOST_WAITING = 1 << 20
 
 
 class BrokenAnswer(ConnectionError):
-    """What came is no answer of HTTP, or not all of one."""
+    """Bytes that are no answer of HTTP, or not all of one."""
 
 
 class EventStream(asyncio.Protocol):
