@@ -16,6 +16,7 @@ from support.front.raw_http2 import (
     CONTINUATION,
     DATA,
     HEADERS,
+    PING,
     PREFACE,
     RESET,
     SETTINGS,
@@ -231,6 +232,8 @@ def test_who_says_much_and_sends_nothing_gets_no_memory(start: Start) -> None:
             connection.sendall(
                 call(i) + frame(DATA, 0, i, b"\0" + struct.pack(">I", 3_900_000_000) + b"abc")
             )
+        connection.sendall(frame(PING, 0, 0, b"12345678"))
+        assert PING in (kind for kind, _ in frames(connection))  # it has read all of it
         with server.channel() as channel:
             assert once(channel, "Now", b"x") == b"x"
         status = Path(f"/proc/{server.pid}/status").read_text()
