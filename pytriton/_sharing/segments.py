@@ -13,10 +13,10 @@ from typing import Union
 
 from pytriton.ipc import linux, shared_entries
 from pytriton.ipc.shared_entries import ENV_SHARED_DIR, Entry, Holder
+from pytriton.ipc.shared_entries import MEMFD_NAME as _NAME
 
 #: What is written at once.
 _CHUNK = 16 << 20
-_NAME = "pytriton-shared"
 
 Buffer = Union[bytes, memoryview]
 

@@ -23,6 +23,8 @@ import msgspec
 _BLOCK = 512
 #: Names the folder in a worker's environment.
 ENV_SHARED_DIR = "PYTRITON_DAEMON_SHARED_DIR"
+#: Begins the names that the kernel shows of the memory.
+MEMFD_NAME = "pytriton-shared"
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
@@ -50,12 +52,16 @@ class Entry(msgspec.Struct, frozen=True):
         """Return it with those holders that live."""
         return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
 
-    def measured(self) -> Entry:
-        """Return it with the size that the kernel tells: what stands in a file may be anything."""
+    def measured(self, digest: str) -> Entry:
+        """Return it with the size of its memory as the kernel tells it: what stands in an entry may be anything.
+
+        The pages of a mapped file are nobody's memory: the kernel drops them when it needs them.
+        """
         for one in self.holders:
+            path = f"/proc/{one.pid}/fd/{one.fd}"
             with contextlib.suppress(OSError):
-                blocks = os.stat(f"/proc/{one.pid}/fd/{one.fd}").st_blocks
-                return msgspec.structs.replace(self, size=blocks * _BLOCK)
+                if os.readlink(path).split(" ")[0] == f"/memfd:{MEMFD_NAME}-{digest}":
+                    return msgspec.structs.replace(self, size=os.stat(path).st_blocks * _BLOCK)
         return msgspec.structs.replace(self, size=0)
 
 
@@ -111,14 +117,14 @@ def all_of(folder: Path) -> dict[str, Entry]:
             continue
         entry = read(folder, digest)
         if entry is not None and entry.holders:
-            found[digest] = entry.measured()
+            found[digest] = entry.measured(digest)
         else:
             _remove(folder, digest)
     return found
 
 
 def size_of_all(folder: Path) -> int:
-    """Return the bytes of all that living processes hold."""
+    """Return the bytes of all the memory that living processes hold."""
     return sum(entry.size for entry in all_of(folder).values())
 
 

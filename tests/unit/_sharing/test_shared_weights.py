@@ -162,6 +162,23 @@ def test_a_file_is_mapped_by_all(node: Node) -> None:
     assert said == {(_SUM, os.stat(node.folder / "w.safetensors").st_ino)}
     (entry,) = node.entries().values()
     assert entry.kind == "file"
+    assert entry.size == 0  # the kernel drops its pages when it needs them
+
+
+def test_another_file_does_not_count_as_the_memory(own_folder: Path) -> None:
+    pytriton.shared(lambda: np.zeros(1 << 20, np.uint8), key="k")
+    digest = digest_of(own_folder)
+    entry = shared_entries.read(own_folder, digest)
+    assert entry is not None
+    (holder,) = entry.holders
+    with open(own_folder / "large", "wb") as large:
+        large.write(bytes(4 << 20))
+        large.flush()
+        os.fsync(large.fileno())
+        wrong = Holder(holder.pid, holder.started, large.fileno())
+        replaced = msgspec.structs.replace(entry, holders=[wrong, holder])
+        shared_entries.write(own_folder, digest, replaced)
+        assert 1 << 20 <= shared_entries.size_of_all(own_folder) < 2 << 20
 
 
 # ── what a hostile or broken process may have left ──────────────────────────────────────────────
