@@ -3,7 +3,7 @@
 Those who want to load are served in the order in which they came. If there is room for one, it gets that. If not, the
 least recently used models sleep that are idle and may. What cannot be had at the moment is waited for: others may go
 first, but not for longer than `PATIENCE_S`. From then on all that is given back is set aside for who has waited
-longest, so that it gets its turn however large it is.
+longest, so that it gets its turn however large it is: unless it would not have enough with all asleep that ever may.
 
 Never is more given than there is. What has grown beyond the budget by itself, a model after its load, has others sleep.
 """
@@ -47,11 +47,13 @@ class Claim(NamedTuple):
         key: of whoever claims
         needs: what it takes
         since: when it came, in seconds of a clock that only goes forward
+        of: the key of the holder that claims more; "": of one that has nothing
     """
 
     key: str
     needs: Amounts
     since: float
+    of: str = ""
 
 
 class Holder(NamedTuple):
@@ -62,12 +64,14 @@ class Holder(NamedTuple):
         gives: what is free when it sleeps
         used_at: when something was last asked of it, or it was loaded
         idle: whether nothing is under way in it, and it may sleep
+        willing: whether it may sleep at all, now or when it is idle
     """
 
     key: str
     gives: Amounts
     used_at: float
     idle: bool
+    willing: bool = True
 
 
 class Plan(NamedTuple):
@@ -117,21 +121,29 @@ def plan(
     granted = []
     for claim in claims:
         needs = {kind: count for kind, count in claim.needs.items() if kind in free}
-        waited_s = now - claim.since
         if left.has(needs):
             left.take(needs)
             granted.append(claim.key)
             continue
-        patient = waited_s < PATIENCE_S
+        patient = now - claim.since < PATIENCE_S
         ready = [one for one in idle if not patient or now - one.used_at >= QUIET_S]
-        enough = all(
-            count <= left.soon(kind) + sum(max(0, one.gives.get(kind, 0)) for one in ready)
-            for kind, count in needs.items()
-        )
-        if enough or not patient:
+        others = [one for one in _sleepers(claim, holders) if one.key not in sleep]
+        # What busy ones have can be gathered; where that is not enough either, nobody loses anything.
+        if left.reaches(needs, ready) or (not patient and left.reaches(needs, others)):
             have_sleep(needs, ready, claim.key)
             left.set_aside(needs)
     return Plan(granted, sleep)
+
+
+def is_in_reach(claim: Claim, holders: Iterable[Holder], free: Amounts, coming: Amounts) -> bool:
+    """Whether there is enough for a claim once all others sleep that ever may; see `plan`."""
+    needs = {kind: count for kind, count in claim.needs.items() if kind in free}
+    return _Left(free, coming).reaches(needs, _sleepers(claim, holders))
+
+
+def _sleepers(claim: Claim, holders: Iterable[Holder]) -> list[Holder]:
+    """Return those that may sleep for a claim at some time; whoever claims more does not do that for itself."""
+    return [one for one in holders if one.idle or (one.willing and one.key != claim.of)]
 
 
 class _Left:
@@ -146,6 +158,14 @@ class _Left:
 
     def has(self, needs: Amounts) -> bool:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
+
+    def reaches(self, needs: Amounts, sleepers: Collection[Holder]) -> bool:
+        """Whether it is enough when these sleep, too."""
+        return all(
+            count <= 0
+            or count <= self.soon(kind) + sum(max(0, one.gives.get(kind, 0)) for one in sleepers)
+            for kind, count in needs.items()
+        )
 
     def take(self, needs: Amounts) -> None:
         for kind, count in needs.items():

@@ -51,7 +51,20 @@ def planned(
             [claim("a", 6), claim("b", 5)], [], 5, 0, (["b"], []), id="one that fits goes first"
         ),
         pytest.param(
-            [claim("a", 6, PATIENCE_S), claim("b", 5)], [], 5, 0, ([], []), id="but not for ever"
+            [claim("a", 6, PATIENCE_S), claim("b", 5)],
+            [holder("busy", 1, 0, idle=False)],
+            5,
+            0,
+            ([], []),
+            id="but not for ever",
+        ),
+        pytest.param(
+            [claim("a", 6, PATIENCE_S), claim("b", 5)],
+            [Holder("stays", {MEMORY: 1}, NOW, False, False)],
+            5,
+            0,
+            (["b"], []),
+            id="unless it waits in vain",
         ),
         pytest.param(
             [claim("a", 3)],
@@ -82,11 +95,27 @@ def planned(
         ),
         pytest.param(
             [claim("a", 9, PATIENCE_S)],
-            [holder("1", 3, 9)],
+            [holder("1", 3, 9), holder("busy", 6, 0, idle=False)],
             0,
             0,
             ([], ["1"]),
             id="who has waited long gathers",
+        ),
+        pytest.param(
+            [claim("a", 9, PATIENCE_S), claim("b", 1)],
+            [holder("1", 3, 9), Holder("stays", {MEMORY: 6}, NOW, False, False)],
+            1,
+            0,
+            (["b"], []),
+            id="but not what never is enough",
+        ),
+        pytest.param(
+            [claim("a", 9, PATIENCE_S)._replace(of="a")],
+            [holder("1", 3, 9), holder("a", 6, 0, idle=False)],
+            0,
+            0,
+            ([], []),
+            id="nor with what it has itself",
         ),
         pytest.param(
             [claim("a", 3)], [holder("1", 3, 9)], 0, 3, ([], []), id="one falls asleep already"
