@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,22 +29,29 @@ class GpuMemory:
 
     def read(self) -> Mapping[int, int]:
         """Return the bytes of each process, on all GPUs together."""
+        return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
+
+    def most(self) -> Mapping[int, int]:
+        """Return the bytes of each process, on the GPU where it has most."""
+        return {pid: max(used.values()) for pid, used in self._by_gpu().items()}
+
+    def _by_gpu(self) -> Mapping[int, Counter[int]]:
         if self.there is None:
             self._nvml = _started()
             self.there = self._nvml is not None
-        found: dict[int, int] = {}
-        for pid, used in self._processes() if self.there else ():
-            found[pid] = found.get(pid, 0) + used
+        found: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        for pid, gpu, used in self._processes() if self.there else ():
+            found[pid][gpu] += used
         return found
 
-    def _processes(self) -> Iterator[tuple[int, int]]:
+    def _processes(self) -> Iterator[tuple[int, int, int]]:
         nvml = self._nvml
         try:
             for number in range(nvml.nvmlDeviceGetCount()):
                 device = nvml.nvmlDeviceGetHandleByIndex(number)
                 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
                     if process.usedGpuMemory:  # None where the driver does not say
-                        yield process.pid, process.usedGpuMemory
+                        yield process.pid, number, process.usedGpuMemory
         except nvml.NVMLError as error:
             if not self._failing:
                 _log.warning("NVML does not tell the memory of workers", reason=str(error))

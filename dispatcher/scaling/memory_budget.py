@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -18,10 +18,12 @@ import structlog
 from pytriton.dispatcher.elastic.memory import (
     MEMORY,
     Amounts,
+    Claim,
     Holder,
     Size,
     added,
     amounts_text,
+    is_in_reach,
     plan,
     resource_text,
 )
@@ -47,6 +49,8 @@ _HURRIED_S, _TICK_S = 0.05, 0.5
 _SETTLED_S = 1.0
 #: Whether a model that waits is worth an event: after so long.
 _TELL_AFTER_S = 0.25
+#: Who asks for what will never be there, as far as is known, waits for so long: somebody may be ending.
+_HOPES_S = 0.5
 #: Between two looks at GPUs, which take some time of a CPU.
 _GPU_S = 1.0
 #: Begins the keys of parked workers among those of models.
@@ -147,8 +151,9 @@ class MemoryBudget:
         self._measure()
         free = self.free()
         holders = list(self._holders(now))
-        claims = self._accounts.claims()
-        planned = plan(claims, holders, free, added(*self._falling.values()), now)
+        coming = added(*self._falling.values())
+        self._ask_for_less(holders, free, coming, now)
+        planned = plan(self._claims(), holders, free, coming, now)
         waiting = {str(id(one)): one for one in self._accounts.waiting}
         for key in planned.granted:
             self._accounts.grant(key)
@@ -160,6 +165,22 @@ class MemoryBudget:
             if key not in planned.granted and not one.told and now - one.since >= _TELL_AFTER_S:
                 one.told = True
                 self._tell_waits(one, free, [k for k, c in planned.sleep.items() if c == key])
+
+    def _claims(self) -> list[Claim]:
+        keys = {one.pool.account: key for key, one in self._registry.keys.items()}
+        return [
+            claim._replace(of=keys.get(one.account, ""))
+            for claim, one in zip(self._accounts.claims(), self._accounts.waiting)
+        ]
+
+    def _ask_for_less(
+        self, holders: Sequence[Holder], free: Amounts, coming: Amounts, now: float
+    ) -> None:
+        """See that an estimate keeps nobody from being loaded: where there will never be as much, less is asked for."""
+        for claim, one in zip(self._claims(), self._accounts.waiting):
+            waits = now - one.since >= _HOPES_S and one.account.is_estimated
+            if waits and not is_in_reach(claim, holders, free, coming):
+                one.account.ask_for_less()
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────
 
@@ -207,17 +228,20 @@ class MemoryBudget:
             account = registration.pool.account
             if not account.bounded:
                 continue
-            pids = {one.pid for one in registration.pool.infos() if one.pid is not None}
-            for size in map(self.memory, pids):
+            pool = registration.pool
+            pids = {one.pid for one in pool.infos() if one.pid is not None}
+            sizes = {pid: self.memory(pid) for pid in pids}
+            for size in sizes.values():
                 account.seen(size)
             holders = {
                 digest: {one.pid for one in entry.holders} for digest, entry in entries.items()
             }
             own = {digest: entries[digest].size for digest in entries if holders[digest] & pids}
             account.alone = sum(own[digest] for digest in own if holders[digest] <= pids)
-            if registration.pool.can_serve:
-                account.loaded()
-                accounts.shared[registration.spec.name] = own
+            serving = [worker.pid for worker in map(pool.worker, pool.ready_workers()) if worker]
+            if serving:
+                account.shared = own
+                account.loaded(max(sizes.get(pid, Size()) for pid in serving))
 
     # ── who may sleep ────────────────────────────────────────────────────────────────────────────
 
@@ -233,17 +257,19 @@ class MemoryBudget:
             at_rest = use.look(registration, now)
             if key in self._falling or not registration.pool.account.granted:
                 continue
-            idle = at_rest and self._may_sleep(registration)
-            yield Holder(key, registration.pool.gives, use.at, idle)
+            willing = self._is_willing(registration.spec)
+            idle = at_rest and willing and self._may_sleep_now(registration)
+            yield Holder(key, registration.pool.gives, use.at, idle, willing)
         self._uses = uses
 
-    def _may_sleep(self, registration: Registration) -> bool:
-        pool, spec = registration.pool, registration.spec
-        willing = spec.lazy or (spec.autoscale is not None and spec.autoscale.least == 0)
+    def _is_willing(self, spec: messages.ModelSpec) -> bool:
+        says_so = spec.lazy or (spec.autoscale is not None and spec.autoscale.least == 0)
+        return (says_so or self._any_may_sleep) and not why_it_cannot_sleep(spec)
+
+    def _may_sleep_now(self, registration: Registration) -> bool:
+        pool = registration.pool
         return (
-            (willing or self._any_may_sleep)
-            and not why_it_cannot_sleep(spec)
-            and not pool.sleep.asleep
+            not pool.sleep.asleep
             and (pool.can_serve or pool.is_hopeless)
             and not (pool.sleep.waking and not pool.is_hopeless)
             and self._registry.adaptations.is_at_rest(registration)
@@ -291,7 +317,7 @@ class MemoryBudget:
     async def _look_at_gpus(self) -> None:
         nvml = GpuMemory()
         while True:
-            self.gpu = await asyncio.get_running_loop().run_in_executor(None, nvml.read)
+            self.gpu = await asyncio.get_running_loop().run_in_executor(None, nvml.most)
             await asyncio.sleep(_GPU_S)
 
     def _memory_of(self, pid: int) -> Size:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from pytriton.dispatcher.elastic.memory import (
+    LEAST_ESTIMATE,
     MEMORY,
     Amounts,
     Size,
@@ -79,6 +80,8 @@ class Account:
         granted: workers that it has room for
         beside: workers more that it has room for, until they have taken the place of others
         alone: bytes of mappings that only its workers have: whoever measures puts it here
+        known: what a worker took when it was last loaded; None before it ever was
+        shared: what its workers had in common when it was last loaded, with others or not: digest -> bytes
     """
 
     def __init__(
@@ -97,7 +100,13 @@ class Account:
         self._accounts = accounts
         self._payload = payload
         self._events = events
+        self.known: Size | None = None
+        self.shared: dict[str, int] = {}
         self._peak = Size()
+        #: Whether a worker has served since the first was started; whether one has been seen from its load to its end.
+        self._serves = self._lived = False
+        #: Whether it is taken for small, as long as its size is only estimated.
+        self._modest = False
 
     # ── figures ──────────────────────────────────────────────────────────────────────────────────
 
@@ -113,22 +122,32 @@ class Account:
     def _told(self) -> Size:
         """The size that was declared, or known when a worker had loaded; 0 is neither."""
         declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
-        return declared.at_least(self._accounts.sizes.get(self.spec.name, Size()))
+        return declared.at_least(self.known or Size())
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether nobody has said or seen what a worker takes."""
+        return not self._told.memory or (not self._told.gpu and bool(self._gpus(0)))
 
     @property
     def _sure(self) -> Size:
         """The size that a worker has for certain, though it may still be loading."""
         peak = self._peak
-        if self.spec.memory is None and peak.memory and self.spec.name not in self._accounts.lived:
+        if self.spec.memory is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWS_BY) + _GROWS)
         return self._told.at_least(peak)
 
     def _estimate(self, kind: str, payload: int = 0) -> int:
         """Return what a worker is taken to need; all of them together never much of the budget."""
         limit = self._accounts.limits.get(kind, 0)
-        usual = self._accounts.usual(self.spec.name, kind)
         most = round(limit * _MOST_ESTIMATED) // max(1, numbering.count(self.spec))
-        return min(most, estimate(usual, payload, limit))
+        if self._modest:
+            return min(most, max(LEAST_ESTIMATE, 2 * payload))
+        return min(most, estimate(self._accounts.usual(self, kind), payload, limit))
+
+    def ask_for_less(self) -> None:
+        """Take a model for small that nothing is known of: as much as was estimated there will never be."""
+        self._modest = True
 
     @property
     def worker_bytes(self) -> int | None:
@@ -158,9 +177,8 @@ class Account:
 
     def _not_mapped(self) -> int:
         """The weights that the workers share and nobody has at the moment: the first worker makes them."""
-        accounts = self._accounts
-        own = accounts.shared.get(self.spec.name, {})
-        return sum(size for digest, size in own.items() if digest not in accounts.mapped)
+        mapped = self._accounts.mapped
+        return sum(size for digest, size in self.shared.items() if digest not in mapped)
 
     def _of_slots(self, first: int, end: int, each: Size | None = None) -> dict[str, int]:
         each, total = each or self.each, {MEMORY: 0}
@@ -182,10 +200,19 @@ class Account:
         """Note what its largest worker has at the moment."""
         self._peak = self._peak.at_least(size)
 
-    def loaded(self) -> None:
-        """A worker of it serves: what was seen of it is more than an estimate from now on."""
-        if self._peak.memory and self.spec.name not in self._accounts.sizes:
-            self._accounts.sizes[self.spec.name] = self._peak
+    def loaded(self, now: Size | None = None) -> None:
+        """Note that a worker serves: what was seen of it is more than an estimate from now on.
+
+        Args:
+            now: what the largest that serves has
+        """
+        if not self._peak.memory:
+            return
+        if not self._serves and now is not None and any(self.shared.values()):
+            # One of them has made what they share, and had it twice meanwhile; the others do not.
+            self._peak = self._peak._replace(memory=now.memory)
+        self._serves = True
+        self.known = self.known or self._peak
 
     # ── room ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,12 +225,15 @@ class Account:
         if not self.bounded:
             return
         self.spec = spec
-        for kind, needed in self._of_slots(0, count, self._sure).items():
+        shared = sum(self.shared.values())
+        for kind, needed in added(self._of_slots(0, count, self._sure), {MEMORY: shared}).items():
             limit = self._accounts.limits.get(kind)
             if limit is None or needed <= limit:
                 continue
             each = self._sure.memory if kind == MEMORY else self._sure.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
+            if count > 1 and shared and kind == MEMORY:
+                what += f", and {size_text(shared)} that they share,"
             text = f"model {spec.name} takes {what} of {setting_text(kind)}, and all models have {size_text(limit)}"
             self._refused(text, needed, limit)
             raise RemoteFailure(ErrorKind.INVALID, text)
@@ -219,6 +249,8 @@ class Account:
         if not self.bounded or count <= self.granted:
             self.granted = max(self.granted, count)
             return
+        if not self.granted:
+            self._modest = False
         before, waiting = self.granted, Waiting(self, count)
         try:
             await self._wait(waiting, timeout_s)
@@ -276,17 +308,16 @@ class Account:
         self._leaving.append(leaving)
         if not self.granted and self._peak.memory:
             # Not at once less than it was: this time nothing may have been asked of it that takes much.
-            known = self._accounts.sizes.get(self.spec.name, Size())
-            faded = Size(known.memory * 9 // 10, known.gpu * 9 // 10)
-            self._accounts.sizes[self.spec.name] = self._peak.at_least(faded)
-            self._accounts.lived.add(self.spec.name)
+            known = self.known or Size()
+            self.known = self._peak.at_least(Size(known.memory * 9 // 10, known.gpu * 9 // 10))
+            self._lived = True
         return leaving
 
     def gone(self, leaving: Amounts) -> None:
         """Note that these workers have ended."""
         self._leaving = [one for one in self._leaving if one is not leaving]
         if not self.granted and not self._leaving:
-            self._peak = Size()
+            self._peak, self._serves = Size(), False
         self._accounts.news.tell()
 
     def withdraw(self, why: str) -> None:
@@ -300,7 +331,6 @@ class Account:
         """Note that the pool has ended."""
         if self in self._accounts.open_accounts:
             self._accounts.open_accounts.remove(self)
-            self._accounts.forget(self.spec.name)
         self._accounts.news.tell()
 
     # ── words ────────────────────────────────────────────────────────────────────────────────────

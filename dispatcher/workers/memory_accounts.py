@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from pytriton.dispatcher.base.news import News
-from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, Size, added
+from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, added
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.memory_account import Account, Waiting
 from pytriton.ipc import messages
@@ -25,10 +25,7 @@ class MemoryAccounts:
         gpus: other names of GPUs, such as their UUIDs -> the name in `limits`
 
     Attributes:
-        sizes: what a worker of a model took when it was last loaded, by name.
-        lived: models of which that is known from a worker's load to its end.
-        shared: what workers of a model had in common with others when it was last loaded, by name: digest -> bytes.
-        mapped: the same of all models at the moment: it counts once.
+        mapped: what workers of all models have in common at the moment, digest -> bytes: it counts once.
         waiting: the claims that are not granted yet, in the order in which they came.
         news: something was claimed, or given back.
         waits, refusals: claims that had to wait, and that came to nothing.
@@ -40,9 +37,6 @@ class MemoryAccounts:
     ) -> None:
         self.limits: dict[str, int] = dict(limits or {})
         self.gpus: dict[str, str] = dict(gpus or {})
-        self.sizes: dict[str, Size] = {}
-        self.lived: set[str] = set()
-        self.shared: dict[str, dict[str, int]] = {}
         self.mapped: dict[str, int] = {}
         self.waiting: list[Waiting] = []
         self.news = News()
@@ -97,15 +91,8 @@ class MemoryAccounts:
             return bool(self.waiting)
         return self.used()[MEMORY] + LEAST_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
 
-    def usual(self, model: str, kind: str) -> list[int]:
-        """Return what workers of the other models take."""
-        others = [size for name, size in self.sizes.items() if name != model]
+    def usual(self, account: Account, kind: str) -> list[int]:
+        """Return what workers of the others take; of the model's former registration, too."""
+        others = [one.known for one in self.open_accounts if one is not account and one.known]
         sizes = (one.memory if kind == MEMORY else one.gpu for one in others)
         return [size for size in sizes if size]
-
-    def forget(self, model: str) -> None:
-        """Drop what is known of a model that is not served any more."""
-        if all(one.spec.name != model for one in self.open_accounts):
-            self.sizes.pop(model, None)
-            self.lived.discard(model)
-            self.shared.pop(model, None)

@@ -54,6 +54,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 def test_the_memory_of_a_process_is_that_of_all_gpus(nvml: FakeNvml) -> None:
     assert GpuMemory().read() == {7: 1500, 8: 50}
+    assert GpuMemory().most() == {7: 1000, 8: 50}
 
 
 def test_a_gpu_that_fails_is_told_once_and_asked_again(nvml: FakeNvml) -> None:

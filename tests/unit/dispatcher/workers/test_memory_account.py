@@ -101,21 +101,33 @@ def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
     )
 
 
-def test_what_is_known_goes_with_the_last_of_that_name() -> None:
+def test_what_replaces_a_model_is_not_taken_to_be_as_large() -> None:
     async def history() -> None:
         accounts = MemoryAccounts(LIMITS)
         former, new = opened(accounts), opened(accounts)
         former.granted = 1
-        former.seen(Size(100 * MIB))
+        former.seen(Size(1100 * MIB))
         former.gone(former.leave(0))
+        with pytest.raises(RemoteFailure, match="takes 1,100 MiB"):
+            former.check(former.spec, 1)
+        new.check(new.spec, 1)
+        assert new.each.memory == 250 * MIB
         former.close()
-        assert accounts.sizes == {"m": Size(100 * MIB)}
-        assert new.each.memory == 100 * MIB
         new.close()
-        assert accounts.sizes == {}
         assert accounts.used() == {MEMORY: 0, "0": 0, "1": 0}
 
     run(history)
+
+
+def test_what_workers_share_counts_once_more_when_it_is_checked() -> None:
+    account = opened(MemoryAccounts(LIMITS), memory=200 * MIB)
+    account.shared = {"weights": 500 * MIB}
+    account.check(account.spec, 2)
+    with pytest.raises(RemoteFailure) as failure:
+        account.check(account.spec, 3)
+    assert failure.value.text == (
+        "model m takes 3 x 200 MiB, and 500 MiB that they share, of memory_budget, and all models have 1,000 MiB"
+    )
 
 
 def test_what_is_known_fades() -> None:
@@ -126,7 +138,7 @@ def test_what_is_known_fades() -> None:
             account.granted = 1
             account.seen(Size(peak * MIB))
             account.gone(account.leave(0))
-        assert accounts.sizes == {"m": Size(90 * MIB)}
+        assert account.known == Size(90 * MIB)
 
     run(history)
 

@@ -1,0 +1,61 @@
+"""What models are expected to take of a budget: claims that cannot be met, estimates, what workers make for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fakes.asked_daemons import MIB, Budgeted
+
+from pytriton.dispatcher.elastic.memory import Size
+from pytriton.ipc.shared_entries import Entry, Holder
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Budgeted]:
+    daemon = Budgeted(tmp_path)
+    yield daemon
+    daemon.brain.close()
+
+
+def test_who_waits_in_vain_takes_nothing_from_others(daemon: Budgeted) -> None:
+    daemon.register("fixed", lazy=False, memory=600 * MIB)
+    daemon.register("big", memory=500 * MIB)
+    for name in "abc":
+        daemon.register(name, memory=100 * MIB)
+    daemon.sizes.update(fixed=600, big=500, a=100, b=100, c=100)
+    daemon.served("a")
+    big = daemon.batch("big")
+    daemon.brain.advance(10.0)
+    assert not big.done()
+    for name in "bc":
+        daemon.served(name, 1.0)
+    assert daemon.loaded() == {"fixed", "a", "b", "c"}
+
+
+def test_an_estimate_keeps_nobody_from_being_loaded(daemon: Budgeted) -> None:
+    daemon.register("fixed", lazy=False, memory=850 * MIB)
+    daemon.usual = 50
+    daemon.register("new")  # a quarter of the budget, as far as anybody knows
+    daemon.served("new", 2.0)
+    assert daemon.loaded() == {"fixed", "new"}
+
+
+def test_what_the_first_worker_makes_for_all_is_not_charged_to_each(daemon: Budgeted) -> None:
+    daemon.register("a", instances=3)
+    daemon.usual = 100
+    loaded = daemon.memory.memory
+    daemon.brain.plans = ["hangs"] * 3
+    batch = daemon.batch("a")
+    daemon.memory.memory = lambda pid: Size(300 * MIB)
+    daemon.brain.advance(1.0)
+    daemon.memory.memory = loaded
+    workers = daemon.brain.alive("a")
+    holders = [Holder(one.pid, 1, 3) for one in workers]
+    daemon.shared = {"table": Entry("t", "memory", 200 * MIB, holders)}
+    for one in workers:
+        one.loaded()
+    daemon.wait(batch, 1.0)
+    daemon.brain.advance(1.0)
+    assert daemon.used() == 3 * 109 + 200
