@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
 from pytriton.dispatcher.workers.tally import InstanceTally, Tally
 from pytriton.ipc.lanes.user_series import Families, Family, Labels, Values, with_living
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _INSTANCE = ("model", "version", "model_instance")
@@ -57,6 +59,30 @@ class UserMetrics:
 
     families: dict[str, MergedFamily] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+
+
+class Teller:
+    """Puts metrics in a form that somebody reads, each for itself: one that cannot be told costs no other."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def each(
+        self, families: Iterable[MergedFamily], form: Callable[[MergedFamily], T]
+    ) -> Iterator[T]:
+        """Yield what `form` makes of each; where it raises, that is logged once for each metric."""
+        for family in families:
+            yield from self._one(family, form)
+
+    def _one(self, family: MergedFamily, form: Callable[[MergedFamily], T]) -> list[T]:
+        try:
+            return [form(family)]
+        except Exception as error:  # of values of some callable's
+            name, why = family.name, f"{type(error).__name__}: {error}"
+            if name not in self._failed and len(self._failed) < _MOST_TOLD:
+                self._failed.add(name)
+                _log.warning("a metric of a callable's own cannot be told", metric=name, why=why)
+            return []
 
 
 def said(model: str, tally: Tally) -> list[Said]:

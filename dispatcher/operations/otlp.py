@@ -103,10 +103,14 @@ class OtlpExport:
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             asked.cancel()
             return "the dispatcher is busy"
-        data = self._points.metrics_data(scraped, self._resource, exponential=self._exponential)
-        if self._exporter.export(data).name == "SUCCESS":
-            return ""
-        return self._reasons.last or "the collector did not take them"
+        except Exception as error:  # of whatever the snapshot asks: the next one may be had
+            return f"there is no snapshot: {_text(error)}"
+        try:
+            data = self._points.metrics_data(scraped, self._resource, exponential=self._exponential)
+            taken = self._exporter.export(data).name == "SUCCESS"
+        except Exception as error:  # of a value, or of a library: neither may end the thread
+            return f"the snapshot cannot be sent: {_text(error)}"
+        return "" if taken else self._reasons.last or "the collector did not take them"
 
     def _note(self, reason: str) -> None:
         self.outcomes["dropped" if reason else "sent"] += 1
@@ -122,6 +126,10 @@ def wanted(environ: Mapping[str, str]) -> bool:
     exporters = environ.get("OTEL_METRICS_EXPORTER") or "otlp"
     off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return any(environ.get(one) for one in _ENDPOINTS) and "otlp" in exporters and not off
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
 
 
 def _interval_ms(environ: Mapping[str, str]) -> float:

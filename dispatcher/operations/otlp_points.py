@@ -12,7 +12,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from pytriton.dispatcher.figures.families import FAMILIES
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics
-from pytriton.dispatcher.figures.user_metrics import MergedFamily
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Teller
 from pytriton.dispatcher.operations.exposition import TOLD_S, samples_of
 from pytriton.ipc.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
 from pytriton.ipc.lanes.user_series import Values
@@ -20,6 +20,7 @@ from pytriton.ipc.messages.figures import Histogram
 
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
+_teller = Teller()
 
 
 class _Span(NamedTuple):
@@ -136,22 +137,24 @@ def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) ->
 
 
 def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metric]:
-    for family in families:
-        series = [(dict(labels), values) for labels, values in family.series.items()]
-        if family.kind == "histogram":
-            points = [_of_user(labels, values, span) for labels, values in series]
-            data: Any = otel.Histogram(points, _CUMULATIVE)
-            yield otel.Metric(family.name, family.help, "", data)
-        elif family.kind == "summary":
-            yield from _summary(family, series, span)
-        else:
-            numbers = [
-                _number(labels, value, span)
-                for labels, values in series
-                for value in values.values()
-            ]
-            data = _sum(numbers) if family.kind == "counter" else otel.Gauge(numbers)
-            yield otel.Metric(family.name, family.help, "", data)
+    for metrics in _teller.each(families, lambda family: list(_users_family(family, span))):
+        yield from metrics
+
+
+def _users_family(family: MergedFamily, span: _Span) -> Iterator[otel.Metric]:
+    series = [(dict(labels), values) for labels, values in family.series.items()]
+    if family.kind == "histogram":
+        points = [_of_user(labels, values, span) for labels, values in series]
+        data: Any = otel.Histogram(points, _CUMULATIVE)
+        yield otel.Metric(family.name, family.help, "", data)
+    elif family.kind == "summary":
+        yield from _summary(family, series, span)
+    else:
+        numbers = [
+            _number(labels, value, span) for labels, values in series for value in values.values()
+        ]
+        data = _sum(numbers) if family.kind == "counter" else otel.Gauge(numbers)
+        yield otel.Metric(family.name, family.help, "", data)
 
 
 def _of_user(labels: Mapping[str, str], values: Values, span: _Span) -> otel.HistogramDataPoint:

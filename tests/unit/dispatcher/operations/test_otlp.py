@@ -16,7 +16,7 @@ from support.models.figures import model, snapshot, work
 
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import parsed
-from pytriton.dispatcher.figures.user_metrics import Merger, Said
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said
 from pytriton.dispatcher.operations.otlp import OtlpExport, wanted
 from pytriton.ipc.lanes.histograms import BOUNDS_S
 from pytriton.ipc.lanes.user_metrics import encoded
@@ -183,6 +183,63 @@ def test_a_dispatcher_that_is_busy_drops_a_snapshot(
         await until(lambda: exporting.outcomes["dropped"] > 1)
 
     assert export(play, never).outcomes["sent"] == 0
+
+
+def test_a_snapshot_that_cannot_be_made_is_dropped_and_the_next_one_sent(
+    receiver: MetricReceiver,
+) -> None:
+    broken = True
+
+    async def scrape() -> Scraped:
+        if broken:
+            raise ValueError("no figures")
+        return scraped()
+
+    async def play(exporting: OtlpExport) -> None:
+        nonlocal broken
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+        broken = False
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        export(play, scrape)
+    assert [one["log_level"] for one in logs] == ["warning", "info"]
+    assert logs[0]["reason"] == "there is no snapshot: ValueError: no figures"
+
+
+def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(
+    receiver: MetricReceiver,
+) -> None:
+    async def scrape() -> Scraped:
+        found = scraped()
+        values = {("_bucket", "+Inf"): float("nan"), ("_count", ""): 1.0, ("_sum", ""): 1.0}
+        found.users.families["bad"] = MergedFamily("bad", "histogram", "", {(): values})
+        return found
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    export(play, scrape)
+    assert receiver.point("seen", **INSTANCE, colour="red").as_double == 3
+    assert "bad" not in receiver.metrics
+
+
+def test_an_exporter_that_raises_does_not_end_the_thread(receiver: MetricReceiver) -> None:
+    async def play(exporting: OtlpExport) -> None:
+        whole = exporting._exporter
+
+        class Raises:
+            def export(self, data: Any) -> Any:
+                raise ConnectionError("gone")
+
+        exporting._exporter = Raises()
+        await until(lambda: exporting.outcomes["dropped"] > 1)
+        exporting._exporter = whole
+        await until(lambda: exporting.outcomes["sent"] > 0)
+
+    with structlog.testing.capture_logs() as logs:
+        export(play)
+    assert "ConnectionError: gone" in str(logs)
 
 
 @pytest.mark.parametrize(
