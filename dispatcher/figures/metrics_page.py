@@ -118,7 +118,8 @@ connect().register(
   Prometheus does.
 - A worker has room for {most:,} values and 256 KiB; those that came first stay. A counter has a value for each set of
   labels, a histogram one for each bucket. Names that begin with `pytriton_` or `nv_`, names and labels
-  that Prometheus does not take, and a name that another model uses for another kind are left out.
+  that Prometheus does not take, and a name that another model uses for another kind are left out. So is a series with
+  a count that is negative, 2^63 or more, or no number, or with buckets that are not cumulative.
   `pytriton_left_out_user_values` counts what is left out; the daemon's log says why, once for each metric.
 - Where the worker cannot import `prometheus_client`, nothing of this happens. Nor does it for
   `isolation="thread"`: that process is yours, with a registry for all that runs in it.

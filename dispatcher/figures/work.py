@@ -9,6 +9,8 @@ from pytriton.ipc.messages.figures import Histogram, Work
 
 #: More is not counted: a page may hold anything, and a message has no larger integers.
 _MOST = (1 << 63) - 1
+#: The same for a bucket: what all of a histogram have is a number that can be told, too.
+_MOST_IN_BUCKET = _MOST >> 7
 
 
 def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
@@ -37,8 +39,8 @@ def histogram(total: float, buckets: Sequence[int]) -> Histogram:
     while size and not buckets[size - 1]:
         size -= 1
     filled = list(buckets[:size])
-    if filled and max(filled) > _MOST:
-        filled = list(map(_bounded, filled))
+    if filled and max(filled) > _MOST_IN_BUCKET:
+        filled = [min(count, _MOST_IN_BUCKET) for count in filled]
     return Histogram(float(total), filled)
 
 

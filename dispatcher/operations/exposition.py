@@ -26,13 +26,14 @@ from pytriton.dispatcher.figures.families import (
 )
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import TritonMetrics, openmetrics
-from pytriton.dispatcher.figures.user_metrics import MergedFamily
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Teller
 from pytriton.ipc.lanes.exemplars import Exemplar
 from pytriton.ipc.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
 from pytriton.ipc.messages.figures import Histogram
 
 #: The bounds that are told of durations: powers of two.
 TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
+_teller = Teller()
 
 
 class _Source:
@@ -52,7 +53,7 @@ def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
     openly = "openmetrics" in content_type
     families = [
         *our_families(scraped, with_exemplars=openly),
-        *map(_user_family, scraped.users.families.values()),
+        *_teller.each(scraped.users.families.values(), _user_family),
     ]
     if openly:
         families += openmetrics(triton)

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric as TextMetric
 
 from pytriton.dispatcher.figures.families import FAMILIES, WITH_EXEMPLARS
 from pytriton.dispatcher.figures.snapshot import Scraped
-from pytriton.dispatcher.figures.user_metrics import MergedFamily
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Teller
 from pytriton.dispatcher.operations.exposition import TOLD_S, samples_of
 from pytriton.ipc.lanes.exemplars import Exemplar
 from pytriton.ipc.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
@@ -33,6 +33,8 @@ _TYPES = {
     "unknown": (3, 5),
     "histogram": (4, 7),
 }
+_MOST = (1 << 64) - 1
+_teller = Teller()
 
 
 def is_preferred(accept: str) -> bool:
@@ -60,7 +62,7 @@ def encoded(scraped: Scraped) -> bytes:
     """Return all that a scraper is told."""
     families = [
         *_ours(scraped),
-        *map(_of_users, scraped.users.families.values()),
+        *_teller.each(scraped.users.families.values(), _of_users),
         *_of_triton(scraped.triton.families if scraped.triton else ()),
     ]
     return b"".join(_varint(len(family)) + family for family in families)
@@ -204,6 +206,7 @@ def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes
 
 def _varint(number: int) -> bytes:
     found = bytearray()
+    number &= _MOST  # a negative one is told as its complement
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7

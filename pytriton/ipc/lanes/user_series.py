@@ -43,6 +43,8 @@ _LONGEST_NAME = 200
 _LONGEST_VALUE = 500
 _LONGEST_HELP = 1_000
 _MOST_LABELS = 30
+#: Counts are below it: a scraper has 64 bits for one.
+_MOST_COUNT = 2.0**63
 #: Metrics of a model that are named with why they are left out.
 _MOST_FAULTS = 20
 
@@ -120,6 +122,7 @@ def _fault(family: UserFamily, before: Mapping[str, Family]) -> str:
 def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
     suffixes = _SUFFIXES[family.kind]
     series: dict[Labels, dict[tuple[str, str], float]] = {}
+    written: dict[tuple[Labels, str, float], str] = {}
     for raw in family.samples:
         sample = decoded_sample(raw)
         bound = suffixes.get(sample.suffix) if sample is not None else None
@@ -130,13 +133,21 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
             found.refuse(family.name, f"a worker has more than {MOST_VALUES:,} values", 1)
         else:
             found.room -= 1
-            values = series.setdefault(labels, {})
-            values[sample.suffix, sample.labels[bound] if bound else ""] = sample.value
+            at = sample.labels[bound] if bound else ""
+            if at:  # "1" and "1.0" are one bound
+                at = written.setdefault((labels, sample.suffix, float(at)), _as_told(at))
+            series.setdefault(labels, {})[sample.suffix, at] = sample.value
     for labels, values in list(series.items()):
-        if not _is_whole(family.kind, values):
+        why = _fault_of_series(family.kind, values)
+        if why:
             del series[labels]
-            found.refuse(family.name, "it lacks buckets, its count or its sum", len(values))
+            found.refuse(family.name, why, len(values))
     return dict(series)
+
+
+def _as_told(bound: str) -> str:
+    """Return a bound as a worker wrote it, but the highest one as Prometheus has it."""
+    return "+Inf" if float(bound) == math.inf else bound
 
 
 def _labels(labels: Mapping[str, str], bound: str) -> Labels | None:
@@ -156,10 +167,23 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _is_whole(kind: str, values: Values) -> bool:
+def _fault_of_series(kind: str, values: Values) -> str:
+    if not _are_counts(values):
+        return "a count of it is negative, too large or no number"
     if kind != "histogram":
-        return True
-    return {("_bucket", "+Inf"), ("_count", ""), ("_sum", "")} <= values.keys()
+        return ""
+    if not {("_bucket", "+Inf"), ("_count", ""), ("_sum", "")} <= values.keys():
+        return "it lacks buckets, its count or its sum"
+    buckets = sorted((float(at), count) for (_, at), count in values.items() if at)
+    if any(lower > upper for (_, lower), (_, upper) in zip(buckets, buckets[1:])):
+        return "a bucket of it has less than the one below it: they are to be cumulative"
+    return ""
+
+
+def _are_counts(values: Values) -> bool:
+    """Return whether all that is to be a count can be one."""
+    counts = (value for (suffix, _), value in values.items() if suffix in ("_bucket", "_count"))
+    return all(0 <= count < _MOST_COUNT for count in counts)
 
 
 def kept(families: Families) -> Families:
@@ -178,7 +202,7 @@ def kept(families: Families) -> Families:
 def added(earlier: Families, later: Families) -> Families:
     """Return the metrics of two workers of one instance, one after the other, of which the later one may live.
 
-    What the later one has changed (another kind, other buckets) begins anew.
+    What the later one has changed (another kind, other buckets), or what becomes too large, begins anew.
     """
     if not earlier:
         return later
@@ -199,7 +223,8 @@ def _sum(before: Values, values: Values) -> Values:
     added_keys = {key for key in values if key[0]}
     if before.keys() != added_keys:
         return values
-    return {key: value + before.get(key, 0.0) for key, value in values.items()}
+    found = {key: value + before.get(key, 0.0) for key, value in values.items()}
+    return found if _are_counts(found) else values
 
 
 def bounded(families: Families, most: int = MOST_VALUES) -> tuple[Families, int]:

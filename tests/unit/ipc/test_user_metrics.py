@@ -152,6 +152,13 @@ def test_metrics_of_every_kind_are_taken() -> None:
         (family("x", "histogram", ("_bucket", {"le": "nan"}, 1)), "label"),
         (family("x", "histogram", ("_bucket", {}, 1), ("_bucket", {"le": "+Inf"}, 1)), "label"),
         (family("x", "summary", ("", {}, 1)), "label"),
+        (family("x", "summary", ("_count", {}, float("nan")), ("_sum", {}, 1)), "count"),
+        (histogram({"1": -1, "+Inf": 2}, 1), "count"),
+        (histogram({"1": float("nan"), "+Inf": 2}, 1), "count"),
+        (histogram({"1": 1, "+Inf": float("inf")}, 1), "count"),
+        (histogram({"1": 1, "+Inf": 1e300}, 1), "count"),
+        (histogram({"1": 1, "+Inf": 2.0**63}, 1), "count"),
+        (histogram({"10": 1, "9": 2, "+Inf": 2}, 1), "cumulative"),
     ],
 )  # fmt: skip
 def test_what_no_scraper_could_read_is_left_out_and_told(bad: UserFamily, why: str) -> None:
@@ -159,6 +166,25 @@ def test_what_no_scraper_could_read_is_left_out_and_told(bad: UserFamily, why: s
     assert set(said.families) == {"seen"}
     assert said.left_out >= 1
     assert why in said.faults[bad.name[:200]]
+
+
+def test_what_counts_may_be_is_told() -> None:
+    odd = [float("nan"), -1.0, 1e300]
+    series = [("_total", {"n": str(number)}, value) for number, value in enumerate(odd)]
+    large = histogram({"1": 2.0**62, "+Inf": 2.0**62}, float("nan"))
+    said = checked(message(family("seen", "counter", *series), large))
+    assert (said.left_out, set(said.families)) == (0, {"seen", "size"})
+
+
+def test_a_bound_that_is_written_in_two_ways_is_one() -> None:
+    told = [("1", 1), ("1.0", 2), ("inf", 4), ("+Inf", 5)]
+    buckets = [("_bucket", {"le": le}, count) for le, count in told]
+    said = checked(
+        message(family("size", "histogram", *buckets, ("_count", {}, 5), ("_sum", {}, 1)))
+    )
+    assert values(said.families, "size") == {
+        ("_bucket", "1"): 2, ("_bucket", "+Inf"): 5, ("_count", ""): 5, ("_sum", ""): 1
+    }  # fmt: skip
 
 
 def test_a_name_that_comes_twice_is_told_once() -> None:
@@ -228,6 +254,12 @@ def test_other_buckets_or_another_kind_begin_anew(changed: UserFamily) -> None:
     before = with_ended({}, message(histogram({"1.0": 2, "+Inf": 3}, 7.0)))
     told = with_living(before, [message(changed)]).families
     assert told["size"] == checked(message(changed)).families["size"]
+
+
+def test_a_count_that_becomes_too_large_begins_anew() -> None:
+    large = message(histogram({"1.0": 2.0**62, "+Inf": 2.0**62}, 7.0))
+    told = with_living(with_ended({}, large), [large]).families
+    assert told["size"] == checked(large).families["size"]
 
 
 def test_ends_without_number_keep_a_bounded_number_of_series() -> None:

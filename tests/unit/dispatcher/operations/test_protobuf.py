@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from support.models.figures import model, snapshot, work
 
 from pytriton.dispatcher.figures.snapshot import Scraped
 from pytriton.dispatcher.figures.triton_metrics import parsed
-from pytriton.dispatcher.figures.user_metrics import Merger, Said
+from pytriton.dispatcher.figures.user_metrics import MergedFamily, Merger, Said
+from pytriton.dispatcher.figures.work import work_of
 from pytriton.dispatcher.operations.protobuf import encoded, is_preferred
 from pytriton.ipc.lanes import user_metrics
 from pytriton.ipc.lanes.exemplars import Exemplar
+from pytriton.ipc.lanes.gauge import Counts
 from pytriton.worker.user_metrics import collected
 
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
@@ -149,6 +152,28 @@ def test_histograms_have_native_buckets_and_classic_ones() -> None:
     assert [(one.offset, one.length) for one in rows.positive_span] == [(0, 0)]
 
 
+def test_a_hostile_page_s_histograms_stay_cumulative() -> None:
+    largest = (1 << 64) - 1
+    page = [(largest,) * len(one) if isinstance(one, tuple) else largest for one in Counts()]
+    figures = snapshot(1010, model("m", work_of(Counts._make(page))))
+    told = families(scraped()._replace(figures=figures))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    below = [one.cumulative_count for one in found.bucket]
+    assert below == sorted(below)
+    assert below[-1] == found.sample_count == found.zero_count + sum(natively(found).values())
+
+
+@pytest.mark.parametrize("kind", ["histogram", "summary"])
+def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(kind: str) -> None:
+    whole = scraped()
+    broken = {("_count", ""): float("nan"), ("_sum", ""): 1.0}
+    whole.users.families[kind] = MergedFamily(kind, kind, "", {(("a", "b"),): broken})
+    with structlog.testing.capture_logs() as logs:
+        told = [families(whole) for _ in range(2)]
+    assert all("seen_total" in one and "size" in one and kind not in one for one in told)
+    assert [one["metric"] for one in logs] == [kind]
+
+
 def test_a_traced_call_is_an_exemplar_of_its_bucket() -> None:
     trace = "a" * 32
     told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, trace, 6.5)]}))
@@ -164,6 +189,13 @@ def test_a_traced_call_is_an_exemplar_of_its_bucket() -> None:
 PROTOBUF = (
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 )
+
+
+def test_a_negative_number_is_told() -> None:
+    told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, "a" * 32, -1.5)]}))
+    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    (at,) = [one.exemplar.timestamp for one in found.bucket if one.HasField("exemplar")]
+    assert (at.seconds, at.nanos) == (-2, 500_000_000)
 
 
 @pytest.mark.parametrize(
