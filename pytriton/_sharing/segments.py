@@ -86,12 +86,15 @@ def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Seg
                 opened = (_opened(one, digest) for one in others)
                 fd = next((one for one in opened if one is not None), None)
                 segment = Segment(make() if fd is None else fd)
-                started = shared_entries.started_at(os.getpid())
-                assert started is not None  # it runs
-                own = Holder(os.getpid(), started, segment.fd)
-                shared_entries.write(
-                    folder, digest, Entry(label, kind, segment.size, [*holders, own])
-                )
+                try:
+                    started = shared_entries.started_at(os.getpid())
+                    assert started is not None  # it runs
+                    own = Holder(os.getpid(), started, segment.fd)
+                    entry = Entry(label, kind, segment.size, [*holders, own])
+                    shared_entries.write(folder, digest, entry)
+                except BaseException:  # nobody would ever find it, and it takes memory
+                    os.close(segment.fd)
+                    raise
             _segments[digest] = segment
         return segment
 

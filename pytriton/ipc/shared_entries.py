@@ -2,7 +2,8 @@
 
     <runtime directory>/shared/
       <digest>.json      what it is, how large, and its holders: process, when that started, its descriptor
-      <digest>.lock      locked (flock) by whoever makes it, or becomes a holder
+      <digest>.lock      locked (flock) by whoever makes it, or becomes a holder; removed by who has it locked alone
+      <digest>.<pid>     an entry that this process is writing
 
 The memory itself has no name anywhere: it belongs to its holders' descriptors, so the kernel frees it when the last of
 them has ended, however that was. A worker gets it by opening a holder's descriptor below /proc. What is listed here
@@ -78,12 +79,37 @@ def started_at(pid: int) -> int | None:
 @contextlib.contextmanager
 def locked(folder: Path, digest: str) -> Iterator[None]:
     """Be the only one who changes an entry, or makes what it is about; waits for others."""
-    fd = os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with _locked(folder / f"{digest}.lock", fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    fd: int | None = None
+    while fd is None:
+        fd = _lock(path, how)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
+        # A process that was forked meanwhile has the descriptor, too: closing it here would not end the lock.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
+
+
+def _lock(path: Path, how: int) -> int | None:
+    """Return the descriptor of a lock file, locked; None if the file was removed meanwhile."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, fd)
+        fcntl.flock(fd, how)
+        try:
+            is_there = os.path.samestat(os.fstat(fd), os.stat(path))
+        except FileNotFoundError:
+            is_there = False
+        if is_there:
+            stack.pop_all()
+            return fd
+    return None
 
 
 def read(folder: Path, digest: str) -> Entry | None:
@@ -99,22 +125,31 @@ def write(folder: Path, digest: str, entry: Entry) -> None:
     path = folder / f"{digest}.json"
     beside = path.with_suffix(f".{os.getpid()}")
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(entry))
-    beside.rename(path)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(entry))
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def all_of(folder: Path) -> dict[str, Entry]:
-    """Return what living processes hold, by digest, and remove the entries of the others."""
+    """Return what living processes hold, by digest, and remove the files of the others."""
     found = {}
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return {}
+    digests = {}
     for name in names:
-        digest, dot, suffix = name.partition(".")
-        if suffix != "json" or not dot:
-            continue
+        digest, _, suffix = name.partition(".")
+        if suffix in ("json", "lock"):
+            digests[digest] = True
+        elif suffix.isdecimal() and started_at(int(suffix)) is None:
+            with contextlib.suppress(OSError):  # whoever else looks may have removed it
+                (folder / name).unlink()
+    for digest in digests:
         entry = read(folder, digest)
         if entry is not None and entry.holders:
             found[digest] = entry.measured(digest)
@@ -129,17 +164,11 @@ def size_of_all(folder: Path) -> int:
 
 
 def _remove(folder: Path, digest: str) -> None:
-    """Remove an entry that nobody holds, unless somebody is at it."""
-    try:
-        fd = os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Remove the files of an entry that nobody holds, unless somebody is at it."""
+    path = folder / f"{digest}.lock"
+    # Where it is locked, somebody makes it anew.
+    with contextlib.suppress(OSError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
         entry = read(folder, digest)
         if entry is None or not entry.holders:
             (folder / f"{digest}.json").unlink(missing_ok=True)
-    except BlockingIOError:
-        pass  # somebody makes it anew
-    finally:
-        os.close(fd)
+            path.unlink()

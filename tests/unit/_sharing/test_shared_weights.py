@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> 
         one.send_signal(signal.SIGKILL)
         one.wait()
     assert node.entries() == {}
-    assert list((node.folder / "shared").glob("*.json")) == []
+    assert list((node.folder / "shared").iterdir()) == []
     assert node.said(node.start())[0] == _SUM
     assert node.made() == 2
 
@@ -133,6 +134,14 @@ def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
     waits = node.start()
     slow.send_signal(signal.SIGKILL)
     assert node.said(waits)[0] == _SUM
+
+
+def test_a_process_that_was_forked_meanwhile_holds_up_nobody(node: Node) -> None:
+    child = "(os.read(0, 1), os._exit(0))"
+    node.said(node.start(f'pytriton.shared(lambda: (os.fork() or {child}) and make(), key="w")'))
+    (path,) = (node.folder / "shared").glob("*.lock")
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
