@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pytriton._sharing import files, segments, trees
+from pytriton._sharing.segments import Buffer
 from pytriton._sharing.trees import Layout
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["shared"]
 
 _FRAMEWORKS = ("numpy", "torch")
+
+
+class _Making(threading.local):
+    """The key under which this thread makes something."""
+
+    label: str | None = None
+
+
+_making = _Making()
 
 
 def shared(
@@ -33,7 +44,8 @@ def shared(
     Args:
         source: a .safetensors or .npy file, which is mapped as it is; or a function that makes arrays, and is called
             in the first worker alone; or arrays that are there already. Arrays are of numpy, or tensors of torch on the
-            CPU, in dictionaries, lists and tuples
+            CPU, in dictionaries, lists and tuples. The function, and threads or processes that it waits for, must not
+            share something under a key themselves: share that before
         key: what is the same for the same content, such as "resnet-50 v3"; or a path, for what is made of that file:
             it is made anew when the file has changed. Arrays that are there already need none: they are compared
         framework: what a file's arrays become: "numpy" or "torch"
@@ -43,7 +55,8 @@ def shared(
         form.
 
     Raises:
-        PyTritonValidationError: it is nothing that can be shared, or a function without a key
+        PyTritonValidationError: it is nothing that can be shared, or a function without a key; or a function asks for
+            something with a key
         FileNotFoundError: there is no such file
         MemoryError: there is not enough memory
 
@@ -80,7 +93,21 @@ def shared(
 
 
 def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
-    return trees.built(segments.memory(digest, label, lambda: Layout(make()).pieces()))
+    if _making.label is not None:
+        raise PyTritonValidationError(
+            f"pytriton.shared: the function that makes {_making.label!r} asks for {label!r}. Two workers that begin "
+            f"with one of them each would wait for each other for ever: share {label!r} before, and use it in the "
+            "function."
+        )
+
+    def pieces() -> Iterable[Buffer]:
+        _making.label = label
+        try:
+            return Layout(make()).pieces()
+        finally:
+            _making.label = None
+
+    return trees.built(segments.memory(digest, label, pieces))
 
 
 def _digest_of_key(key: str | os.PathLike[str]) -> str:
