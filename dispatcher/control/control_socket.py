@@ -59,6 +59,8 @@ _LONGEST_NAME = 250
 _BACKLOG = 512
 #: Messages that wait while the daemon is being upgraded.
 _CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
+#: Those of them that a change under way may wait for: a callable asks for another model while it loads.
+_WAITED_FOR = (messages.LoadOther, messages.UnloadOther)
 #: Requests that a client may give up, and that end with a client that vanishes. All others are quick, or must finish.
 _ABANDONABLE = (messages.Register, messages.ProfileWorker)
 
@@ -162,6 +164,8 @@ class ControlServer:
         Raises:
             PortError: it cannot be.
         """
+        if self._bound.is_set():
+            raise RuntimeError(f"{self._endpoint} is bound already")
         path = Path(self._endpoint[len("ipc://") :])
         if listener is not None:
             self._listener = socket.socket(fileno=listener)
@@ -364,6 +368,8 @@ class ControlServer:
         if not isinstance(message, _CHANGES):
             return await self._handle(peer, message, payloads)
         while not self._open.is_set():  # still, when it is this one's turn
+            if self.changing and isinstance(message, _WAITED_FOR):
+                break
             await self._open.wait()
         self.changing += 1
         try:

@@ -28,6 +28,7 @@ class Scene:
 
     def __init__(self, endpoint: str) -> None:
         self.heard: list[messages.AnyMessage] = []
+        self.until: asyncio.Event | None = None  #: ... a change is finished
         self.server = ControlServer(endpoint, self._handle)
         self.server.bind()
         self.serving = asyncio.create_task(self.server.serve())
@@ -37,6 +38,8 @@ class Scene:
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> messages.AnyMessage:
         self.heard.append(message)
+        if message == CHANGE and self.until is not None:
+            await self.until.wait()
         return messages.Done()
 
     def ask(self, message: messages.AnyMessage) -> asyncio.Task[messages.AnyMessage]:
@@ -105,6 +108,37 @@ def test_changes_wait_and_questions_do_not(endpoint: str) -> None:
         scene.server.release()
         assert await change == messages.Done()
         assert scene.heard == [LOOK, CHANGE]
+
+    run(endpoint, test)
+
+
+def test_what_is_bound_is_not_bound_again(endpoint: str) -> None:
+    async def test(scene: Scene) -> None:
+        with pytest.raises(RuntimeError, match="is bound already"):
+            scene.server.bind()
+        assert await scene.ask(LOOK) == messages.Done()
+
+    run(endpoint, test)
+
+
+def test_what_a_change_under_way_waits_for_is_done(endpoint: str) -> None:
+    """A model that is being registered has its callable load another one."""
+
+    async def test(scene: Scene) -> None:
+        scene.until = asyncio.Event()
+        change = scene.ask(CHANGE)
+        while not scene.heard:
+            await asyncio.sleep(0.01)
+        scene.server.hold()
+        other = messages.LoadOther("w1", "other")
+        assert await scene.ask(other) == messages.Done()
+        scene.until.set()
+        assert await change == messages.Done()
+        late = scene.ask(other)
+        assert await scene.ask(LOOK) == messages.Done()
+        assert scene.heard == [CHANGE, other, LOOK]
+        scene.server.release()
+        assert await late == messages.Done()
 
     run(endpoint, test)
 
