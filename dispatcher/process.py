@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 
 from pytriton.dispatcher import taking_over
-from pytriton.dispatcher.base import last_exit
+from pytriton.dispatcher.base import handover, last_exit
 from pytriton.dispatcher.base.owner import Owner, OwnerError, owner_of
 from pytriton.dispatcher.run import run
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
-from pytriton.dispatcher.taking_over import Origin
+from pytriton.dispatcher.taking_over import Origin, TakeOver
 from pytriton.ipc.exit_codes import ExitCode
 
 
@@ -58,17 +58,20 @@ def main() -> int:
 
 def _take_over(descriptor: int) -> int:
     """Be the daemon that this process has been until now, in this version."""
-    left = taking_over.taken_over(descriptor)
-    config = DaemonConfig.from_json(left.state.config)
+    environ = dict(os.environ)  # a daemon takes some variables out
+    document = handover.read(descriptor)
+    left: TakeOver | None = None
     try:
+        left = taking_over.taken_over(document)
+        config = DaemonConfig.from_json(left.state.config)
         code = run(config, owner=owner_of(None, os.environ), origin=Origin(left))
         why = f"it ended with code {code}"
     except Exception as error:
-        if left.done:
+        if left is not None and left.done:
             raise
         why = f"{type(error).__name__}: {error}"
-    if not left.done:
-        taking_over.start_afresh(left.state, why)
+    if left is None or not left.done:
+        taking_over.start_afresh(handover.remains(document), why, environ)
     return code
 
 

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple, NoReturn
 
@@ -22,7 +23,12 @@ import psutil
 import structlog
 
 from pytriton.dispatcher.base import handover
-from pytriton.dispatcher.base.handover import HandOver, UnusableHandOver
+from pytriton.dispatcher.base.handover import (
+    HandOver,
+    ListenerState,
+    Remains,
+    UnusableHandOver,
+)
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
 
 _log = structlog.get_logger(__name__)
@@ -92,40 +98,59 @@ def say(verdict: Verdict) -> None:
     sys.stdout.buffer.flush()
 
 
-def taken_over(descriptor: int) -> TakeOver:
+def taken_over(document: bytes) -> TakeOver:
     """Return what a former version of this process has left.
 
     Raises:
         UnusableHandOver: it has changed since it was judged.
         OSError: a descriptor of it is not open.
     """
-    state = handover.decode(handover.read(descriptor))
+    state = handover.decode(document)
     handover.keep_from_children(handover.descriptors(state))
     return TakeOver(state)
 
 
-def start_afresh(state: HandOver, why: str) -> NoReturn:
-    """End all that a former version of this process has left, and become a daemon that has just been started."""
+def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
+    """End all that a former version of this process has left, and become a daemon that has just been started.
+
+    `environ` is what that gets: what the former version has had.
+    """
     _log.error("this version cannot go on with what runs: the daemon starts afresh", reason=why)
-    config = _with_ports(DaemonConfig.from_json(state.config), state)
+    config = _with_ports(DaemonConfig.from_json(left.config), left.listeners)
+    helper, pipe = left.helper
     with contextlib.suppress(OSError):
-        os.close(state.helper[1])  # it ends what the children have started, too
+        os.close(pipe)  # it ends what the children have started, too
     children = psutil.Process().children()
+    psutil.wait_procs([one for one in children if one.pid == helper], timeout=_END_S)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
     psutil.wait_procs(children, timeout=_END_S)
     settings = handover.in_memory(config.to_json())
     os.lseek(settings, 0, os.SEEK_SET)
-    os.dup2(settings, 0)  # all others are closed by execve: see keep_from_children
-    os.execv(sys.executable, [sys.executable, "-m", "pytriton.dispatcher", "--because", why[:1000]])
+    os.dup2(settings, 0)
+    _close_at_execve()
+    arguments = [sys.executable, "-m", "pytriton.dispatcher", "--because", why[:1000]]
+    os.execve(sys.executable, arguments, dict(environ))
 
 
-def _with_ports(config: DaemonConfig, state: HandOver) -> DaemonConfig:
+def _close_at_execve() -> None:
+    """Have all descriptors closed then but standard input and output: some are still as they were handed over."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the folder itself
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+
+
+def _with_ports(config: DaemonConfig, listeners: Sequence[ListenerState]) -> DaemonConfig:
     """Return settings that name the ports which the daemon has had until now."""
     ports = {}
-    for one in state.server.listeners:
+    for one in listeners:
         if one.path is None and one.protocol in _PORTS:
-            with socket.socket(fileno=os.dup(one.descriptor)) as listener:
+            # One that is not open: perhaps that is why.
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(fileno=os.dup(one.descriptor)) as listener,
+            ):
                 ports[f"{one.protocol}_port"] = int(listener.getsockname()[1])
     return msgspec.structs.replace(config, **ports)

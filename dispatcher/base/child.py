@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from pytriton.dispatcher.base.child_output import ChildOutput
+from pytriton.dispatcher.base.child_output import ChildOutput, ended_output
 from pytriton.dispatcher.base.handover import ChildState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.ipc import linux
@@ -98,8 +98,9 @@ class Child:
         Raises:
             OSError: this process has no such child.
         """
-        output = os.fdopen(state.output, "rb", buffering=0)
-        return cls(state.pid, output, on_line, kill_on_death, state)
+        output = ended_output() if state.output < 0 else state.output
+        pipe = os.fdopen(output, "rb", buffering=0)
+        return cls(state.pid, pipe, on_line, kill_on_death, state)
 
     def hand_over(self) -> ChildState:
         """Return what the next version of this process goes on with. All lines until now have been logged."""

@@ -68,10 +68,13 @@ class ChildOutput:
         self._loop.add_reader(pipe.fileno(), self._readable)
 
     def hand_over(self) -> tuple[int, bytes]:
-        """Log what waits; return the pipe's descriptor, and what has been read of a line that has not ended."""
+        """Log what waits; return the pipe's descriptor, and what has been read of a line that has not ended.
+
+        The descriptor is -1 where the child has closed its output.
+        """
         while self._lines or self._blocks:
             self._hand_on()
-        return self._pipe.fileno(), self._rest
+        return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
         """After the child's end: return when all its lines have been handed on; then nothing is read any more."""
@@ -158,3 +161,10 @@ class ChildOutput:
             self._note()
         self._at_end.set()
         self._hand_on_soon()
+
+
+def ended_output() -> int:
+    """Return a descriptor to read from that is at its end: the output of a child that has closed it."""
+    reader, writer = os.pipe()
+    os.close(writer)
+    return reader

@@ -32,7 +32,7 @@ class UnusableHandOver(Exception):
 
 
 class ChildState(msgspec.Struct, frozen=True):
-    """A child process: its pid, the reading end of its output, and what has been read of it."""
+    """A child process: its pid, the reading end of its output (-1: it has closed it), and what has been read of it."""
 
     pid: int
     output: int
@@ -184,6 +184,28 @@ class HandOver(msgspec.Struct, frozen=True):
     openai: Optional[OpenAIState] = None
     #: Events that webhooks have not posted, by webhook.
     unposted: dict[str, list[messages.Event]] = {}
+    #: The serial of the last event.
+    events: int = 0
+
+
+class Remains(msgspec.Struct, frozen=True):
+    """As much of a document as a fresh start needs, whatever the rest is like."""
+
+    config: bytes
+    helper: tuple[int, int]
+    server: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def listeners(self) -> list[ListenerState]:
+        """The sockets of tritonserver, if it tells of them."""
+        try:
+            return msgspec.msgpack.decode(self.server, type=_Listeners).listeners
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return []
+
+
+class _Listeners(msgspec.Struct, frozen=True):
+    listeners: list[ListenerState]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -225,6 +247,14 @@ def decode(data: bytes) -> HandOver:
             "(pytriton-daemon restart)"
         )
     return state
+
+
+def remains(data: bytes) -> Remains:
+    """Return what is left of a document that cannot be taken over from; raises `UnusableHandOver`."""
+    try:
+        return msgspec.msgpack.decode(data.partition(b"\n")[2], type=Remains)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnusableHandOver(f"it cannot be read: {error}") from error
 
 
 def _known() -> str:
@@ -271,7 +301,7 @@ def children(state: HandOver) -> list[int]:
 
 
 def _of_child(child: ChildState) -> list[int]:
-    return [child.output]
+    return [] if child.output < 0 else [child.output]
 
 
 @contextmanager

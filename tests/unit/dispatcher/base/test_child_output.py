@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -78,3 +79,25 @@ def test_what_is_more_than_the_log_takes_is_left_out_with_a_note_and_nothing_wai
     assert notes
     assert lines.count(line) + len(notes) == len(lines)
     assert lines.count(line) * 100 + left_out == count * 100
+
+
+def test_a_child_that_has_closed_its_output_is_handed_over() -> None:
+    async def hand_over() -> None:
+        code = "import os; os.write(1, b'half'); os.close(1); os.read(0, 1)"
+        lines: list[bytes] = []
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            output = ChildOutput(process.stdout, lines.append)
+            while not process.stdout.closed:
+                await asyncio.sleep(0.01)
+            assert output.hand_over() == (-1, b"")
+            assert lines == [b"half"]
+            with os.fdopen(child_output.ended_output(), "rb", buffering=0) as pipe:
+                adopted = ChildOutput(pipe, lines.append)
+                await adopted.drained()
+                assert adopted.hand_over() == (-1, b"")
+            assert lines == [b"half"]
+
+    asyncio.run(asyncio.wait_for(hand_over(), _WAIT_S))

@@ -96,6 +96,23 @@ def test_every_descriptor_and_every_child_is_known() -> None:
     assert sorted(handover.children(STATE)) == [60, 70, 80, 100]
 
 
+def test_a_child_without_an_output_has_no_descriptor() -> None:
+    state = handover.OpenAIState(13, handover.ChildState(100, -1), 15)
+    found = handover.descriptors(msgspec.structs.replace(STATE, openai=state))
+    assert sorted(found) == [*range(3, 14), 15]
+
+
+def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
+    left = handover.remains(handover.encode(STATE))
+    assert (left.config, left.helper) == (STATE.config, STATE.helper)
+    assert left.listeners == STATE.server.listeners
+    other = msgspec.msgpack.encode({"config": b"{}", "helper": [60, 6], "server": "of its own"})
+    left = handover.remains(b"pytriton-hand-over 99\n" + other)
+    assert (left.config, left.helper, left.listeners) == (b"{}", (60, 6), [])
+    with pytest.raises(UnusableHandOver, match="cannot be read"):
+        handover.remains(b"pytriton-hand-over 1\nxy")
+
+
 @pytest.mark.parametrize(
     ("document", "why"),
     [
