@@ -107,11 +107,15 @@ class Daemon(DaemonParts):
         address = self.config.control_tcp
         if address is None:
             return None
-        if self._origin.handed is not None:  # where it has listened
-            address = self._origin.handed.state.control_tcp[len("tcp://") :]
+        handed = self._origin.handed
+        if handed is not None and handed.state.control_tcp:  # where it has listened
+            address = handed.state.control_tcp[len("tcp://") :]
         try:
             self._status.control_tcp = self._control.listen_tcp(address)
         except (KeyStoreError, zmq.ZMQError) as error:
+            if handed is not None:  # that is no reason to end what is served
+                self._status.lose_tcp(address, str(error))
+                return None
             _log.error("cannot listen", control_tcp=address, reason=str(error))
             in_use = getattr(error, "errno", None) == errno.EADDRINUSE
             return ExitCode.PORT_IN_USE if in_use else ExitCode.USAGE

@@ -68,7 +68,12 @@ class DaemonParts(ABC):
         self._origin = origin
         self.rundir = rundir
         self._webhooks = Webhooks(read_hooks(config.webhooks))
-        self.event_log = EventLog(config.state_path, config.event_log_size, [self._webhooks.take])
+        self.event_log = EventLog(
+            config.state_path,
+            config.event_log_size,
+            [self._webhooks.take],
+            after=0 if origin.handed is None else origin.handed.state.events,
+        )
         #: Takes what is decided.
         self.events = self.event_log.events
         self._notifier = notifier
@@ -227,6 +232,7 @@ class DaemonParts(ABC):
             Parts(
                 config=lambda: self.config,
                 status=self._status,
+                ending=self.ending,
                 control=self._control,
                 server=self._server,
                 server_watch=self._server_watch,

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
+import structlog
+
 from pytriton.dispatcher.base.systemd import State
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -20,6 +22,8 @@ from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.ipc import messages
 from pytriton.ipc.rundir import RuntimeDir
+
+_log = structlog.get_logger(__name__)
 
 
 class DaemonStatus:
@@ -53,6 +57,7 @@ class DaemonStatus:
         self.phase = "starting"
         self.why_stopped = ""
         self.control_tcp = ""
+        self._tcp_problem = ""
         self.operations: list[str] = []
         self.memory: Callable[[], list[messages.MemoryInfo]] = list
         self.advice = advice
@@ -66,6 +71,15 @@ class DaemonStatus:
         self._readiness = readiness
         self._openai = openai
         self.started_at = time.time()
+
+    def lose_tcp(self, address: str, why: str) -> None:
+        """Show that clients with a key are not answered any more."""
+        self.control_tcp = ""
+        self._tcp_problem = (
+            f"after an upgrade the daemon could not listen on {address} again (control_tcp): {why}. "
+            "Free the address, and upgrade or restart"
+        )
+        _log.error("cannot listen", control_tcp=address, reason=why)
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return a model's description for clients."""
@@ -84,6 +98,7 @@ class DaemonStatus:
             self._watch.problem(),
             *self._registry.problems(),
             self._openai.problem(),
+            self._tcp_problem,
             self.advice,
         ]
         return messages.Status(

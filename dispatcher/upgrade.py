@@ -18,13 +18,16 @@ from dataclasses import dataclass
 
 import msgspec
 import structlog
+import zmq
 
 from pytriton.dispatcher.base import handover
 from pytriton.dispatcher.base.handover import HandOver, WorkerState
 from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.base.systemd import Notifier
+from pytriton.dispatcher.control.client_keys import KeyStoreError
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
+from pytriton.dispatcher.ending import Ending
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.event_log import EventLog
 from pytriton.dispatcher.events.webhooks import Webhooks
@@ -52,6 +55,10 @@ _ASK_S = 300.0
 _LOOK_S = 0.05
 #: What the files of the log and of events get to be written in.
 _WRITTEN_S = 2.0
+#: Turns of the event loop in which it learns of a signal that the process has got: it reads it in the second, after
+#: whoever is due, and calls the handler in the third.
+_TURNS = 3
+_LONGEST_WAIT_S = 86400
 _VERSIONS_KEPT = 10
 
 
@@ -68,6 +75,7 @@ class Parts:
 
     config: Callable[[], DaemonConfig]
     status: DaemonStatus
+    ending: Ending
     control: ControlServer
     server: TritonServer
     server_watch: ServerWatch
@@ -154,6 +162,9 @@ class Upgrade:
         Raises:
             RemoteFailure: it cannot, or not now; why. Nothing has changed.
         """
+        if not 0 <= wish.wait_s <= _LONGEST_WAIT_S:
+            text = f"{wish.wait_s} is not between 0 and {_LONGEST_WAIT_S} s"
+            raise RemoteFailure(ErrorKind.INVALID, text)
         if self._under_way:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
         self._under_way = True
@@ -162,10 +173,9 @@ class Upgrade:
             await self._until_settled(wish.wait_s)
             await self._ask(wish.python or sys.executable)
             self.parts.control.hold()
+            await self.parts.registry.parking.hold()
             await self._until_settled(wish.wait_s)
-            await (
-                self.parts.registry.parking.clear()
-            )  # they are started again when a model falls asleep
+            self._refuse_impossible()  # what has been changed since
         except BaseException as error:
             self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
             raise
@@ -177,6 +187,7 @@ class Upgrade:
     def _go_on(self, why: str) -> None:
         """Stay this version."""
         self.parts.control.release()
+        self.parts.registry.parking.release()
         self._under_way = False
         self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
 
@@ -206,6 +217,8 @@ class Upgrade:
     def _unsettled(self) -> str:
         """Say what is under way, so that nothing can be handed over now; "" if nothing is."""
         parts = self.parts
+        if parts.ending.asked.is_set():
+            return "the daemon is to stop"
         if parts.status.phase != "ready":
             return f"the daemon is {parts.status.phase}"
         if parts.control.changing:
@@ -214,6 +227,10 @@ class Upgrade:
             return "tritonserver is being started or replaced"
         if not parts.openai.settled:
             return "the OpenAI front is being started"
+        if parts.temporary.ending:
+            return "a temporary model is being unregistered"
+        if not parts.registry.parking.settled:
+            return "a worker that was parked is being ended"
         return parts.registry.adoption.unsettled()
 
     async def _until_settled(self, wait_s: float) -> None:
@@ -270,24 +287,35 @@ class Upgrade:
 
     async def _go(self, wish: messages.Upgrade) -> None:
         parts = self.parts
-        why = ""
+        why, is_silent = "", False
         try:
             await self._until_settled(wish.wait_s)
+            is_silent = True
             parts.notifier.reloading()
             await parts.control.suspend()
             await self._until_written()
-            if not (why := self._unsettled()):  # nothing is awaited from here on
-                self._become_next()
+            await self._become_next()
         except RemoteFailure as failure:
             why = failure.text
         except Exception as error:
             _log.exception("the daemon was not upgraded")
             why = f"{type(error).__name__}: {error}"
-        if parts.status.control_tcp:
-            parts.control.listen_tcp(parts.status.control_tcp[len("tcp://") :])
+        try:
+            if is_silent:
+                self._speak_again()
+        finally:
+            self._go_on(why)
+
+    def _speak_again(self) -> None:
+        """Answer on the control socket again; without TCP, where somebody has taken its address meanwhile."""
+        parts, address = self.parts, self.parts.status.control_tcp
         parts.control.bind()
+        try:
+            if address:
+                parts.control.listen_tcp(address[len("tcp://") :])
+        except (KeyStoreError, zmq.ZMQError) as error:
+            parts.status.lose_tcp(address, str(error))
         parts.notifier.ready(parts.status.for_service_manager().text)
-        self._go_on(why)
 
     async def _until_written(self) -> None:
         """Return when the files have what is known, or the disk is slow."""
@@ -298,21 +326,39 @@ class Upgrade:
                 return
             await asyncio.sleep(_LOOK_S)
 
-    def _become_next(self) -> None:
-        """Execute the next version; returns only by an exception."""
+    async def _become_next(self) -> None:
+        """Execute the next version, unless something has happened until now; returns only by an exception.
+
+        Raises:
+            RemoteFailure: something is under way.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            self._refuse_impossible()
+            if why := self._unsettled():
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
+            self._execute_next()  # nothing is awaited before it
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _execute_next(self) -> None:
         state = self._state()
         document = handover.in_memory(handover.encode(state))
         environment = {**os.environ, **self.parts.notifier.variables}
         arguments = [self._python, *_arguments("--take-over", str(document))]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        folder = os.getcwd()
+        folder = ""
+        with contextlib.suppress(OSError):  # somebody has removed it
+            folder = os.getcwd()
         try:
             with handover.inherited([document, *handover.descriptors(state)]):
                 os.chdir("/")  # what lies in the present one is not to be imported
                 self._execute(self._python, arguments, environment)
         finally:
-            os.chdir(folder)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if folder:
+                with contextlib.suppress(OSError):
+                    os.chdir(folder)
             os.close(document)
 
     def _state(self) -> HandOver:
@@ -337,6 +383,7 @@ class Upgrade:
             operations=parts.operations.descriptors,
             openai=parts.openai.hand_over(),
             unposted=parts.webhooks.unposted(),
+            events=parts.events.serial,
         )
 
 

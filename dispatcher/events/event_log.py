@@ -44,9 +44,15 @@ class EventLog:
         state: the state directory
         size: bytes that the files may have; 0: nothing is written, and memory is all there is
         also: get every event, too
+        after: the serial of the last event that a former version of this process has told
+
+    Attributes:
+        serial: of the last event.
     """
 
-    def __init__(self, state: Path, size: int, also: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, state: Path, size: int, also: Sequence[Sink] = (), *, after: int = 0
+    ) -> None:
         folder = state / FOLDER
         self._asked = Journal(folder, "audit", size // 2)
         self._others = Journal(folder, "events", size // 2)
@@ -61,8 +67,8 @@ class EventLog:
         former = self._read()
         for event in former:
             self._remember(event)
-        after = max((event.serial for event in former), default=0)
-        self._serials = itertools.count(after + 1)
+        self.serial = max([after, *(event.serial for event in former)])
+        self._serials = itertools.count(self.serial + 1)
         self.events = Events([self._take, *also], self._serials)
 
     @property
@@ -101,6 +107,7 @@ class EventLog:
     # ── what comes ───────────────────────────────────────────────────────────────────────────────
 
     def _take(self, event: Event) -> None:
+        self.serial = event.serial
         self._remember(event)
         if not self._writes:
             return

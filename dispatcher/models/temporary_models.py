@@ -47,6 +47,11 @@ class TemporaryModels:
         """Return the process that a registration ends with, if it does."""
         return next((pid for pid, those in self._of.items() if registration in those), None)
 
+    @property
+    def ending(self) -> bool:
+        """Whether a model is being taken down, or is about to be."""
+        return bool(self._ending)
+
     async def _take_down(self, registration: Registration) -> None:
         try:
             await self._end(registration)

@@ -22,12 +22,34 @@ class Parking:
     def __init__(self, most: int) -> None:
         self.most = most
         self._workers: dict[Account, Worker] = {}
+        self._held = False
+        self._ending = 0
+
+    @property
+    def room(self) -> int:
+        """How many are kept now."""
+        return 0 if self._held else self.most
+
+    @property
+    def settled(self) -> bool:
+        """Whether none is being ended, and none is there while none is to be."""
+        return not self._ending and not (self._held and self._workers)
+
+    async def hold(self) -> None:
+        """Keep none until `release`, and end all of them."""
+        self._held = True
+        for owner in list(self._workers):
+            await self.drop(owner)
+
+    def release(self) -> None:
+        """Keep those of models that fall asleep from now on."""
+        self._held = False
 
     async def put(self, owner: Account, worker: Worker) -> None:
         """Keep a worker of a model that sleeps; end those that are too many."""
         await self.drop(owner)
         self._workers[owner] = worker
-        while len(self._workers) > self.most:
+        while len(self._workers) > self.room:
             await self.drop(next(iter(self._workers)))
 
     def take(self, owner: Account) -> Worker | None:
@@ -35,17 +57,16 @@ class Parking:
         worker = self._workers.pop(owner, None)
         return worker if worker is not None and worker.alive else None
 
-    async def clear(self) -> None:
-        """End all of them."""
-        for owner in list(self._workers):
-            await self.drop(owner)
-
     async def drop(self, owner: Account) -> None:
         """End a model's own, if it has one."""
         worker = self._workers.pop(owner, None)
         if worker is not None:
             worker.leave("idle")
-            await worker.stop(0)
+            self._ending += 1
+            try:
+                await worker.stop(0)
+            finally:
+                self._ending -= 1
 
     async def drop_named(self, name: str) -> None:
         """End one by its name, if it is there: its memory is needed."""

@@ -69,7 +69,7 @@ class WorkerStarts:
 
     async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
         """Have a worker at hand that needs only load the model, if that `still` sleeps once it is started."""
-        if not self._parking.most:
+        if not self._parking.room:
             return
         try:
             worker = await self._new(spec, 0)

@@ -34,6 +34,8 @@ class Parts(SimpleNamespace):
         self.busy: list[str] = []
         super().__init__(
             status=SimpleNamespace(phase="ready"),
+            ending=SimpleNamespace(asked=SimpleNamespace(is_set=lambda: False)),
+            temporary=SimpleNamespace(ending=False),
             control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
             server=SimpleNamespace(hands_over=True, settled=True),
             openai=SimpleNamespace(settled=True),
@@ -109,6 +111,8 @@ def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], 
         (lambda parts: setattr(parts.control, "changing", 1), "a client has something changed"),
         (lambda parts: setattr(parts.server, "settled", False), "tritonserver is being started"),
         (lambda parts: setattr(parts.openai, "settled", False), "the OpenAI front"),
+        (lambda parts: setattr(parts.temporary, "ending", True), "a temporary model is being"),
+        (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is to stop"),
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )
@@ -168,10 +172,22 @@ def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path
         await upgrade.prepare(messages.Upgrade(str(python)))
         assert parts.held
         assert not parked.alive
+        late = FakeWorker(2, spec)
+        await parts.registry.parking.put("m", late)  # nor is one that was being started
+        assert not late.alive
         with pytest.raises(RemoteFailure, match="is being upgraded already"):
             await upgrade.prepare(NOW)
 
     _run(prepare)
+    assert parts.told == []
+
+
+@pytest.mark.parametrize("wait_s", [-1.0, float("nan"), float("inf"), 1e9])
+def test_a_time_that_is_none_changes_nothing(wait_s: float) -> None:
+    parts = Parts()
+    failure = prepared(parts, messages.Upgrade(wait_s=wait_s))
+    assert failure.kind is ErrorKind.INVALID
+    assert "is not between 0 and" in failure.text
     assert parts.told == []
 
 

@@ -47,6 +47,16 @@ def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
         assert log.about("other") == []
 
 
+def test_serials_go_on_in_another_version_where_nothing_is_written(tmp_path: Path) -> None:
+    former = EventLog(tmp_path, 0)
+    former.events.tell(kinds.STARTED)
+    former.events.tell(kinds.READY, model="m")
+    assert former.serial == 2
+    following = EventLog(tmp_path, 0, after=former.serial)
+    following.events.tell(kinds.UPGRADED)
+    assert [event.serial for event in following.all()] == [3]
+
+
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.events.tell(kinds.REGISTERED, model="m")
