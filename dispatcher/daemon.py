@@ -123,7 +123,7 @@ class Daemon(DaemonParts):
 
     async def _serve_until_stopped(self, on_ready: OnReady | None) -> None:
         """Serve from the moment tritonserver is up until all models are unloaded."""
-        self._status.phase = "ready"
+        self._status.phase = "draining" if self.registry.refusal else "ready"
         own_version()  # as long as it is this one that is installed
         if self._origin.handed is not None and start_flags.path(self.rundir).exists():
             self.settings.reload()

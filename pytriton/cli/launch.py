@@ -102,7 +102,7 @@ def _wait_ready(
             if readable:
                 return None
             status = _status(rundir, process.pid)
-            if status is not None and status.state == "ready":
+            if status is not None and status.state in ("ready", "draining"):
                 return status
     finally:
         os.close(ended)

@@ -92,6 +92,23 @@ def test_it_waits_to_be_stopped_where_others_stop_it(brain: Brain) -> None:
     assert not brain.daemon.ending.asked.is_set()
 
 
+def test_one_that_starts_drains_once_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Brain, "settle", lambda brain: None)
+        brain = Brain(tmp_path)
+    try:
+        assert brain.daemon._status.phase == "starting"
+        request = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
+        brain.settle()
+        assert request.answer == messages.Done()
+        brain.advance(100.0)
+        assert phase(brain) == "draining"
+    finally:
+        brain.close()
+
+
 def test_who_says_it_again_changes_its_times(brain: Brain) -> None:
     drain(brain, messages.Drain(settle_s=1000.0))
     drain(brain, messages.Drain(settle_s=2.0))
