@@ -74,17 +74,20 @@ class Adaptations:
         return registration.pool.sleep.asleep
 
     def is_at_rest(self, registration: Registration) -> bool:
-        """Whether a registration serves, and nobody changes it."""
-        return self._serves(registration) and self._reservations.is_free(registration.spec.name)
+        """Whether a registration serves, or cannot as its workers crash, and nobody changes it."""
+        is_there = self._serves(registration) or (
+            self._is_current(registration)
+            and registration.in_triton.is_out
+            and registration.pool.is_hopeless
+        )
+        return is_there and self._reservations.is_free(registration.spec.name)
 
     def _serves(self, registration: Registration) -> bool:
+        return self._is_current(registration) and registration.ready
+
+    def _is_current(self, registration: Registration) -> bool:
         current = self._served.names.get(registration.spec.name)
-        return (
-            current is registration
-            and registration.ready
-            and self._server.ready
-            and not self._stopping
-        )
+        return current is registration and self._server.ready and not self._stopping
 
     async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
         """Make a change, unless something is done with the model already; whether it was made.

@@ -81,6 +81,11 @@ class ModelInTriton:
         return self.machine.state is ModelState.READY
 
     @property
+    def is_out(self) -> bool:
+        """Whether the daemon has taken it out of tritonserver, as no worker can serve it."""
+        return self.machine.state is ModelState.UNREADY
+
+    @property
     def unloaded(self) -> bool:
         """Whether a client of tritonserver has unloaded it."""
         return self.machine.state is ModelState.UNLOADED

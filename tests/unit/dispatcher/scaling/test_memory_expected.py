@@ -59,3 +59,19 @@ def test_what_the_first_worker_makes_for_all_is_not_charged_to_each(daemon: Budg
     daemon.wait(batch, 1.0)
     daemon.brain.advance(1.0)
     assert daemon.used() == 3 * 109 + 200
+
+
+def test_a_model_that_crashes_again_and_again_sleeps_for_others(daemon: Budgeted) -> None:
+    daemon.register("a", memory=600 * MIB)
+    daemon.register("b", memory=600 * MIB)
+    worker = daemon.served("a")
+    daemon.brain.usual_plan = "crashes"
+    worker.end()
+    daemon.brain.advance(100.0)
+    assert daemon.state("a") == "unready"
+    daemon.brain.usual_plan = "serves"
+    daemon.served("b")
+    assert daemon.loaded() == {"b"}
+    assert daemon.state("a") == "asleep"
+    daemon.brain.advance(2.0)
+    daemon.served("a")  # it is asked for again
