@@ -256,7 +256,7 @@ class Account:
             await self._wait(waiting, timeout_s)
         except asyncio.CancelledError:
             if waiting.done.done():
-                self.granted = before
+                self.granted = min(self.granted, before)
             raise
 
     async def beside_others(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
@@ -277,6 +277,12 @@ class Account:
         if self.beside:
             self.beside -= 1
             self._accounts.news.tell()
+
+    def want_less(self, count: int) -> None:
+        """Lower what is waited for: it shall have so many workers."""
+        for one in self._accounts.waiting:
+            if one.account is self:
+                one.count = min(one.count, count)
 
     def within(self, count: int) -> int:
         """Return how many of so many workers there is room for."""

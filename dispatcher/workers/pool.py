@@ -29,7 +29,7 @@ from pytriton.dispatcher.workers.tally import Tally
 from pytriton.dispatcher.workers.verdicts import Verdicts
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 from pytriton.ipc import messages
-from pytriton.ipc.errors import RemoteFailure
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
 from pytriton.ipc.lanes.gauge import Reading
 
 #: Goes on with a worker of a former version of this process: its state, the model, its slot; None: it is gone.
@@ -151,6 +151,7 @@ class Pool:
         instances = self._instances
         instances.spec = spec
         leaving = instances.supervisors[numbering.count(spec) :]
+        self.account.want_less(numbering.count(spec))
         room = self.account.leave(numbering.count(spec))
         await self._stop_supervisors(leaving, grace_s, "scale")
         self.account.gone(room)
@@ -163,6 +164,9 @@ class Pool:
         """End the workers until a batch comes; the spares stay. No request came for `idle_s`."""
         instances, staying = self._instances, self._staying
         leaving = instances.supervisors[staying:]
+        if self._waking is not None:
+            self._waking.cancel()  # nobody asks for the others any more
+        self.sleep.lacks_room = False
         del instances.supervisors[staying:]
         room = self.account.leave(staying)
         self.sleep.begin(idle_s, len(leaving), why)
@@ -190,16 +194,26 @@ class Pool:
 
     async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
         """Start the workers when there is memory for them; if it never comes, tell those that wait."""
-        try:
-            await self.account.take(spec, self._policy.wake_bounds.seconds)
-        except RemoteFailure as failure:
-            self.sleep.lacks_room = False
-            self.sleep.refuse(failure)
-        else:
-            self.sleep.lacks_room = False
-            if not self._instances.stopping:
-                self._fill_up()
+        while True:
+            try:
+                await self.account.take(spec, self._policy.wake_bounds.seconds)
+            except RemoteFailure as failure:
+                if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
+                    continue  # nobody waits for it: what there is for the others is waited for
+                self.sleep.lacks_room = False
+                if not self._spare_serves:
+                    self.sleep.refuse(failure)
+            else:
+                self.sleep.lacks_room = False
+                if not self._instances.stopping:
+                    self._fill_up()
+            break
         await self._tell(None)
+
+    @property
+    def _spare_serves(self) -> bool:
+        """Whether it serves already, though only its spares are there."""
+        return self.can_serve and not self._instances.stopping
 
     async def _get_room(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         """Return when there is memory for the workers of a declaration.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fakes.asked_daemons import MIB, Budgeted
+from support.fakes.fake_worker import FakeWorker
 
 from pytriton.dispatcher.elastic.memory import Size
+from pytriton.ipc import messages
 from pytriton.ipc.shared_entries import Entry, Holder
 
 
@@ -75,3 +78,54 @@ def test_a_model_that_crashes_again_and_again_sleeps_for_others(daemon: Budgeted
     assert daemon.state("a") == "asleep"
     daemon.brain.advance(2.0)
     daemon.served("a")  # it is asked for again
+
+
+def with_a_spare(daemon: Budgeted, needs: int, **more: Any) -> FakeWorker:
+    """A model whose spare serves, while another leaves its instances no room; return what is busy."""
+    daemon.usual = 200
+    daemon.register("m", spares=1, memory=200 * MIB, **more)
+    daemon.served("m")
+    daemon.brain.advance(30.0)
+    daemon.register("busy", memory=needs * MIB)
+    daemon.sizes["busy"] = needs
+    busy = daemon.served("busy")
+    busy.begin()
+    assert daemon.state("m") == "asleep"
+    (spare,) = daemon.brain.alive("m")
+    daemon.wait(daemon.batch("m"), 1.0)
+    spare.begin()
+    daemon.brain.advance(1.0)
+    assert daemon.state("m") == "ready"
+    assert daemon.brain.alive("m") == [spare]
+    return busy
+
+
+def test_fewer_instances_are_waited_for_when_fewer_are_wanted(daemon: Budgeted) -> None:
+    busy = with_a_spare(daemon, 500, instances=3)
+    daemon.brain.served(daemon.brain.client.ask(messages.Scale("m", 1)))
+    daemon.brain.advance(1.0)
+    assert len(daemon.brain.alive("m")) == 2  # with the spare
+    busy.answer()
+    daemon.brain.advance(10.0)
+    assert daemon.used() == 400 + 500
+
+
+def test_a_model_whose_spare_serves_does_not_sleep_for_want_of_room(daemon: Budgeted) -> None:
+    busy = with_a_spare(daemon, 500, instances=3)
+    daemon.brain.advance(70.0)
+    assert daemon.state("m") == "ready"
+    busy.answer()
+    daemon.brain.advance(10.0)
+    assert len(daemon.brain.alive("m")) == 4
+
+
+def test_who_falls_asleep_waits_for_no_room(daemon: Budgeted) -> None:
+    rules = messages.Autoscale(0, 3, idle_after_s=20.0)
+    busy = with_a_spare(daemon, 700, lazy=False, autoscale=rules)
+    for worker in daemon.brain.alive("m"):
+        worker.answer()
+    daemon.brain.advance(40.0)
+    assert daemon.state("m") == "asleep"
+    busy.answer()
+    daemon.brain.advance(10.0)
+    assert len(daemon.brain.alive("m")) == 1
