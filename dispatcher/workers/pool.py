@@ -129,6 +129,11 @@ class Pool:
         Raises:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
+        fewer = numbering.count(spec) <= numbering.count(self._instances.spec)
+        if (
+            fewer and self.sleep.lacks_room and self.can_serve
+        ):  # `shrink` has the wake that waits hear of it
+            return
         await self._get_room(spec, report)
         supervisors, slept = self._instances.supervisors, self.sleep.asleep
         count = len(supervisors)
@@ -199,7 +204,8 @@ class Pool:
                 await self.account.take(spec, self._policy.wake_bounds.seconds)
             except RemoteFailure as failure:
                 if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
-                    continue  # nobody waits for it: what there is for the others is waited for
+                    spec = self._instances.spec
+                    continue  # no request waits: the other instances do
                 self.sleep.lacks_room = False
                 if not self._spare_serves:
                     self.sleep.refuse(failure)

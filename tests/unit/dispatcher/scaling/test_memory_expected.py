@@ -110,6 +110,16 @@ def test_fewer_instances_are_waited_for_when_fewer_are_wanted(daemon: Budgeted) 
     assert daemon.used() == 400 + 500
 
 
+def test_that_holds_for_the_next_claim_too(daemon: Budgeted) -> None:
+    busy = with_a_spare(daemon, 700, instances=3)
+    daemon.brain.served(daemon.brain.client.ask(messages.Scale("m", 1)))
+    daemon.brain.advance(70.0)
+    busy.answer()
+    daemon.brain.advance(10.0)
+    assert len(daemon.brain.alive("m")) == 2
+    assert daemon.used() == 400
+
+
 def test_a_model_whose_spare_serves_does_not_sleep_for_want_of_room(daemon: Budgeted) -> None:
     busy = with_a_spare(daemon, 500, instances=3)
     daemon.brain.advance(70.0)
