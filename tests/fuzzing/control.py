@@ -1,6 +1,6 @@
 """The target that sends control messages to a real daemon: damaged, hostile, replayed, out of order, pipelined.
 
-What legitimately does what it says is not sent: Shutdown, whatever names the real model or worker
+What legitimately does what it says is not sent: Shutdown, Drain and Upgrade, whatever names the real model or worker
 and ends it (`_MAY_NAME`), a Register whose worker could start, and an Attach of a proxy that has
 lost the only worker, which waits for the next.
 """
@@ -23,7 +23,7 @@ from pytriton.ipc import control, messages
 Frames = list[bytes]
 
 #: Never sent.
-_FORBIDDEN = ("Shutdown",)
+_FORBIDDEN = ("Shutdown", "Drain", "Upgrade")
 #: Messages that are let through with the real names in them: they ask, or are refused, or repeat what is so.
 _MAY_NAME = (
     "GetLogs", "Attach", "Detach", "LaneLost", "BatchOverdue", "WorkerHello", "WorkerReady",

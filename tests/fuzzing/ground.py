@@ -55,8 +55,10 @@ dynamic_batching { max_queue_delay_microseconds: 3000 }
 #: What the allocators of a process may keep of a run: not a leak, which grows with the cases.
 GROWTH_BYTES = 64 << 20
 _SETTLE_S = 60.0
+#: How many threads asyncio's own pool starts as they are needed, and keeps (ThreadPoolExecutor's default).
+_POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
 #: How much more of what there may be; a thread: OpenTelemetry's, from the first batch on that says it is traced.
-_MORE = {"memory": GROWTH_BYTES, "threads": 1}
+_MORE = {"memory": GROWTH_BYTES, "threads": 1 + _POOL_THREADS}
 
 
 @batch
