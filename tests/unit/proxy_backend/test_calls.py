@@ -138,6 +138,7 @@ def test_a_call_that_is_dropped_ends_at_once(
     worker.send(CallDropped(1))
     assert worker.receive() == Answer(1, [], True)
     model.answers.put([Answer(1, [], True)])
+    eventually(model.answers.empty, "the first call takes it, and not the second one")
     worker.send(AnswerRead(1))
     worker.send(CallDropped(1))  # it has ended: nothing more comes of it
     worker.send(call(2))
