@@ -28,7 +28,6 @@ from msgspec import structs
 
 import pytriton._linux_only  # noqa: F401
 from pytriton._clash import clashing_distribution
-from pytriton._closeable import Closeable
 from pytriton._control.connection import Connection
 from pytriton._control.daemon_life import DaemonLife
 from pytriton._control.encrypted import RemoteConnection
@@ -43,6 +42,7 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.ipc import messages
+from pytriton.ipc.closeable import Closeable
 from pytriton.ipc.rundir import RuntimeDir, default_runtime_dir
 from pytriton.profiles import Profile
 from pytriton.run_options import RegisterOptions

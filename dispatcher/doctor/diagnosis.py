@@ -241,20 +241,22 @@ def _native_front(choice: ServerChoice) -> str:
     """Return where the native front comes from; "" when NVIDIA's executable serves."""
     if choice.front == "triton":
         return ""
-    if compiled_front.is_built(cache_dir(choice.cache_dir)):
-        return "the native front is there"
-    command = compiler()
-    return f"the native front will be built at the first start, with {command}" if command else ""
+    return _comes_from("the native front", compiled_front.is_built(cache_dir(choice.cache_dir)))
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:
     """Return where the compiled proxy comes from; "" when the Python proxy serves."""
     if choice.proxy == "python":
         return ""
-    if compiled_proxy.is_built(cache_dir(choice.cache_dir)):
-        return "the compiled proxy is there"
+    return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
+
+
+def _comes_from(what: str, is_built: bool) -> str:
+    """Return where a compiled part comes from; "" when it is not there, and cannot be built."""
+    if is_built:
+        return f"{what} is there"
     command = compiler()
-    return f"the compiled proxy will be built at the first start, with {command}" if command else ""
+    return f"{what} will be built at the first start, with {command}" if command else ""
 
 
 def _library_environment(tree: ServerTree) -> dict[str, str]:

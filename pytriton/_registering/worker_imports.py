@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from pytriton._closeable import Closeable
 from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.ipc.closeable import Closeable
 from pytriton.ipc.messages import World
 
 #: An answer of the interpreter may take the import of a large package.

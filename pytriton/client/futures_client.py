@@ -7,13 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pytriton._closeable import Closeable
 from pytriton.client._inference.request import InferMethods, Request
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.url import Urls
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tls import TlsOptions
+from pytriton.ipc.closeable import Closeable
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 __all__ = ["FuturesModelClient"]

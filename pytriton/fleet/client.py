@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton._closeable import Closeable
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._registering.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
@@ -28,6 +27,7 @@ from pytriton.fleet.served import FleetModel
 from pytriton.fleet.syncing import carry_out, plan_sync
 from pytriton.fleet.view import Clients, FleetView, raise_first
 from pytriton.ipc import messages
+from pytriton.ipc.closeable import Closeable
 from pytriton.ipc.registration_digest import registration_digest
 from pytriton.run_options import RegisterOptions
 

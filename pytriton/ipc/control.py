@@ -16,11 +16,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import zmq
 
 from pytriton.ipc import messages
+from pytriton.ipc.closeable import Closeable
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 #: The request id of messages that answer nothing.
@@ -121,7 +121,7 @@ _EVENTS = (
 )
 
 
-class ControlClient:
+class ControlClient(Closeable):
     """The asking end of the control socket, for one thread.
 
     Example::
@@ -169,17 +169,6 @@ class ControlClient:
         self.trouble: str | None = None
         self._socket.connect(endpoint)
         self._ids = itertools.count(1)
-
-    def __enter__(self) -> ControlClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def fileno(self) -> int:

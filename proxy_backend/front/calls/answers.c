@@ -164,7 +164,7 @@ static bool read_response(AnswerParts *given, Problem *problem)
         !api_succeeded(triton.InferenceResponseId(given->response, &id), problem))
         return false;
     answer->model = mended(given, model);
-    answer->id = parts_of(answer->call)->id_is_header_s ? "" : mended(given, id);
+    answer->id = parts_of(answer->call)->id_from_header ? "" : mended(given, id);
     if (answer->model == NULL || answer->id == NULL)
         return problem_no_memory(problem);
     return read_parameters(given, problem) && read_outputs(given, problem);

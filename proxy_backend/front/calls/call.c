@@ -125,8 +125,8 @@ bool parts_use_header_id(CallParts *parts, Problem *problem)
             memcpy(parts->header_id, trace.start, trace.size); /* it has room for all of trace_parent */
         parts->header_id[trace.size] = '\0';
     }
-    parts->id_is_header_s = *parts->header_id;
-    return !parts->id_is_header_s ||
+    parts->id_from_header = *parts->header_id;
+    return !parts->id_from_header ||
         api_succeeded(triton.InferenceRequestSetId(parts->request, parts->header_id), problem);
 }
 

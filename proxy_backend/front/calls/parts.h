@@ -31,7 +31,7 @@ typedef struct CallParts {
     bool raw, open; /* there is a raw input; an input has been begun and not ended */
     Arena memory;
     char trace_parent[TRACE_PARENT], trace_state[TRACE_STATE + 1], header_id[HEADER_ID];
-    bool id_is_header_s; /* its client gave it none, but a header did */
+    bool id_from_header; /* its client gave it none, but a header did */
     TraceRecord *trace; /* NULL: it is not traced */
     uint64_t taken_ns; /* 0: nothing was traced then */
     bool sending;

@@ -233,7 +233,7 @@ static void empty(CallParts *parts)
     parts->model = parts->id = NULL;
     parts->sequence_flags = parts->in_core = 0;
     parts->trace_parent[0] = parts->trace_state[0] = parts->header_id[0] = '\0';
-    parts->id_is_header_s = false;
+    parts->id_from_header = false;
     parts->answered = NULL;
     parts->trace = NULL;
     parts->request = NULL;

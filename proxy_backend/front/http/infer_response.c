@@ -129,8 +129,7 @@ bool call_take_headers(HttpRequest *request, Problem *problem)
     const HttpHead *head = request->head;
     for (uint32_t i = 0; i < head->count; i++) {
         const HttpHeader *header = &head->headers[i];
-        if (slice_starts_nocase(header->name, "trace") || slice_is_nocase(header->name, "x-request-id"))
-            call_origin_header(request->call, header->name, header->value);
+        call_origin_header(request->call, header->name, header->value);
         if (header_pattern_takes(request->service->forward, header->name) &&
             !call_header(request->call, header->name, header->value, problem))
             return false;

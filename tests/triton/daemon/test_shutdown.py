@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import subprocess
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc
 from geventhttpclient.response import HTTPConnectionClosed
+from support.models.held_stream import held_stream
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -97,33 +96,17 @@ def test_a_drained_daemon_fails_no_request(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """It is not ready, but serves; a stream outlasts that time, and the daemon, which ends with 0, waits for it."""
-    gate = tmp_path / "gate"
-
-    def count(requests: Any) -> Any:
-        yield [{"y": requests[0]["x"]}]
-        while not gate.exists():
-            threading.Event().wait(0.02)
-        yield [{"y": requests[0]["x"] * 2}]
-
     _register(fresh_daemon, _slow(tmp_path, 0))
-    config = ModelConfig(max_batch_size=1, decoupled=True)
-    fresh_daemon.client.register(count, "stream", X, Y, config, progress=False)
-    answers: queue.Queue[Any] = queue.Queue()
-    with tritonclient.grpc.InferenceServerClient(fresh_daemon.grpc) as client:
-        client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")))
-        tensor = tritonclient.grpc.InferInput("x", ONES.shape, "FP32")
-        client.async_stream_infer("stream", [tensor.set_data_from_numpy(ONES)])
-        assert answers.get(timeout=60).tolist() == ONES.tolist()
+    with held_stream(fresh_daemon, tmp_path) as stream:
         fresh_daemon.client.drain(settle_s=3.0, timeout_s=60.0)
-        assert not client.is_server_ready()
+        assert not stream.client.is_server_ready()
         assert fresh_daemon.client.status().state == "draining"
         with pytest.raises(RegistrationError, match="the daemon drains"):
             _register(fresh_daemon, _slow(tmp_path, 0), "late")
         assert asking.submit(_ask, fresh_daemon).result(60).tolist() == (ONES * 2).tolist()
         eventually(lambda: fresh_daemon.client.status().state == "stopping", "it stops")
-        assert answers.empty()
-        gate.touch()
-        assert answers.get(timeout=60).tolist() == (ONES * 2).tolist()
+        assert stream.is_held
+        stream.finish()
     assert fresh_daemon.process.wait(100) == ExitCode.OK
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import re
 import signal
 import subprocess
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc
 from support.load.under_load import under_load
+from support.models.held_stream import held_stream
 from support.models.inference import Array
 from support.running import RunningDaemon, eventually
 
@@ -94,25 +93,9 @@ def test_the_next_version_has_all_of_the_daemon(daemon: RunningDaemon) -> None:
 
 
 def test_a_stream_goes_on(daemon: RunningDaemon, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-
-    def count(requests: Any) -> Any:
-        yield [{"y": requests[0]["x"]}]
-        while not gate.exists():
-            threading.Event().wait(0.02)
-        yield [{"y": requests[0]["x"] * 2}]
-
-    config = ModelConfig(max_batch_size=1, decoupled=True)
-    register(daemon, "stream", count, config=config)
-    answers: queue.Queue[Any] = queue.Queue()
-    with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
-        client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")))
-        tensor = tritonclient.grpc.InferInput("x", ONES.shape, "FP32")
-        client.async_stream_infer("stream", [tensor.set_data_from_numpy(ONES)])
-        assert answers.get(timeout=60).tolist() == ONES.tolist()
+    with held_stream(daemon, tmp_path) as stream:
         daemon.client.upgrade()
-        gate.touch()
-        assert answers.get(timeout=60).tolist() == (ONES * 2).tolist()
+        stream.finish()
     daemon.client.unregister("stream")
 
 
