@@ -24,6 +24,7 @@ from pytriton.dispatcher.live_settings import LiveSettings
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
+from pytriton.dispatcher.models.trials import Trials
 from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
 from pytriton.dispatcher.openai_models import told_of
 from pytriton.dispatcher.operations.starting import Operations
@@ -114,6 +115,8 @@ class DaemonParts(ABC):
             self.events,
             accounts_of(config),
         )
+        #: Takes registrations back that nobody confirms.
+        self.trials = Trials(self.registry)
         self.waiting = Waiting()
         self.temporary = TemporaryModels(self.registry.end)
         self.repository_models = RepositoryModels(

@@ -14,7 +14,7 @@ from pytriton.dispatcher.base.logs import tail
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.models.admission import check, check_cache, check_devices
-from pytriton.dispatcher.models.state_dir import kept_registrations
+from pytriton.dispatcher.models.served_models import told_registrations
 from pytriton.dispatcher.models.told_failures import failure_told, registration_told
 from pytriton.dispatcher.requests import profiling
 from pytriton.dispatcher.worker_handlers import Handler, Payloads, check_protocol
@@ -92,6 +92,23 @@ async def rollback(
     return messages.Registered(daemon.model_info(registration))
 
 
+async def renew_trial(
+    daemon: Daemon, peer: Peer, message: messages.RenewTrial, payloads: Payloads
+) -> messages.AnyMessage:
+    """Go on with a trial."""
+    daemon.trials.renew(message.name, message.trial, message.share)
+    return messages.Done()
+
+
+async def end_trial(
+    daemon: Daemon, peer: Peer, message: messages.EndTrial, payloads: Payloads
+) -> messages.AnyMessage:
+    """Have a model that is on trial stay, or serve what it has replaced."""
+    end = daemon.trials.keep if message.keep else daemon.trials.take_back
+    await end(message.name, message.trial)
+    return messages.Done()
+
+
 async def load_from_repository(
     daemon: Daemon, peer: Peer, message: messages.LoadFromRepository, payloads: Payloads
 ) -> messages.AnyMessage:
@@ -160,10 +177,11 @@ async def get_registrations(
     """Tell what is registered, so that another daemon can serve it, too."""
     registry = daemon.registry
     found = [registry.by_name(name) for name in message.names] if message.names else list(registry)
-    entries = [one.entry() for one in found if one.kept]
-    # In a thread: a large payload takes a while to hash.
-    kept = await asyncio.to_thread(kept_registrations, entries, with_payloads=message.payloads)
-    return messages.Registrations(kept)
+    kept = [one for one in found if one.kept]
+    # In a thread: a large payload takes a while to hash, the first time.
+    return await asyncio.to_thread(
+        told_registrations, kept, with_payloads=message.payloads, known=message.known
+    )
 
 
 async def explain(
@@ -185,7 +203,8 @@ async def log_requests(
     daemon: Daemon, peer: Peer, message: messages.LogRequests, payloads: Payloads
 ) -> messages.AnyMessage:
     """Turn a model's access log on or off."""
-    await daemon.registry.log_requests(message.name, on=message.on)
+    registration = await daemon.registry.amend(message.name, access_log=message.on)
+    registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
     daemon.requests.look()
     return messages.Done()
 
@@ -259,6 +278,8 @@ _HANDLERS: dict[type, Handler] = {
     messages.Unregister: unregister,
     messages.Scale: scale,
     messages.Rollback: rollback,
+    messages.RenewTrial: renew_trial,
+    messages.EndTrial: end_trial,
     messages.LoadFromRepository: load_from_repository,
     messages.UnloadFromRepository: unload_from_repository,
     messages.GetRepository: get_repository,

@@ -323,6 +323,23 @@ class DaemonClient(PythonRegistering, DaemonLife, Closeable):
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
 
+    def renew_trial(self, name: str, trial: str, share: float | None = None) -> None:
+        """Have a registration on trial go on; see `pytriton.ipc.messages.Trial`, which `register_prepared` can send.
+
+        Raises:
+            ModelNotFoundError: the model is not on this trial (any more).
+        """
+        self._ask(messages.RenewTrial(name, trial, share), messages.Done, model=name)
+
+    def end_trial(self, name: str, trial: str, *, keep: bool) -> None:
+        """Have a registration on trial stay, or serve what it has replaced again.
+
+        Raises:
+            ModelNotFoundError: the model is not on this trial (any more).
+            PyTritonDaemonError: it could not be done; it is taken back when its time is over.
+        """
+        self._ask(messages.EndTrial(name, trial, keep), messages.Done, model=name)
+
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
         """Load a model of a model repository, or load it anew: what is there serves until it is ready.
 

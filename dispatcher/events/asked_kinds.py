@@ -47,6 +47,13 @@ NOT_ROLLED_BACK = Kind(
     "What the model was before could not be served; the present one serves on.",
     asked=True,
 )
+TRIAL_KEPT = Kind(
+    "trial_kept",
+    "info",
+    "model stays",
+    "The model was on trial, as a part of a change of several nodes, and is there to stay now.",
+    asked=True,
+)
 SCALED = Kind(
     "scaled", "info", "model scaled", "The number of instances was changed.", _CHANGED, asked=True
 )

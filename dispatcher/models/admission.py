@@ -19,6 +19,9 @@ _LONGEST_NAME = 200
 MOST_WORKERS = 1024
 #: Of one worker: each is a proxy, a process of its own, too.
 MOST_LANES = 16
+#: A client that dies leaves a model on trial for so long at most.
+LONGEST_LEASE_S = 3600
+_TRIAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
@@ -99,6 +102,64 @@ def check_devices(spec: messages.ModelSpec) -> None:
                 ErrorKind.INVALID,
                 f'model {spec.name}: devices names GPU {why}; leave devices out, or say "cpu"',
             )
+
+
+def check_free(request: messages.Register, there: messages.ModelSpec | None, waits: bool) -> None:
+    """Refuse what need not wait to be refused.
+
+    Args:
+        request: the registration
+        there: what serves its name
+        waits: something of its name is being restored
+
+    Raises:
+        RemoteFailure: the name is taken, or about to be, and nobody said `replace`; or it is on trial.
+    """
+    name = request.spec.name
+    why = ""
+    if request.replace and there is not None and there.trial is not None:
+        why = (
+            f"model {name!r} is on trial: somebody is putting a new version in its place on several nodes. Wait, or "
+            "roll it back first."
+        )
+    elif not request.replace and there is not None:
+        why = (
+            f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
+            "say replace=True (--replace) to put this one in its place."
+        )
+    elif not request.replace and waits:
+        why = (
+            f"a model named {name!r} was registered when the daemon last ran and is about to be served "
+            "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place."
+        )
+    if why:
+        raise RemoteFailure(ErrorKind.EXISTS, why)
+
+
+def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
+    """Refuse a trial that could not be taken back.
+
+    Args:
+        spec: the registration
+        can_be_undone: what it replaces is kept, and it itself is
+
+    Raises:
+        RemoteFailure: it cannot be, or what it says is wrong.
+    """
+    trial = spec.trial
+    if trial is None:
+        return
+    why = ""
+    if not _TRIAL.fullmatch(trial.id):
+        why = "its id takes 1 to 64 letters, digits, underscores and dashes"
+    elif not 1 <= trial.lease_s <= LONGEST_LEASE_S:
+        why = f"its lease_s is {trial.lease_s}: it takes 1 to {LONGEST_LEASE_S} seconds"
+    elif not 0 <= trial.share <= 1:
+        why = f"its share is {trial.share}: it takes 0 to 1"
+    elif not can_be_undone:
+        why = "a temporary model, or one that replaces such a model, could not be taken back"
+    if why:
+        raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name} on trial: {why}")
 
 
 def _check_name(name: str) -> None:

@@ -8,6 +8,7 @@ from pytriton.dispatcher.models.admission import MOST_WORKERS, check_autoscale
 from pytriton.dispatcher.models.state_dir import Entry
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.registration_digest import digest_of, payload_hashes
 
 
 class Declared:
@@ -25,6 +26,17 @@ class Declared:
         self.spec = entry.spec
         self.registered_at = entry.registered_at
         self._payloads = entry.payloads
+        self._hashes: list[bytes] | None = None
+        self._digested: tuple[messages.ModelSpec, str] | None = None
+
+    def digest(self) -> str:
+        """Return the digest of what was registered. The first time, payloads are hashed; any thread may ask."""
+        spec, digested = self.spec, self._digested
+        if digested is None or digested[0] is not spec:
+            if self._hashes is None:
+                self._hashes = payload_hashes(self._payloads)
+            self._digested = digested = (spec, digest_of(spec, self._hashes))
+        return digested[1]
 
     def entry(self) -> Entry:
         """Return what is kept of it, as it is now."""

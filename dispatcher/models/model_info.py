@@ -23,4 +23,5 @@ def info_of(
         python=spec.world.python,
         registered_at=registered_at,
         isolation=spec.isolation,
+        trial=spec.trial,
     )

@@ -129,6 +129,10 @@ class Registration:
         """Return what is kept of it, as it is now."""
         return self._declared.entry()
 
+    def digest(self) -> str:
+        """Return the digest of what was registered."""
+        return self._declared.digest()
+
     def payloads(self, instance: int) -> list[bytes]:
         """Return the pickled callable of an instance, and its check if there is one."""
         return self._declared.payloads(instance)

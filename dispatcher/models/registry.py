@@ -16,7 +16,7 @@ import structlog
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.models.adaptations import Adaptations
-from pytriton.dispatcher.models.admission import check, check_devices
+from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_trial
 from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.kept_models import Keeping, KeptModels, finish
@@ -154,6 +154,8 @@ class Registry(ServedModels):
         if request.temporary or registrant is not None:
             keeping = Keeping.NOT
         former = self.names.get(spec.name)
+        undoable = keeping is Keeping.WRITTEN and (former is None or former.kept)
+        check_trial(spec, can_be_undone=undoable)
         before = 0 if former is None else former.spec.instances
         registration = await self._serving.place(
             Entry(0, time.time(), spec, list(payloads)),
@@ -171,14 +173,16 @@ class Registry(ServedModels):
             )
         return registration
 
-    async def rollback(self, name: str, report: ReportProgress) -> Registration:
+    async def rollback(
+        self, name: str, report: ReportProgress, only: Registration | None = None
+    ) -> Registration:
         """Put back what a model was before it was replaced; no request fails.
 
         Raises:
-            RemoteFailure: no such model, nothing to go back to, or it failed: the model is as it was then.
+            RemoteFailure: no such model, it is not `only`, nothing to go back to, or it failed: it is as it was then.
         """
         await self._until_served(name, "rolled back", report)
-        former = self.by_name(name)
+        former = self._named(name, only)
         before = former.spec.instances
         with failure_told(self._events, kinds.NOT_ROLLED_BACK, name):
             registration = await self._roll_back(former, report)
@@ -191,18 +195,30 @@ class Registry(ServedModels):
         former.check_kept()
         previous = await self._kept.previous(name)
         self.check_open(name, "rolled back")
-        if self.by_name(name) is not former:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"model {name} was replaced by somebody else meanwhile; look, and try again",
-            )
+        self._named(name, former)
         if previous is None:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {name} has not been replaced since it was first registered: there is nothing to go back to",
             )
         check_devices(previous.spec)
-        return await self._serving.place(previous, former, report)
+        # What was on trial, and was taken back, is put back by a wish of its own.
+        spec = msgspec.structs.replace(previous.spec, trial=None)
+        return await self._serving.place(
+            msgspec.structs.replace(previous, spec=spec), former, report
+        )
+
+    async def take_back(self, registration: Registration) -> None:
+        """Serve what a registration has replaced, or nothing of its name when it was the first.
+
+        Raises:
+            RemoteFailure: another one has its name by now, or what it has replaced cannot be served.
+        """
+        name = registration.spec.name
+        if await self._kept.previous(name) is None:
+            await self.unregister(name, registration)
+        else:
+            await self.rollback(name, _report_to_nobody, registration)
 
     async def restore(self) -> None:
         """Register again what is kept, in order."""
@@ -216,14 +232,16 @@ class Registry(ServedModels):
 
         await self.restoring.run(register)
 
-    async def unregister(self, name: str) -> None:
+    async def unregister(self, name: str, only: Registration | None = None) -> None:
         """Stop serving a model, and forget it: requests under way are answered, then its workers end.
 
         Raises:
-            RemoteFailure: no such model, or it is being registered or unregistered now.
+            RemoteFailure: no such model, it is not `only`, or it is being registered or unregistered now.
         """
         forgotten = await self.restoring.give_up(name)
         await self.adaptations.give_way(name)
+        if only is not None:
+            self._named(name, only)
         self._serving.reservations.check(name)
         if name in self.names:
             try:
@@ -295,17 +313,19 @@ class Registry(ServedModels):
                 text = f"model {name} now has {instances} instances, but {failure.text}; it is tried again"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
 
-    async def log_requests(self, name: str, *, on: bool) -> None:
-        """From now on write each request of a model to its access log, or do not; the next start knows it, too.
+    async def amend(
+        self, name: str, only: Registration | None = None, **changes: object
+    ) -> Registration:
+        """Change fields of what a model declares, here and for the next start; no worker notices.
 
         Raises:
-            RemoteFailure: no such model, another change of it is under way, or it cannot be kept; all is as it was.
+            RemoteFailure: no such model, or it is not `only`; another change is under way, or it cannot be kept.
         """
         await self.adaptations.give_way(name)
-        registration = self.by_name(name)
+        registration = self._named(name, only)
         with self._serving.reservations.reserve(name):
             former = registration.spec
-            registration.spec = msgspec.structs.replace(former, access_log=on)
+            registration.spec = msgspec.structs.replace(former, **changes)
             try:
                 if registration.kept:
                     unfinished = await self._kept.write(registration.entry())
@@ -313,7 +333,7 @@ class Registry(ServedModels):
             except BaseException:
                 registration.spec = former
                 raise
-        registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(on)})
+        return registration
 
     async def stop(self) -> None:
         """End the registrations under way, then stop serving everything at once; the next start serves it again."""
@@ -332,27 +352,18 @@ class Registry(ServedModels):
         if self.names.get(name) is registration:
             await self.unregister(name)
 
-    def _refuse_taken(self, request: messages.Register) -> None:
-        """Refuse what need not wait to be refused.
+    def _named(self, name: str, only: Registration | None) -> Registration:
+        """Return what serves a name; raises RemoteFailure when there is nothing, or it is not `only`."""
+        found = self.by_name(name)
+        if only is not None and found is not only:
+            text = f"model {name} was replaced by somebody else meanwhile; look, and try again"
+            raise RemoteFailure(ErrorKind.EXISTS, text)
+        return found
 
-        Raises:
-            RemoteFailure: the name is taken, or about to be, and nobody said `replace`.
-        """
+    def _refuse_taken(self, request: messages.Register) -> None:
         name = request.spec.name
-        if request.replace:
-            return
-        if name in self.names:
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
-                "say replace=True (--replace) to put this one in its place.",
-            )
-        if self.restoring.waits(name):
-            raise RemoteFailure(
-                ErrorKind.EXISTS,
-                f"a model named {name!r} was registered when the daemon last ran and is about to be served "
-                "again. Wait for it, unregister it, or say replace=True (--replace) to put this one in its place.",
-            )
+        there = self.names.get(name)
+        check_free(request, None if there is None else there.spec, self.restoring.waits(name))
 
     async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up; `done` is what is to be done with the model then.

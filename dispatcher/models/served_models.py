@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytriton.dispatcher.models.registration import Registration
@@ -11,6 +12,7 @@ from pytriton.dispatcher.triton import own_repository
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.dispatcher.workers.tally import Ledger
+from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 
@@ -108,3 +110,26 @@ class ServedModels:
             if worker is not None:
                 return registration, worker
         raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
+
+
+def told_registrations(
+    registrations: Sequence[Registration], *, with_payloads: bool, known: str = ""
+) -> messages.Registrations:
+    """Return registrations as clients are told of them; none when they are as a client knows them. Any thread may ask.
+
+    Args:
+        registrations: those that are asked for
+        with_payloads: with all that another daemon needs to serve them
+        known: the `state` of the answer that the client has
+    """
+    found = [(one.spec, one.digest(), one) for one in registrations]
+    state = hashlib.sha256()
+    for spec, digest, _ in found:
+        state.update(f"{spec.name} {digest} {spec.instances}\n".encode())
+    if state.hexdigest() == known:
+        return messages.Registrations([], known)
+    kept = [
+        messages.KeptRegistration(spec, digest, one.entry().payloads if with_payloads else [])
+        for spec, digest, one in found
+    ]
+    return messages.Registrations(kept, state.hexdigest())

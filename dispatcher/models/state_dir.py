@@ -31,7 +31,6 @@ import msgspec
 
 from pytriton.ipc import messages
 from pytriton.ipc.private_files import open_private
-from pytriton.ipc.registration_digest import registration_digest
 
 _OWN_FORM = 1
 _FORMAT = f"pytriton-registration {_OWN_FORM} ".encode()
@@ -96,20 +95,6 @@ def decode(data: bytes) -> Entry:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ForeignEntry(f"it says what this version does not know ({error})") from error
-
-
-def kept_registrations(
-    entries: Sequence[Entry], *, with_payloads: bool
-) -> list[messages.KeptRegistration]:
-    """Return registrations as clients are told of them, each with the digest of what was registered."""
-    return [
-        messages.KeptRegistration(
-            one.spec,
-            registration_digest(one.spec, one.payloads),
-            one.payloads if with_payloads else [],
-        )
-        for one in entries
-    ]
 
 
 class Store:

@@ -24,6 +24,7 @@ _AT_ONCE = (
     messages.Explain,
     messages.GetEvents,
     messages.GetRequests,
+    messages.RenewTrial,
 )
 #: Messages whose failure is a RegistrationError.
 _REGISTERING = (
@@ -117,6 +118,12 @@ class DaemonView:
         """
         message = messages.GetRegistrations(list(names), payloads)
         return self._ask(message, messages.Registrations).registrations
+
+    def changed_registrations(self, known: str) -> messages.Registrations | None:
+        """Return what is registered, as `registrations()`, with its `state`; None if that is `known` already."""
+        message = messages.GetRegistrations(known=known)
+        answer = self._ask(message, messages.Registrations)
+        return None if known and answer.state == known else answer
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
         """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.

@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 12 };
+enum { PROTOCOL = 13 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MOST_LANE_MEMORIES = 16, MOST_CALL_MEMORIES = 1024 };
 #define TRITONS_METRICS "nv_"

@@ -45,6 +45,8 @@ class NodeActor:
         self._runtime_dir = runtime_dir
         self._flags = list(flags)
         self._stopped = False
+        self._known = ""
+        self._kept: dict[str, tuple[str, int]] = {}
         self._client = self._connected()
 
     def _connected(self) -> DaemonClient:
@@ -75,8 +77,13 @@ class NodeActor:
         except DaemonNotRunningError:
             self._client = self._connected()
             status = self._client.status()
-        kept = self._client.registrations()
-        return status, {one.spec.name: (one.digest, one.spec.instances) for one in kept}
+        changed = self._client.changed_registrations(self._known)
+        if changed is not None:
+            self._known = changed.state
+            self._kept = {
+                one.spec.name: (one.digest, one.spec.instances) for one in changed.registrations
+            }
+        return status, self._kept
 
     def register(
         self,

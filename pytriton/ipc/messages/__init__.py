@@ -5,7 +5,7 @@ Who talks to whom (each name is one frozen type of `client`, `answers`, `worker`
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
     client ── LoadFromRepository, UnloadFromRepository, GetRepository; anyone with much to send: Offer ──▶ dispatcher
-    client ── Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
+    client ── RenewTrial, EndTrial, Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
     client ── Explain, GetEvents ──▶ dispatcher; it answers with Explanation, EventList
     client ── GetFigures, GetRegistrations ──▶ dispatcher; it answers with Figures, Registrations
     client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher; it answers with Done, Requests, Profiled
@@ -57,6 +57,7 @@ from pytriton.ipc.messages.base import (
 from pytriton.ipc.messages.client import (
     Cancel,
     Drain,
+    EndTrial,
     Explain,
     FromClient,
     GetEvents,
@@ -72,6 +73,7 @@ from pytriton.ipc.messages.client import (
     ProfileWorker,
     Register,
     Reload,
+    RenewTrial,
     ReplaceServer,
     Rollback,
     Scale,
@@ -104,6 +106,7 @@ from pytriton.ipc.messages.model_spec import (
     ModelSpec,
     OpenAICard,
     PythonModel,
+    Trial,
     Warmup,
     WarmupTensor,
     World,
@@ -165,6 +168,7 @@ __all__ = [
     "Detach",
     "Done",
     "Drain",
+    "EndTrial",
     "EndWorker",
     "Event",
     "EventList",
@@ -214,6 +218,7 @@ __all__ = [
     "Released",
     "Reload",
     "Reloaded",
+    "RenewTrial",
     "ReplaceServer",
     "Repository",
     "RepositoryModel",
@@ -226,6 +231,7 @@ __all__ = [
     "StartWorker",
     "Status",
     "StuckCalls",
+    "Trial",
     "UnloadFromRepository",
     "UnloadOther",
     "Unregister",

@@ -9,7 +9,7 @@ import msgspec
 from pytriton.ipc.messages.base import Message
 from pytriton.ipc.messages.events import EventList, Explanation
 from pytriton.ipc.messages.figures import Figures, MemoryInfo
-from pytriton.ipc.messages.model_spec import ModelSpec
+from pytriton.ipc.messages.model_spec import ModelSpec, Trial
 from pytriton.ipc.messages.requests import Profiled, Requests
 
 
@@ -98,6 +98,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     versions: list[int] = []
     #: How its number of instances follows its load, and what keeps it from that; empty: it does not.
     scaling: str = ""
+    #: It serves, but is taken back unless it is said to stay.
+    trial: Optional[Trial] = None
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -187,9 +189,14 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Registrations(Message, frozen=True):
-    """Answer to GetRegistrations, in the order of registration; temporary models are left out."""
+    """Answer to GetRegistrations, in the order of registration; temporary models are left out.
+
+    `state` is another one as soon as something was registered or unregistered, or has another number of instances. If
+    it is what the client has said that it knows, the list is empty.
+    """
 
     registrations: list[KeptRegistration]
+    state: str = ""
 
 
 class LogLines(Message, frozen=True):

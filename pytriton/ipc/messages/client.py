@@ -56,6 +56,22 @@ class Rollback(Message, frozen=True):
     name: str
 
 
+class RenewTrial(Message, frozen=True):
+    """A registration on trial is still wanted: its time begins anew, and its share is this one from now on."""
+
+    name: str
+    trial: str
+    share: Optional[float] = None
+
+
+class EndTrial(Message, frozen=True):
+    """A registration on trial is there to stay (`keep`), or is taken back now; answered when that is done."""
+
+    name: str
+    trial: str
+    keep: bool
+
+
 class LoadFromRepository(Message, frozen=True):
     """Load a model of a model repository, or load it anew; `config` instead of the one in its folder."""
 
@@ -89,10 +105,14 @@ class GetLogs(Message, frozen=True):
 
 
 class GetRegistrations(Message, frozen=True):
-    """Ask for Registrations: those of these names (none: all), with their payloads if they are wanted."""
+    """Ask for Registrations: those of these names (none: all), with their payloads if they are wanted.
+
+    With the `state` of an earlier answer in `known`, they are told only if they have changed since.
+    """
 
     names: list[str] = msgspec.field(default_factory=list)
     payloads: bool = False
+    known: str = ""
 
 
 class Explain(Message, frozen=True):
@@ -196,6 +216,7 @@ Changing = Union[
     Unregister,
     Scale,
     Rollback,
+    EndTrial,
     LoadFromRepository,
     UnloadFromRepository,
     LogRequests,
@@ -207,6 +228,7 @@ Changing = Union[
 FromClient = Union[
     Changing,
     Offer,
+    RenewTrial,
     GetRepository,
     ListModels,
     GetStatus,

@@ -113,6 +113,19 @@ class OpenAICard(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """A registration that is taken back by the daemon itself unless its client says in time that it is to stay.
+
+    Nothing is left of it then: what it has replaced serves again, or nothing of its name does. `id` is the client's
+    own. Time begins anew with each RenewTrial, and with each start of the daemon. `share` of the requests is what
+    balancers are to send where it serves; 0: as many as anywhere else.
+    """
+
+    id: str
+    lease_s: float = 30.0
+    share: float = 0.0
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """The description of a model: all but its callables.
 
@@ -171,3 +184,5 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Bytes that a worker takes, and takes on each of its GPUs; None: what is seen.
     memory: Optional[int] = None
     gpu_memory: Optional[int] = None
+    #: It serves, but is not there to stay yet.
+    trial: Optional[Trial] = None
