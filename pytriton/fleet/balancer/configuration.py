@@ -3,6 +3,7 @@
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
       ▼ models.map      model ▶ backend
     NAME                a backend for each model, while they are few: health is that model's own readiness
+                          (or while it is on trial on some of its nodes, which get their share of requests, no more)
     set-N               else one for each set of nodes that serve the same models: health is the node's readiness
       …-seq               the same nodes for requests with a sequence's header: its hash chooses, so always the same one
     all                 everything else: health, metadata of the server, models that nobody knows
@@ -15,22 +16,35 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.balancer.layout import Endpoint, Node
 
-#: Changes and facts of one node, which must not be asked of whichever comes next.
+#: Changes and facts of one node, which must not be asked of whichever comes next: by HTTP, and by gRPC.
 _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
+_OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
+_CALLS_OF_ONE_NODE = (
+    "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload",
+    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+    "TraceSetting", "LogSettings",
+)  # fmt: skip
+_REFUSAL = "ask the node itself: this changes one node only"
+#: Of gRPC: PERMISSION_DENIED.
+_DENIED = 7
 _ALL = "all"
 #: How long an idle connection of a client stays, and so for how long former workers may still get requests.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
+#: HAProxy takes 1 to 256.
+_FULL_WEIGHT = 200
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class _Backend(NamedTuple):
     name: str
     nodes: list[Node]
     check: str
+    weights: Mapping[str, int] = {}
 
 
 def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
@@ -127,14 +142,35 @@ def _backends(
         for names, name in sets.items()
     ]
     own = len(models) <= settings.own_backends
-    each = [
-        _Backend(f"model-{model}", [by_name[one] for one in on[model]], f"/v2/models/{model}/ready")
-        for model in (models if own else [])
+    tried = {model for one in nodes for model in one.shares}
+    each = []
+    for model in models:
+        if own or model in tried:
+            there = [by_name[one] for one in on[model]]
+            ready = f"/v2/models/{model}/ready"
+            each.append(_Backend(f"model-{model}", there, ready, _weights(there, model)))
+    table = [
+        (model, f"model-{model}" if own or model in tried else sets[on[model]]) for model in models
     ]
-    table = [(model, f"model-{model}" if own else sets[on[model]]) for model in models]
     # Sequences go by sets of nodes in any case.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
     return [_Backend(_ALL, list(nodes), "/v2/health/ready"), *shared, *each], table
+
+
+def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
+    """Return what each node is to get of a model's requests, where some have it on trial; else nothing."""
+    tried = [one.name for one in nodes if model in one.shares]
+    others = [one.name for one in nodes if model not in one.shares]
+    if not tried or not others:
+        return {}
+    share = min(one.shares[model] for one in nodes if model in one.shares)
+    # So often as much as each of the others.
+    ratio = share * len(others) / ((1 - share) * len(tried))
+    light, heavy = (ratio, 1.0) if ratio < 1 else (1.0, 1 / ratio)
+    return {
+        **dict.fromkeys(tried, max(1, round(light * _FULL_WEIGHT))),
+        **dict.fromkeys(others, max(1, round(heavy * _FULL_WEIGHT))),
+    }
 
 
 def _set_name(names: Sequence[str]) -> str:
@@ -177,18 +213,26 @@ def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
     if protocol == "grpc":
         how = f"{tls}h2" if tls else " proto h2"
+        calls = "|".join(_CALLS_OF_ONE_NODE)
         model = [
+            f"    http-request return status 200 hdr content-type application/grpc hdr grpc-status {_DENIED} "
+            f"hdr grpc-message '{_REFUSAL}' if {{ path,url_dec -m reg ^/inference[.]GRPCInferenceService/({calls})$ }}",
             # Enough for the first message's name; the rest passes as it comes.
             "    http-request wait-for-body time 10s at-least 6",
             "    http-request set-var(txn.model) req.body,bytes(5),protobuf(1)",
         ]
     else:
         how = f"{tls}h2,http/1.1" if tls else ""
-        refused = " ".join(_OF_ONE_NODE)
+        told = json.dumps({"error": _REFUSAL})
+        refusal = (
+            f"    http-request return status 403 content-type application/json string '{told}'"
+        )
+        # Nodes read a path as it is when each %XX has been decoded.
         model = [
-            f"    http-request return status 403 content-type application/json string "
-            f'\'{{"error":"ask the node itself: this changes one node only"}}\' if {{ path_beg {refused} }}',
-            "    http-request set-var(txn.model) path,field(4,/) if { path_beg /v2/models/ }",
+            "    http-request set-var(txn.path) path,url_dec",
+            f"{refusal} if {{ var(txn.path) -m beg {' '.join(_OF_ONE_NODE)} }}",
+            f"{refusal} if {{ var(txn.path) -m reg {_OF_ONE_NODE_BY_MODEL} }}",
+            "    http-request set-var(txn.model) var(txn.path),field(4,/) if { var(txn.path) -m beg /v2/models/ }",
         ]
     table = f"map({folder}/models.map)"
     sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
@@ -211,7 +255,8 @@ def _backend(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
     name = f"{protocol}:{backend.name}"
     lines = [
         f"backend {name}",
-        "    balance leastconn",
+        # A version that fails at once has the fewest connections, and would draw all requests.
+        f"    balance {'roundrobin' if backend.weights else 'leastconn'}",
         "    option httpchk",
         f"    http-check send meth GET uri {backend.check} ver HTTP/1.1 hdr Host node",
         "    http-check expect status 200",
@@ -236,6 +281,8 @@ def _servers(
         if endpoint is None:
             continue
         how = _towards(endpoint, protocol, settings)
+        if node.name in backend.weights:
+            how += f" weight {backend.weights[node.name]}"
         server = server_name(node)
         tracked = track
         if protocol == "grpc" and settings.http and node.http is not None:

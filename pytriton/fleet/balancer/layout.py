@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
@@ -33,13 +33,22 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """One node. A node that leaves gets no new requests."""
+    """One node. A node that leaves gets no new requests.
+
+    Attributes:
+        name: its address
+        http, grpc: where it takes requests
+        models: that it serves
+        leaves: it gets no new requests
+        shares: model -> the share of its requests that all nodes which have it on trial are to get together
+    """
 
     name: str
     http: Optional[Endpoint] = None
     grpc: Optional[Endpoint] = None
     models: frozenset[str] = field(default_factory=frozenset)
     leaves: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 def node_of(
@@ -68,6 +77,11 @@ def node_of(
         _endpoint(status.server.http_url, host),
         _endpoint(status.server.grpc_url, host),
         frozenset(models),
+        shares={
+            one.name: one.trial.share
+            for one in status.models
+            if one.name in models and one.trial is not None and 0 < one.trial.share < 1
+        },
     )
 
 

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import grpc
 import pytest
 from support.ports import lasting_port
 from support.running import eventually
+from tritonclient.grpc import service_pb2
 
 from pytriton.fleet.balancer.configuration import Files, Settings, render
 from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
@@ -37,13 +39,14 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.name = name
         self.models = set(models)
+        self.shares: dict[str, float] = {}
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         self._thread.start()
 
     @property
     def node(self) -> Node:
         endpoint = Endpoint("127.0.0.1", self.server_address[1])
-        return Node(self.name, endpoint, None, frozenset(self.models))
+        return Node(self.name, endpoint, None, frozenset(self.models), shares=self.shares)
 
     def handle_error(self, *_: Any) -> None:
         pass  # HAProxy resets connections when it ends
@@ -112,6 +115,27 @@ def front() -> Iterator[Front]:
     shutil.rmtree(folder)
 
 
+class Fronts(NamedTuple):
+    """An HAProxy of several tests, before two nodes, of which one alone has the model `only`."""
+
+    front: Front
+    grpc: int
+
+
+@pytest.fixture(scope="module")
+def fronts() -> Iterator[Fronts]:
+    folder = Path(tempfile.mkdtemp(prefix="ptb-"))
+    front, grpc_port = Front(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
+    servers = [Server("a", "m", "only"), Server("b", "m")]
+    settings = Settings(f"127.0.0.1:{front.port}", f"127.0.0.1:{grpc_port}")
+    front.haproxy.use(render([one.node for one in servers], settings, str(folder)))
+    yield Fronts(front, grpc_port)
+    front.haproxy.stop()
+    shutil.rmtree(folder)
+    for one in servers:
+        one.close()
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:
     made: list[Server] = []
@@ -141,6 +165,73 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
     }
     assert all(len(nodes) == 1 for nodes in where.values())
     assert {text for nodes in where.values() for _, text in nodes} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/repository/models/m/unload",
+        "/v2/%72epository/index",
+        "/v2%2Frepository/models/m/load",
+        "/%762/%6Cogging",
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/models/m/trace/setting",
+        "/v2/models/m/%74race/setting",
+        "/v2/models/%6D/trace/setting",
+        "/v2/systemsharedmemory/region/r/register",
+        "/v2/%63udasharedmemory/unregister",
+    ],
+)
+def test_what_is_meant_for_one_node_is_refused_however_it_is_written(
+    fronts: Fronts, path: str
+) -> None:
+    status, text = fronts.front.ask(path)
+    assert (status, json.loads(text)["error"][:18]) == (403, "ask the node itsel")
+
+
+@pytest.mark.parametrize("path", ["/v2/models/trace/infer", "/v2/models/m/versions/1/trace"])
+def test_what_only_looks_like_it_is_not(fronts: Fronts, path: str) -> None:
+    assert fronts.front.ask(path)[0] != 403
+
+
+def test_a_models_name_leads_to_it_however_it_is_written(fronts: Fronts) -> None:
+    assert {fronts.front.ask("/v2/models/%6Fnly/infer")[1] for _ in range(6)} == {"a"}
+
+
+#: The calls of gRPC that any node can answer.
+ANYWHERE = {
+    "ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer", "ModelStreamInfer",
+    "ModelConfig", "ModelStatistics",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call", service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+)
+def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, call: str) -> None:
+    """The nodes here know no gRPC, so what is let through comes back as anything but a refusal."""
+    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+        ask = channel.unary_unary(f"/inference.GRPCInferenceService/{call}")
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(b"", timeout=30)
+    denied = caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert denied is (call not in ANYWHERE), caught.value
+    assert ("ask the node itself" in caught.value.details()) is denied
+
+
+def test_what_is_on_trial_gets_its_share_also_when_it_fails_at_once(
+    front: Front, serve: Callable[..., Server]
+) -> None:
+    a, b, c = (serve(name, "m", "n") for name in "abc")
+    a.shares = {"m": 0.1}
+    front.use(a, b, c)
+    front.until_up(front.files(a, b, c).configuration.count("    server "))
+    asked = Counter(front.ask("/v2/models/m/infer")[1] for _ in range(200))
+    assert asked["a"] == pytest.approx(20, abs=2)
+    assert asked["b"] == pytest.approx(90, abs=2)
+    others = Counter(front.ask("/v2/models/n/infer")[1] for _ in range(30))
+    assert set(others) == {"a", "b", "c"}
 
 
 def test_a_node_that_is_gone_costs_no_request(front: Front, serve: Callable[..., Server]) -> None:
