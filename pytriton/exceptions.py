@@ -12,6 +12,7 @@ from collections.abc import Mapping
 __all__ = [
     "CallError",
     "CallTimeoutError",
+    "CanaryError",
     "DaemonNotRunningError",
     "DaemonStartError",
     "FleetError",
@@ -164,6 +165,16 @@ class FleetError(RegistrationError):
     ) -> None:
         super().__init__(message, model_name=model_name)
         self.failures = dict(failures or {})
+
+
+class CanaryError(FleetError):
+    """A new version did worse than the one that it was to replace, on the nodes that had it first; it was rolled back.
+
+    Args:
+        message: what was worse, and what became of it on which node
+        model_name: the model
+        failures: nodes of which nothing could be seen any more
+    """
 
 
 class ModelNotFoundError(PyTritonDaemonError):

@@ -13,13 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytriton.fleet.canary import Canary as Canary
     from pytriton.fleet.client import FleetClient as FleetClient
     from pytriton.fleet.served import FleetModel as FleetModel
     from pytriton.fleet.served import NodeStatus as NodeStatus
 
-__all__ = ["FleetClient", "FleetModel", "NodeStatus"]
+__all__ = ["Canary", "FleetClient", "FleetModel", "NodeStatus"]
 
 _NAMES = {
+    "Canary": "pytriton.fleet.canary",
     "FleetClient": "pytriton.fleet.client",
     "FleetModel": "pytriton.fleet.served",
     "NodeStatus": "pytriton.fleet.served",

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from pytriton._control.registration_progress import Report, reporter
 from pytriton._registering.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
@@ -22,13 +20,14 @@ from pytriton.exceptions import (
     ModelNotFoundError,
     PyTritonBadParameterError,
 )
+from pytriton.fleet.canary import Canary, canary_of
 from pytriton.fleet.fan_out import Change, FleetModelExistsError, ask_each
+from pytriton.fleet.rollout import Rollout
 from pytriton.fleet.served import FleetModel
 from pytriton.fleet.syncing import carry_out, plan_sync
 from pytriton.fleet.view import Clients, FleetView, raise_first
 from pytriton.ipc import messages
 from pytriton.ipc.closeable import Closeable
-from pytriton.ipc.registration_digest import registration_digest
 from pytriton.run_options import RegisterOptions
 
 if TYPE_CHECKING:
@@ -53,13 +52,15 @@ class FleetClient(FleetView, Closeable):
         outputs: Sequence[Tensor] | None = None,
         config: ModelConfig | None = None,
         *,
+        canary: float | Canary | None = None,
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> FleetModel:
         """Serve a callable as a model on every node; returns when it answers requests on all. All or nothing.
 
         The callable is pickled once, and each node gets the same bytes. Each node has `instances` of it.
-        Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes.
+        Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes. Should this process die meanwhile, the
+        nodes withdraw it by themselves.
 
         Args:
             infer_fn: as for `DaemonClient.register`, and so are all others
@@ -67,6 +68,8 @@ class FleetClient(FleetView, Closeable):
             inputs: tensors it takes, without the batch axis
             outputs: tensors it returns
             config: batching, queueing and more
+            canary: with `replace=True`: such a share of the nodes gets it first, such as 0.1, and is watched; or more
+                about it, as a `Canary`
             progress: None shows a bar on a terminal, False nothing; a callable gets every
                 `messages.Progress`, whose text begins with the node
             options: each is described in `pytriton.run_options`; `isolation="thread"` and `temporary` bind a
@@ -78,6 +81,7 @@ class FleetClient(FleetView, Closeable):
             DaemonNotRunningError: a node does not answer; nothing was registered.
             ModelExistsError: the name is taken on a node, and `replace` was not given; nothing was registered.
             FleetError: it failed on a node, and was withdrawn from the others; `failures` has the errors.
+            CanaryError: it did worse than what it was to replace, which all nodes serve again.
         """
         from pytriton._registering.registering import plan
 
@@ -88,10 +92,11 @@ class FleetClient(FleetView, Closeable):
                 f"Model {message.spec.name!r}: isolation='thread' and temporary=True bind a model to this process, "
                 "which is on one node. Leave them out, or connect to one daemon."
             )
+        how = canary_of(canary, replace=message.replace)
         payloads = planned.payloads()
         clients = self._all()
         with reporter(progress, message.spec.name) as report:
-            return self._register(clients, message, payloads, report)
+            return self._register(clients, message, payloads, how, report)
 
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
@@ -195,15 +200,22 @@ class FleetClient(FleetView, Closeable):
                 (nothing was done); or a step failed (the others were done).
         """
         clients = self._all()
-        kept = ask_each(
-            clients, lambda _, client: {one.spec.name: one.digest for one in client.registrations()}
-        )
-        raise_first(kept)
-        plan = plan_sync(kept.done, source)
-        if plan.conflicts:
-            told = "; ".join(f"{name}: {', '.join(on)}" for name, on in plan.conflicts.items())
+        told = ask_each(clients, lambda _, client: client.registrations())
+        raise_first(told)
+        tried = {one.spec.name for found in told.done.values() for one in found if one.spec.trial}
+        if tried:
             raise FleetError(
-                f"Nodes have different registrations of the same name ({told}). Say with source= which node is right, "
+                f"A new version of {', '.join(sorted(tried))} is on trial: somebody is rolling it out. Wait until all "
+                "nodes have it, or have gone back. Nothing was changed."
+            )
+        kept = {
+            node: {one.spec.name: one.digest for one in found} for node, found in told.done.items()
+        }
+        plan = plan_sync(kept, source)
+        if plan.conflicts:
+            who = "; ".join(f"{name}: {', '.join(on)}" for name, on in plan.conflicts.items())
+            raise FleetError(
+                f"Nodes have different registrations of the same name ({who}). Say with source= which node is right, "
                 "or register it again with replace=True. Nothing was changed."
             )
         with reporter(progress, "sync") as report:
@@ -222,6 +234,7 @@ class FleetClient(FleetView, Closeable):
         clients: Clients,
         message: messages.Register,
         payloads: Sequence[bytes],
+        canary: Canary | None,
         report: Report | None,
     ) -> FleetModel:
         name = message.spec.name
@@ -235,33 +248,14 @@ class FleetClient(FleetView, Closeable):
                 model_name=name,
             )
 
-        def make(node: str, client: DaemonClient, report: Report) -> messages.ModelInfo:
-            return client.register_prepared(message, payloads, report).info()
-
-        def undo(node: str, client: DaemonClient) -> str:
-            if node in before:
-                client.rollback(name, progress=False)
-                return "it is what it was before"
-            client.unregister(name)
-            return "it was withdrawn"
-
-        former = ask_each(
-            {node: clients[node] for node in before},
-            lambda _, client: client.registrations(name)[0].digest,
-        ).done
-
-        def was_made(node: str, client: DaemonClient) -> bool:
-            # The daemon's digest is that of the spec as it was received: whole numbers may be floats by then.
-            spec = msgspec.msgpack.decode(
-                msgspec.msgpack.encode(message.spec), type=messages.ModelSpec
+        if canary is not None and before != set(clients):
+            missing = ", ".join(node for node in clients if node not in before)
+            raise ModelNotFoundError(
+                f"Model {name!r} is not there on {missing}, so there is nothing to compare a new version with. `sync` "
+                "brings it to all nodes; or leave canary out. Nothing was changed.",
+                model_name=name,
             )
-            digest = registration_digest(spec, payloads)
-            # One that had the same before shows nothing by having it now.
-            if node in before and former.get(node, digest) == digest:
-                return False
-            return client.registrations(name)[0].digest == digest
-
-        found = Change("registered", name, make, undo, was_made).on_all(clients, report)
+        found = Rollout(clients, message, payloads, canary, report).run()
         return FleetModel(self, name, found, [])
 
     def _specs(self, clients: Clients, name: str) -> dict[str, messages.ModelSpec]:

@@ -22,7 +22,7 @@ from pytriton.ipc import messages
 T = TypeVar("T")
 NodeT = TypeVar("NodeT")
 #: Nodes asked at a time: each question has a thread and a socket.
-_AT_ONCE = 64
+MOST_AT_ONCE = 64
 
 
 @dataclass
@@ -64,7 +64,7 @@ def ask_each(
             stop.set()
 
     try:
-        with ThreadPoolExecutor(max(1, min(len(nodes), _AT_ONCE))) as pool:
+        with ThreadPoolExecutor(max(1, min(len(nodes), MOST_AT_ONCE))) as pool:
             running = [pool.submit(one, address, node) for address, node in nodes.items()]
             try:
                 wait(running)
@@ -87,6 +87,7 @@ class Change(Generic[T]):
         undo: undoes it there; returns what became of the model, for the error
         was_made: whether it was made on a node that was silent when it was asked to, or that was given up; only then is
             it undone there
+        unknown: what is said of nodes of which even that is not known
     """
 
     def __init__(
@@ -96,12 +97,14 @@ class Change(Generic[T]):
         make: Callable[[str, DaemonClient, Report], T],
         undo: Callable[[str, DaemonClient], str],
         was_made: Callable[[str, DaemonClient], bool] = lambda *_: False,
+        unknown: str = "look there once it answers",
     ) -> None:
         self._what = what
         self._model = model
         self._make = make
         self._undo = undo
         self._was_made = was_made
+        self._unknown = unknown
 
     def on_all(self, clients: Mapping[str, DaemonClient], report: Optional[Report]) -> dict[str, T]:
         """Make it; what other nodes have under way is given up as soon as one refuses.
@@ -130,7 +133,7 @@ class Change(Generic[T]):
         silent = _failed_by(DaemonNotRunningError, answers.failed)
         unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
         settled = ask_each(unsure, self._settle).done
-        undone.update({node: text for node, text in settled.items() if text})
+        undone.update(settled)
         unknown = [node for node in silent if not settled.get(node)]
         raise self._error(answers.failed, undone, unknown)
 
@@ -150,16 +153,13 @@ class Change(Generic[T]):
     ) -> FleetError:
         refused = {node: error for node, error in failed.items() if not isinstance(error, _GivenUp)}
         texts = [f"{node}: {error}" for node, error in refused.items()]
-        texts += [f"{node}: {text}" for node, text in undone.items()]
+        texts += [f"{node}: {text}" for node, text in undone.items() if text]
         kind = FleetError
         if all(isinstance(error, ModelExistsError) for error in refused.values()):
             kind = FleetModelExistsError
         where = "on no node."
         if unknown:
-            where = (
-                f"on no node that answers; what became of it on {', '.join(unknown)} is not known: "
-                "look there once it answers."
-            )
+            where = f"on no node that answers; what became of it on {', '.join(unknown)} is not known: {self._unknown}."
         text = f"Model {self._model!r} was not {self._what}, {where}\n" + "\n".join(texts)
         return kind(text, model_name=self._model, failures=refused)
 

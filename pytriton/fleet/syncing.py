@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple, Optional, Union
 
+import msgspec
+
 from pytriton._control.registration_progress import Report
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import (
@@ -16,9 +18,11 @@ from pytriton.exceptions import (
     ModelExistsError,
     ModelNotFoundError,
     PyTritonBadParameterError,
+    PyTritonDaemonError,
     PyTritonError,
 )
 from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import registration_digest
 
 
 class Copy(NamedTuple):
@@ -83,10 +87,11 @@ def _union(kept: Kept) -> Plan:
 def _as(kept: Kept, source: str) -> Plan:
     plan = Plan([], {})
     truth = kept[source]
-    for node, registered in kept.items():
-        for model, digest in truth.items():
+    for model, digest in truth.items():
+        for node, registered in kept.items():
             if registered.get(model) != digest:
                 plan.steps.append(Copy(node, model, source, replace=model in registered))
+    for node, registered in kept.items():
         plan.steps.extend(Removal(node, model) for model in registered if model not in truth)
     return plan
 
@@ -94,16 +99,18 @@ def _as(kept: Kept, source: str) -> Plan:
 def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | None) -> list[str]:
     """Take the steps of a plan; return a sentence for each.
 
-    One after the other: a payload is in memory once, and nodes are not all loading at once.
+    One after the other: a payload is in memory once, and nodes are not all loading at once. It is fetched once for all
+    nodes that lack it, and has to be what its digest says.
 
     Raises:
         FleetError: some failed; the others were taken
     """
     done: list[str] = []
     failures: dict[str, Exception] = {}
+    source = _Source(clients)
     for step in plan.steps:
         try:
-            done.append(_take(step, clients, report))
+            done.append(_take(step, clients, source, report))
         except PyTritonError as error:  # noqa: PERF203
             failures[step.node] = error
     if failures:
@@ -116,15 +123,46 @@ def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | 
     return done
 
 
-def _take(step: Step, clients: Mapping[str, DaemonClient], report: Report | None) -> str:
+class _Source:
+    """Registrations with their payloads, of which it keeps the newest."""
+
+    def __init__(self, clients: Mapping[str, DaemonClient]) -> None:
+        self._clients = clients
+        self._newest: Optional[tuple[str, messages.KeptRegistration]] = None
+
+    def fetch(self, node: str, model: str) -> messages.KeptRegistration:
+        """Return what a node has registered.
+
+        Raises:
+            PyTritonDaemonError: it is not what its digest says
+        """
+        if self._newest is None or (self._newest[0], self._newest[1].spec.name) != (node, model):
+            (kept,) = self._clients[node].registrations(model, payloads=True)
+            if registration_digest(kept.spec, kept.payloads) != kept.digest:
+                raise PyTritonDaemonError(
+                    f"{node} sent another model {model!r} than its digest says: it was damaged on the way, or that "
+                    "daemon is of another version"
+                )
+            self._newest = node, kept
+        return self._newest[1]
+
+
+def _take(
+    step: Step, clients: Mapping[str, DaemonClient], source: _Source, report: Report | None
+) -> str:
     client = clients[step.node]
     if isinstance(step, Removal):
         with contextlib.suppress(ModelNotFoundError):  # as it should be
             client.unregister(step.model)
         return f"{step.node}: {step.model} was unregistered"
-    (kept,) = clients[step.source].registrations(step.model, payloads=True)
-    message = messages.Register(kept.spec, replace=step.replace)
-    with contextlib.suppress(ModelExistsError):  # somebody else was faster
+    kept = source.fetch(step.source, step.model)
+    spec = msgspec.structs.replace(kept.spec, trial=None)
+    message = messages.Register(spec, replace=step.replace)
+    try:
         client.register_prepared(message, kept.payloads, report)
+    except ModelExistsError:
+        if step.replace:
+            raise
+        return f"{step.node}: {step.model} was registered by somebody else"
     verb = "was replaced" if step.replace else "was registered"
     return f"{step.node}: {step.model} {verb}, as on {step.source}"

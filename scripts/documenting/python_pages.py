@@ -82,7 +82,11 @@ PAGES = {
     "fleet": Page(
         "Several machines",
         "A client for several daemons.",
-        ("pytriton.fleet.client.FleetClient", "pytriton.fleet.served"),
+        (
+            "pytriton.fleet.client.FleetClient",
+            "pytriton.fleet.canary.Canary",
+            "pytriton.fleet.served",
+        ),
     ),
     "exceptions": Page(
         "Exceptions",

@@ -86,11 +86,22 @@ def register(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a registered model of that name.")
     ] = False,
+    canary: Annotated[
+        Optional[float],
+        typer.Option(
+            metavar="SHARE",
+            help="With --replace: such a share of the nodes gets it first, such as 0.1, and is watched.",
+        ),
+    ] = None,
+    watch: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For so long; with --canary.")
+    ] = 60.0,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
 ) -> None:
     """Register a callable that carries a declaration with every node; all or nothing."""
     from pytriton.cli.registering import load_target, wanted_instances
+    from pytriton.fleet.canary import Canary
 
     options: dict[str, Any] = {
         "model_name": name,
@@ -99,6 +110,8 @@ def register(
         "replace": replace or None,
     }
     with _fleet(nodes, key_file) as client:
+        if canary is not None:
+            options["canary"] = Canary(canary, watch)
         loaded = load_target(target)
         given = {key: value for key, value in options.items() if value is not None}
         model = client.register(loaded, progress=_progress(), **given)

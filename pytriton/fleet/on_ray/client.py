@@ -34,6 +34,10 @@ _LOOK_S = 0.2
 #: What Ray may be asked to hold for an instance.
 _RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 _ANSWER_S = 60.0
+_NO_RUNTIME_ENV = (
+    "Ray's runtime_env does not reach the workers of a fleet: daemons start them, not Ray. Say it to register() "
+    "instead: python= (an interpreter on the nodes), env=, cwd= and sys_path=."
+)
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -287,6 +291,8 @@ class BalancerView:
 
 def _checked(resources: dict[str, Any] | None) -> dict[str, Any]:
     held = {"num_cpus": 1} if resources is None else dict(resources)
+    if "runtime_env" in held:
+        raise PyTritonBadParameterError(_NO_RUNTIME_ENV)
     unknown = sorted(set(held) - set(_RESOURCES))
     if unknown:
         raise PyTritonBadParameterError(

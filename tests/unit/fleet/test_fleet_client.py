@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 from support.fakes.fake_dispatcher import FakeDispatcher, status
@@ -43,6 +44,7 @@ class Node(FakeDispatcher):
     def __init__(self, *models: str) -> None:
         super().__init__()
         self.models = {name: "digest" for name in models}
+        self.trials: dict[str, messages.Trial] = {}
         self.refuses: type | None = None
         self.restarts_on: type | None = None
         self.registers = True
@@ -57,6 +59,8 @@ class Node(FakeDispatcher):
             messages.Rollback: lambda message: [
                 self._or_refusal(message) or messages.Registered(info("m"))
             ],
+            messages.EndTrial: self._end_trial,
+            messages.RenewTrial: lambda _: [messages.Done()],
             messages.GetRegistrations: self._registrations,
             messages.GetLogs: lambda _: [messages.LogLines(self.lines)],
         }
@@ -73,6 +77,7 @@ class Node(FakeDispatcher):
             messages.ListModels,
             messages.GetRegistrations,
             messages.GetLogs,
+            messages.RenewTrial,
         )
         return [one for one in self.heard if not isinstance(one, asked)]
 
@@ -92,10 +97,23 @@ class Node(FakeDispatcher):
         if self.registers or not restarts:
             digest = registration_digest(message.spec, self.payloads[-1])
             self.models[message.spec.name] = digest
+            if message.spec.trial is not None:
+                self.trials[message.spec.name] = message.spec.trial
         if restarts:
             self.die_and_come_back()
             return []
         return [messages.Progress("loading", "loads", 1, 2), messages.Registered(info("m"))]
+
+    def _end_trial(self, message: Any) -> list[Any]:
+        refusal = self._or_refusal(message)
+        if refusal is not None:
+            return [refusal]
+        there = self.trials.pop(message.name, None)
+        if there is None or there.id != message.trial:
+            return [messages.Failure("not_found", "not on this trial")]
+        if not message.keep:
+            del self.models[message.name]
+        return [messages.Done()]
 
     def _unregister(self, message: Any) -> list[Any]:
         if self.models.pop(message.name, None) is None:
@@ -161,6 +179,22 @@ def test_progress_names_the_node_and_counts_all(nodes: list[Node], fleet: FleetC
     assert max((one.done, one.total) for one in told) == (3, 6)
 
 
+def sent(node: Node) -> list[Any]:
+    """Return what a node was sent of a registration: "register", "keep" or "take back"."""
+    names = {True: "keep", False: "take back"}
+    return [
+        names[one.keep] if isinstance(one, messages.EndTrial) else "register"
+        for one in node.changes()
+        if isinstance(one, (messages.Register, messages.EndTrial))
+    ]
+
+
+def test_what_all_have_stays_on_all(nodes: list[Node], fleet: FleetClient) -> None:
+    model = register(fleet)
+    assert [sent(one) for one in nodes] == [["register", "keep"]] * 3
+    assert [one.trial for one in model.by_node.values()] == [None] * 3
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_what_one_node_refuses_is_withdrawn_from_the_others(
     nodes: list[Node], fleet: FleetClient, replace: bool
@@ -172,30 +206,61 @@ def test_what_one_node_refuses_is_withdrawn_from_the_others(
     with pytest.raises(FleetError, match="no room") as caught:
         register(fleet, replace=replace)
     assert list(caught.value.failures) == [nodes[2].path]
-    assert "m" not in nodes[0].models
-    # A node that was not told yet, or has given up, has nothing to take back.
-    second = [type(one) for one in nodes[1].changes() if not isinstance(one, messages.Cancel)]
-    undo = messages.Rollback if replace else messages.Unregister
-    assert second == [messages.Register, undo]
-    assert [type(one) for one in nodes[2].changes()] == [messages.Register]
+    assert [one.trials for one in nodes] == [{}, {}, {}]
+    # One that was given up may have been through with it: it is asked, and says that it was not.
+    assert [sent(one) for one in nodes[:2]] == [["register", "take back"]] * 2
+    assert sent(nodes[2]) == ["register"]
 
 
 @pytest.mark.parametrize("registers", [True, False])
-@pytest.mark.parametrize("replace", [True, False])
-def test_a_node_that_went_away_is_asked_what_became_of_it(
-    nodes: list[Node], fleet: FleetClient, registers: bool, replace: bool
+def test_a_node_that_went_away_is_asked_to_take_it_back(
+    nodes: list[Node], fleet: FleetClient, registers: bool
 ) -> None:
-    if replace:
-        nodes[1].models["m"] = "old"
     nodes[1].restarts_on, nodes[1].registers = messages.Register, registers
     with pytest.raises(FleetError) as caught:
-        register(fleet, replace=replace)
-    undo = messages.Rollback if replace else messages.Unregister
-    sent = [type(one) for one in nodes[1].changes() if not isinstance(one, messages.Cancel)]
-    assert sent == [messages.Register, undo][: 1 + registers]
+        register(fleet)
+    assert sent(nodes[1]) == ["register", "take back"]
     unknown = f"what became of it on {nodes[1].path} is not known"
     assert (unknown in str(caught.value)) is not registers
-    assert "m" not in nodes[0].models
+    assert [one.models for one in nodes] == [{}, {}, {}]
+
+
+def test_a_node_that_dies_in_the_midst_takes_it_back_by_itself(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[1].die_on = messages.Register
+    with pytest.raises(FleetError, match="that node takes it back within 30 s"):
+        register(fleet)
+    assert [sent(one) for one in (nodes[0], nodes[2])] == [["register", "take back"]] * 2
+
+
+def test_a_node_that_does_not_say_that_it_stays_is_named(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[1].refuses = messages.EndTrial
+    with pytest.raises(FleetError, match=r"there to stay on (?s:.*)`sync`") as caught:
+        register(fleet)
+    assert list(caught.value.failures) == [nodes[1].path]
+    assert [one.trials for one in (nodes[0], nodes[2])] == [{}, {}]
+
+
+def test_of_two_clients_at_once_none_takes_back_what_the_other_has(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    """The other one was faster on the second node, with the same callable."""
+    other = messages.Trial("other")
+    refused = [messages.Failure("exists", "a model named 'm' is registered already")]
+
+    def was_faster(message: Any) -> list[Any]:
+        nodes[1].models["m"] = registration_digest(message.spec, nodes[1].payloads[-1])
+        nodes[1].trials["m"] = other
+        return refused
+
+    nodes[1].answers[messages.Register] = was_faster
+    with pytest.raises(ModelExistsError):
+        register(fleet)
+    assert nodes[1].trials == {"m": other}
+    assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
 def test_a_name_that_is_taken_somewhere_is_refused_before_anything_is_sent(
@@ -278,17 +343,50 @@ def test_sync_brings_the_payload_to_who_lacks_it(nodes: list[Node], fleet: Fleet
     for one in (nodes[0], nodes[2]):
         index = one.heard.index(messages.Register(SPEC))
         assert one.payloads[index] == [b"payload"]
+    assert nodes[1].heard.count(messages.GetRegistrations(["m"], True)) == 1
     assert fleet.sync() == []
 
 
 def test_sync_does_nothing_when_nodes_disagree(nodes: list[Node], fleet: FleetClient) -> None:
-    nodes[0].models["m"], nodes[1].models["m"] = "one", "two"
+    nodes[0].models["m"] = "other"
+    nodes[1].models["m"] = registration_digest(SPEC, [b"payload"])
     with pytest.raises(FleetError, match=r"m: .*source="):
         fleet.sync()
     assert [one.changes() for one in nodes] == [[], [], []]
     steps = fleet.sync(nodes[1].path, progress=False)
     assert nodes[0].changes() == [messages.Register(SPEC, replace=True)]
     assert len(steps) == 2
+
+
+def test_sync_takes_no_payload_that_is_not_what_its_digest_says(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[1].models["m"] = registration_digest(SPEC, [b"another"])
+    with pytest.raises(FleetError, match="another model 'm' than its digest says"):
+        fleet.sync(progress=False)
+    assert [one.changes() for one in nodes] == [[], [], []]
+
+
+def test_sync_waits_for_a_rollout(nodes: list[Node], fleet: FleetClient) -> None:
+    nodes[0].models["m"] = "new"
+    spec = msgspec.structs.replace(SPEC, trial=messages.Trial("t"))
+    nodes[0].answers[messages.GetRegistrations] = lambda _: [
+        messages.Registrations([messages.KeptRegistration(spec, "new")])
+    ]
+    with pytest.raises(FleetError, match="m is on trial"):
+        fleet.sync()
+    assert [one.changes() for one in nodes] == [[], [], []]
+
+
+def test_a_canary_needs_something_to_be_compared_with(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    with pytest.raises(PyTritonBadParameterError, match="replace=True"):
+        register(fleet, canary=0.1)
+    nodes[0].models["m"] = "old"
+    with pytest.raises(ModelNotFoundError, match=f"{nodes[1].path}, {nodes[2].path}, so there"):
+        register(fleet, canary=0.1, replace=True)
+    assert [one.changes() for one in nodes] == [[], [], []]
 
 
 def test_views_leave_out_a_node_that_is_down(nodes: list[Node], fleet: FleetClient) -> None:

@@ -1,0 +1,169 @@
+"""A new version step by step: a few nodes, a watch, then all others; taken back everywhere when it does worse.
+
+    first nodes ──▶ watched against the others ──▶ twice as many, and so on ──▶ all keep it
+                        └─ worse, or a node refuses, or this process dies: all have the old version again
+
+It is on trial on each node until all have it (see `trial`), so there is nothing to clean up after a death.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Optional
+
+import msgspec
+
+from pytriton._control.registration_progress import Report
+from pytriton.daemon import DaemonClient
+from pytriton.exceptions import CanaryError, FleetError
+from pytriton.fleet.canary import Canary, waves_of
+from pytriton.fleet.fan_out import Answers, Change, ask_each
+from pytriton.fleet.judging import Seen, fault, in_words, seen_of, since, together
+from pytriton.fleet.trial import LEASE_S, FleetTrial
+from pytriton.ipc import messages
+
+_LOOK_S = 0.5
+
+
+class Rollout:
+    """One registration that goes to all nodes, on trial until all have it.
+
+    Args:
+        clients: the nodes
+        message: the registration
+        payloads: its callables
+        canary: None: to all nodes at once
+        report: gets the progress
+        pause: waits so many seconds
+        clock: the time in seconds
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, DaemonClient],
+        message: messages.Register,
+        payloads: Sequence[bytes],
+        canary: Optional[Canary],
+        report: Optional[Report],
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clients = clients
+        self._name = message.spec.name
+        self._canary = canary
+        self._waves = [list(clients)] if canary is None else waves_of(list(clients), canary.share)
+        self._trial = FleetTrial(clients, self._name, 0.0 if canary is None else canary.share)
+        self._message = message
+        self._payloads = payloads
+        self._report = report
+        self._pause = pause
+        self._clock = clock
+        self._found: dict[str, messages.ModelInfo] = {}
+
+    def run(self) -> dict[str, messages.ModelInfo]:
+        """Serve it on all nodes; return what each says of it.
+
+        Raises:
+            FleetError: a node refused, or does not say that it keeps it.
+            CanaryError: it did worse than the old version; all nodes have that again.
+        """
+        with self._trial:
+            try:
+                for number, wave in enumerate(self._waves):
+                    if len(self._waves) > 1:
+                        self._tell(
+                            "rollout", f"on {len(self._found)} of {len(self._clients)} nodes"
+                        )
+                    self._register_on(wave)
+                    if number == 0 and len(self._waves) > 1:
+                        self._watch()
+                        self._trial.lift_share()
+                    self._check({}, "")
+            except BaseException as error:
+                undone = self._take_back()
+                if isinstance(error, FleetError) and undone:
+                    raise type(error)(
+                        f"{error.message}\n{undone}", model_name=self._name, failures=error.failures
+                    ) from None
+                raise
+            self._trial.keep()
+        return {
+            node: msgspec.structs.replace(info, trial=None) for node, info in self._found.items()
+        }
+
+    def _register_on(self, wave: Sequence[str]) -> None:
+        message = self._trial.on_trial(self._message)
+
+        def make(node: str, client: DaemonClient, report: Report) -> messages.ModelInfo:
+            info = client.register_prepared(message, self._payloads, report).info()
+            self._trial.made(node)
+            return info
+
+        change = Change(
+            "registered",
+            self._name,
+            make,
+            self._trial.take_back,
+            lambda *_: True,
+            f"should it be served there after all, that node takes it back within {LEASE_S:g} s",
+        )
+        self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
+
+    def _take_back(self) -> str:
+        """Take it back where it is; return a line for each such node."""
+        there = {node: self._clients[node] for node in self._found}
+        answers = ask_each(there, self._trial.take_back)
+        lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
+        lines += [
+            f"{node}: it takes it back within {LEASE_S:g} s, for now {error}"
+            for node, error in answers.failed.items()
+        ]
+        return "\n".join(lines)
+
+    # ── the watch ────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self) -> None:
+        canary = self._canary
+        assert canary is not None
+        before = self._look().done
+        begun = self._clock()
+        while True:
+            self._pause(_LOOK_S)
+            passed = self._clock() - begun
+            now = self._look()
+            new, old = (
+                together(
+                    since(now.done[node], before.get(node, Seen()))
+                    for node in now.done
+                    if (node in self._found) is is_new
+                )
+                for is_new in (True, False)
+            )
+            self._check(now.failed, fault(new, old, canary))
+            what = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
+            self._tell("canary", what)
+            if passed >= canary.watch_s:
+                return
+
+    def _check(self, failed: Mapping[str, Exception], why: str) -> None:
+        """Raise CanaryError when there is a reason, or when a node that has it cannot be watched, or has it no more."""
+        silent = {node: error for node, error in failed.items() if node in self._found}
+        lost = {**silent, **self._trial.lost}
+        if not why and lost:
+            why = f"{', '.join(lost)} cannot be watched: {next(iter(lost.values()))}"
+        if why:
+            raise CanaryError(
+                f"Model {self._name!r}: the new version was taken back, for {why}.",
+                model_name=self._name,
+                failures=lost,
+            )
+
+    def _look(self) -> Answers[Seen]:
+        return ask_each(self._clients, lambda _, client: seen_of(client.figures(), self._name))
+
+    def _tell(self, stage: str, text: str) -> None:
+        if self._report is not None:
+            done, total = len(self._found), len(self._clients)
+            self._report(messages.Progress(stage, f"{stage}: {text}", done, total))

@@ -1,0 +1,173 @@
+"""Three real daemons and clients who ask each in turn: a bad version goes by itself, a good one gets everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.models.inference import Array, Inference
+from support.running import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.exceptions import CanaryError
+from pytriton.fleet import Canary, FleetClient
+from pytriton.model_config import Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+
+
+@batch
+def old(x: Array) -> dict[str, Array]:
+    return {"y": x}
+
+
+@batch
+def good(x: Array) -> dict[str, Array]:
+    return {"y": x * 2}
+
+
+@batch
+def bad(x: Array) -> dict[str, Array]:
+    raise ValueError("a fault that no test has found")
+
+
+@pytest.fixture(scope="module")
+def daemons() -> Iterator[list[RunningDaemon]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(RunningDaemon.start()) for _ in range(3)]
+
+
+@pytest.fixture
+def fleet(daemons: list[RunningDaemon]) -> Iterator[FleetClient]:
+    fleet = connect(nodes=[str(one.config.runtime_dir) for one in daemons], timeout_s=60)
+    fleet.register(old, "m", X, Y, progress=False)
+    yield fleet
+    fleet.unregister("m")
+
+
+class Traffic:
+    """A client that asks each node in turn until it is told to stop; counts what it is answered."""
+
+    def __init__(self, daemons: list[RunningDaemon]) -> None:
+        self._connections = [Inference("http", one.http) for one in daemons]
+        self.answers: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        x = np.ones((1, 1), np.float32)
+        while not self._stop.is_set():
+            for one in self._connections:
+                try:
+                    answer = str(one.infer("m", {"x": x})["y"].item())
+                except InferenceServerException as error:
+                    answer = "fault" if "no test has found" in str(error) else repr(error)
+                self.answers[answer] += 1
+
+    def has_more(self, count: int) -> None:
+        """Return when so many more requests are answered."""
+        wanted = sum(self.answers.values()) + count
+        eventually(lambda: sum(self.answers.values()) >= wanted, lambda: str(self.answers))
+
+    @classmethod
+    @contextmanager
+    def at(cls, daemons: list[RunningDaemon]) -> Iterator[Traffic]:
+        one = cls(daemons)
+        one._thread.start()
+        try:
+            one.has_more(30)
+            yield one
+        finally:
+            one._stop.set()
+            one._thread.join()
+            for connection in one._connections:
+                connection.close()
+
+
+def test_a_bad_version_is_rolled_back_and_only_its_share_fails(
+    daemons: list[RunningDaemon], fleet: FleetClient
+) -> None:
+    told: list[str] = []
+    with Traffic.at(daemons) as traffic:
+        with pytest.raises(
+            CanaryError, match=r"of its .* requests failed; of the old version's, 0"
+        ):
+            fleet.register(
+                bad, "m", X, Y, replace=True, canary=Canary(0.1, watch_s=60),
+                progress=lambda event: told.append(event.text),
+            )  # fmt: skip
+        traffic.has_more(30)
+        failed, total = traffic.answers["fault"], sum(traffic.answers.values())
+        traffic.has_more(30)
+        assert traffic.answers["fault"] == failed  # it is gone
+    assert set(traffic.answers) == {"fault", "1.0"}
+    assert 3 <= failed <= total / 3
+    assert any(one.startswith("rollout: on 0 of 3 nodes") for one in told)
+    assert {info.trial for info in fleet.model("m").by_node.values()} == {None}
+
+
+def test_a_good_version_gets_everywhere_and_can_be_rolled_back(
+    daemons: list[RunningDaemon], fleet: FleetClient
+) -> None:
+    with Traffic.at(daemons) as traffic:
+        fleet.register(
+            good, "m", X, Y, replace=True, canary=Canary(0.1, watch_s=0.5), progress=False
+        )
+        traffic.answers.clear()
+        traffic.has_more(30)
+        fleet.rollback("m", progress=False)
+        traffic.has_more(30)
+    assert set(traffic.answers) == {"1.0", "2.0"}
+    digests = {one.client.registrations("m")[0].digest for one in daemons}
+    assert len(digests) == 1
+
+
+def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
+    daemons: list[RunningDaemon], fleet: FleetClient, tmp_path: Path
+) -> None:
+    nodes = [str(one.config.runtime_dir) for one in daemons]
+    (tmp_path / "rolling_out.py").write_text(
+        "import sys\n"
+        "import pytriton.fleet.trial as trial\n"
+        "trial.LEASE_S, trial._RENEW_S = 2.0, 0.5\n"
+        "import pytriton\n"
+        "from pytriton.fleet import Canary\n"
+        "from pytriton.decorators import batch\n"
+        "from pytriton.model_config import Tensor\n"
+        "import numpy as np\n"
+        "@batch\n"
+        "def new(x):\n"
+        "    return {'y': x * 3}\n"
+        "t = lambda name: [Tensor(name=name, dtype=np.float32, shape=(-1,))]\n"
+        "fleet = pytriton.connect(nodes=sys.argv[1:], timeout_s=60)\n"
+        "fleet.register(new, 'm', t('x'), t('y'), replace=True, canary=Canary(0.1, watch_s=600), progress=False)\n"
+    )
+    with Traffic.at(daemons) as traffic:
+        rolling = subprocess.Popen(
+            [sys.executable, str(tmp_path / "rolling_out.py"), *nodes], env=dict(os.environ)
+        )
+        try:
+            eventually(lambda: traffic.answers["3.0"] > 0, lambda: str(traffic.answers))
+            on_trial = [info.trial for info in fleet.model("m").by_node.values()]
+            assert [one.share for one in on_trial if one is not None] == [0.1]
+        finally:
+            rolling.kill()
+            rolling.wait()
+        eventually(
+            lambda: not any(info.trial for info in fleet.model("m").by_node.values()),
+            lambda: str(traffic.answers),
+        )
+        traffic.answers.clear()
+        traffic.has_more(30)
+    assert set(traffic.answers) == {"1.0"}
