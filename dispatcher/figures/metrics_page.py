@@ -11,7 +11,7 @@ _HEAD = """\
 `scripts/generate` makes this page of the declarations in `dispatcher/figures/families.py`; a test fails when it is out
 of date.
 
-With the setting `operations` (such as `127.0.0.1:8003`; port 0 takes a free one), or `operations_unix`, the daemon
+With the setting `operations` (such as `127.0.0.1:9090`; port 0 takes a free one), or `operations_unix`, the daemon
 serves `/metrics`. It has its own metrics and, behind them, those of tritonserver (`nv_…`), which also stay where they
 are. Without these settings it serves none. The answer is Prometheus' text format,
 OpenMetrics where the scraper asks for it, or protobuf, in which Prometheus takes native histograms (see below).
@@ -19,7 +19,7 @@ OpenMetrics where the scraper asks for it, or protobuf, in which Prometheus take
 ```yaml
 scrape_configs:
   - job_name: pytriton
-    static_configs: [{targets: ["127.0.0.1:8003"]}]
+    static_configs: [{targets: ["127.0.0.1:9090"]}]
 ```
 
 `operations_certificate` and `operations_key` make it HTTPS. With `operations_token = true` a request has to carry the
