@@ -1,4 +1,4 @@
-"""Checks the documents: links lead somewhere, and texts keep to docs/contributing/style.md; see scripts/docs."""
+"""Checks the documents: links, what they mention of the code, style (docs/contributing/style.md); see scripts/docs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from checking import tutorials
+import typer.main
+
+from checking import mentions, tutorials
+from pytriton.cli.app import app
 
 MOST_WORDS = 30
 #: The largest part of a document's sentences that may be in the passive voice, from so many sentences on.
@@ -87,6 +90,13 @@ def dead_links(path: Path) -> Iterator[Finding]:
             yield Finding(path, line, f"{match[1]}: there is no such heading")
 
 
+def stale_mentions(root: Path, path: Path) -> Iterator[Finding]:
+    """Yield the files, names, commands and flags that a document mentions and the checkout does not have."""
+    text = path.read_text(encoding="utf-8")
+    for line, said in mentions.gone(text, mentions.tree_of(root), typer.main.get_command(app)):
+        yield Finding(path, line, said)
+
+
 def style(path: Path) -> Iterator[Finding]:
     """Yield the sentences of a document that are too long or hold a pattern of BANNED, and too much passive voice."""
     sentences = list(_sentences(path.read_text(encoding="utf-8")))
@@ -155,11 +165,11 @@ def main() -> int:
     for path in map(Path, arguments.documents):
         found += style(root / path)
     for path in () if arguments.documents else edited(root):
-        found += style(path)
+        found += [*style(path), *stale_mentions(root, path)]
     for one in found:
         print(f"{one.path.relative_to(root)}:{one.line}: {one.text}")
     if not found:
-        print(f"{len(documents)} documents: links, navigation and style are right")
+        print(f"{len(documents)} documents: links, mentions, navigation and style are right")
     return int(bool(found))
 
 
