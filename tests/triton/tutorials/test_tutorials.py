@@ -28,6 +28,7 @@ PAGES = {page.stem: page.read_text(encoding="utf-8") for page in tutorials.pages
 PACKAGES = {
     "from-bentoml": ["xgboost"],
     "from-repository": ["xgboost"],
+    "onnx": ["onnxruntime", "skl2onnx"],
     "torch-image": ["torch", "PIL"],  # torch is too large for the extra `dev`
     "xgboost": ["xgboost"],
 }
