@@ -8,7 +8,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from releasing import artifacts, building, inventory, notes, provenance, rehearsal, state, trying
+from releasing import (
+    artifacts,
+    building,
+    images,
+    inventory,
+    notes,
+    provenance,
+    rehearsal,
+    signing,
+    state,
+    trying,
+)
 from releasing.running import ReleaseError
 
 
@@ -16,9 +27,17 @@ def main() -> int:
     arguments = _arguments()
     root: Path = arguments.root
     try:
+        if arguments.verify:
+            return _verify(arguments.verify, arguments.signers)
+        if arguments.play_image:
+            return _play_image(root)
         version = state.checked(arguments.version or state.version_of(root), "the version")
         if not _may_be_made(root, version, arguments.dry_run or arguments.rehearse):
             return 1
+        if arguments.sign and not (root / signing.SIGNERS).is_file():
+            raise ReleaseError(
+                f"--sign: there is no file {signing.SIGNERS} that names who may sign"
+            )
         commit = building.commit_of(root, "HEAD", version)
         with tempfile.TemporaryDirectory(prefix="pytriton-release-") as folder:
             if arguments.rehearse:
@@ -26,6 +45,8 @@ def main() -> int:
             out = arguments.out or root / "dist" / version
             built = _build(commit, out, Path(folder), arguments.once)
             _write_papers(commit, built, out, Path(folder))
+            if arguments.sign:
+                _sign(out, arguments.sign, root / signing.SIGNERS)
             _try(built, Path(folder))
             _tell(out, version)
         return 0
@@ -86,6 +107,28 @@ def _write_papers(commit: building.Commit, built: building.Built, out: Path, scr
     artifacts.write_sums([*built.files, *(out / name for name in papers)], out / "SHA256SUMS")
 
 
+def _sign(out: Path, key: Path, signers: Path) -> None:
+    """Sign the sums, and look at the signature as those who download the files will."""
+    signing.sign(out / signing.SUMS, key)
+    print(signing.check_signature(out / signing.SUMS, signers), flush=True)
+
+
+def _verify(folder: Path, signers: Path | None) -> int:
+    for line in signing.check(folder, signers):
+        print(line)
+    if signers is None:
+        print("the signature was not looked at: --signers FILE names who may sign")
+    return 0
+
+
+def _play_image(root: Path) -> int:
+    with tempfile.TemporaryDirectory(prefix="pytriton-image-") as folder:
+        dockerfile = root / "deploy" / "images" / "Dockerfile"
+        for line in images.play(dockerfile, root, Path(folder)):
+            print(f"  {line}", flush=True)
+    return 0
+
+
 def _try(built: building.Built, scratch: Path) -> None:
     print("trying the wheels in empty environments", flush=True)
     print(f"  {trying.try_client(built.wheels[-1], scratch)}", flush=True)
@@ -130,6 +173,26 @@ def _arguments() -> argparse.Namespace:
         metavar="REF",
         default="HEAD",
         help="with --rehearse: the commit or tag to upgrade from",
+    )
+    parser.add_argument(
+        "--sign",
+        type=Path,
+        metavar="KEY",
+        help=f"sign SHA256SUMS with this key of OpenSSH, which {signing.SIGNERS} has to name",
+    )
+    parser.add_argument(
+        "--verify",
+        type=Path,
+        metavar="FOLDER",
+        help="build nothing; check the files of a release that lie in a folder",
+    )
+    parser.add_argument(
+        "--play-image",
+        action="store_true",
+        help="build nothing; run the steps of deploy/images/Dockerfile below a folder, without an engine",
+    )
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="with --verify: whose signature counts"
     )
     parser.add_argument("--out", type=Path, help="folder of the files; it is made anew")
     return parser.parse_args()

@@ -1,6 +1,7 @@
 """The provenance file: which commit the files came from, and which tools made them (in-toto statement, SLSA 1.0).
 
-It is not signed. Whoever distrusts it builds the release again: the same commit gives the same bytes.
+SHA256SUMS has its sum, and may be signed (signing.py). Whoever distrusts it builds the release again: the same commit
+gives the same bytes.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ def run(
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    given: Path | None = None,
 ) -> str:
     """Run a tool and return what it printed.
 
@@ -28,22 +29,24 @@ def run(
         command: the program and its arguments
         environment: variables besides those of this process
         folder: where it runs; default: here
+        given: a file that it reads from its standard input; default: nothing
 
     Raises:
         ReleaseError: it failed, or is not there.
     """
     try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **(environment or {})},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        with open(given or os.devnull, "rb") as standard_input:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **(environment or {})},
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=standard_input,
+                text=True,
+                errors="replace",
+                check=False,
+            )
     except OSError as error:
         raise ReleaseError(f"{what} cannot be run: {error}") from error
     if done.returncode != 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from releasing.images import instructions
 from typer.main import get_command
 
 from pytriton.dispatcher.install import proxy_compiler
@@ -36,14 +37,6 @@ MORE = "DL3057"
 MADE_BEFORE = {"examples/runner/models"}
 #: The daemon: the wheel file of a checkout or of a release, put beside the Dockerfile.
 WHEEL = "pytriton_daemon-*.whl"
-
-
-def instructions(path: Path) -> list[tuple[str, str]]:
-    """Return the instructions of a Dockerfile: name and the rest, lines joined, without comments."""
-    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
-    whole = "\n".join(lines).replace("\\\n", " ")
-    pairs = (line.split(None, 1) for line in whole.splitlines() if line.strip())
-    return [(name.upper(), rest.strip()) for name, rest in pairs]
 
 
 def values(path: Path, name: str) -> list[str]:
