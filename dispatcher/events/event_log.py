@@ -5,6 +5,9 @@
 
 A disk that is full, slow or damaged costs events of the files, never a moment of the event loop: memory has the newest
 ones, `problem` says what is wrong, and an `events_lost` in the files says later that some are missing.
+
+Serials of a daemon's life begin at the clock, in milliseconds: the files may lack the last events of the life before,
+or all of them, and whoever has seen these must see higher ones.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ class EventLog:
         former = self._read()
         for event in former:
             self._remember(event)
-        self.serial = max([after, *(event.serial for event in former)])
+        begin = int(time.time() * 1000)
+        self.serial = max([after, begin, *(event.serial for event in former)])
         self._serials = itertools.count(self.serial + 1)
         self.events = Events([self._take, *also], self._serials)
 

@@ -40,21 +40,50 @@ def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
         log.events.tell(kinds.CRASHED, model="m", instance=1, reason="killed")
     with opened(tmp_path) as log:
         log.events.tell(kinds.READY, model="m")
-        assert [event.serial for event in log.all()] == [1, 2, 3]
-        first, second, _ = log.about("m")
+        first, second, third = log.about("m")
+        assert [event.serial for event in log.all()] == [first.serial, second.serial, third.serial]
+        assert first.serial < second.serial < third.serial
         assert (first.kind, first.who, first.numbers) == ("registered", "user 7", {"instances": 2})
         assert (second.instance, second.reason) == (1, "killed")
         assert log.about("other") == []
 
 
-def test_serials_go_on_in_another_version_where_nothing_is_written(tmp_path: Path) -> None:
-    former = EventLog(tmp_path, 0)
-    former.events.tell(kinds.STARTED)
-    former.events.tell(kinds.READY, model="m")
-    assert former.serial == 2
-    following = EventLog(tmp_path, 0, after=former.serial)
+def test_serials_go_on_in_another_version(tmp_path: Path) -> None:
+    """Whatever the clock says by then."""
+    after = 1 << 52
+    following = EventLog(tmp_path, 0, after=after)
     following.events.tell(kinds.UPGRADED)
-    assert [event.serial for event in following.all()] == [3]
+    assert [event.serial for event in following.all()] == [after + 1]
+    assert following.serial == after + 1
+
+
+@pytest.mark.parametrize("size", [0, 1_000_000])
+def test_a_start_repeats_no_serial_of_events_that_the_files_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Of a daemon that writes none, and of one that was killed before they were written."""
+    now = [1_700_000_000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    former = EventLog(tmp_path, 0)
+    for _ in range(5):
+        former.events.tell(kinds.CRASHED, model="m")
+    now[0] += 1.0
+    with opened(tmp_path, size) as log:
+        log.events.tell(kinds.STARTED)
+        (started,) = log.about("")
+    assert started.serial > former.serial
+
+
+def test_serials_go_on_though_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.STARTED)
+    monkeypatch.setattr("time.time", lambda: 5.0)
+    with opened(tmp_path) as log:
+        log.events.tell(kinds.STARTED)
+        first, second = log.about("")
+    assert second.serial == first.serial + 1
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
