@@ -89,6 +89,7 @@ class Daemon(DaemonParts):
         self.requests.close()
         await self._operations.close()
         self._kill_on_death.close()
+        self.memory.close()
         self.ending.write_down()
         self.event_log.close()
         self._webhooks.close()

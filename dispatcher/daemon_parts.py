@@ -21,6 +21,7 @@ from pytriton.dispatcher.figures.snapshot import Snapshots
 from pytriton.dispatcher.install.python_on_demand import PythonOnDemand
 from pytriton.dispatcher.install.server_runtime import ServerRuntime, lay_out_backends
 from pytriton.dispatcher.live_settings import LiveSettings
+from pytriton.dispatcher.models.kept_sizes import KeptSizes
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.state_dir import Store
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
@@ -106,6 +107,7 @@ class DaemonParts(ABC):
     def _make_models(self, config: DaemonConfig, runtime: ServerRuntime, store: Store) -> None:
         self._library = lay_out_library(self.rundir)
         self._workers = WorkerFactory(config, self.rundir, self._library, self._kill_on_death)
+        self._sizes = KeptSizes(config.state_path)
         self.registry = Registry(
             config,
             self.rundir,
@@ -113,7 +115,7 @@ class DaemonParts(ABC):
             self._workers.start,
             store,
             self.events,
-            accounts_of(config),
+            accounts_of(config, self._sizes),
         )
         #: Takes registrations back that nobody confirms.
         self.trials = Trials(self.registry)
@@ -195,6 +197,7 @@ class DaemonParts(ABC):
         #: Keeps models within the budgets of memory.
         self.memory = MemoryBudget(
             self.registry,
+            self._sizes,
             any_may_sleep=config.any_may_sleep,
             shared=lambda: shared_entries.all_of(self.rundir.shared),
         )

@@ -26,7 +26,7 @@ class ServingAgain:
         while True:
             self._server_up.clear()
             try:
-                await self._registry.restore()
+                await self._registry.restore(self._restored.set)
             except Exception:
                 _log.exception("a fault of the daemon: models were not restored")
             self._restored.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -220,8 +220,8 @@ class Registry(ServedModels):
         else:
             await self.rollback(name, _report_to_nobody, registration)
 
-    async def restore(self) -> None:
-        """Register again what is kept, in order."""
+    async def restore(self, all_begun: Callable[[], object]) -> None:
+        """Register again what is kept, in order; `all_begun` is called when what is left waits for memory."""
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
@@ -230,7 +230,7 @@ class Registry(ServedModels):
                 raise RemoteFailure(ErrorKind.EXISTS, text)
             await self._serving.place(entry, None, _report_to_nobody, keeping=Keeping.THERE)
 
-        await self.restoring.run(register)
+        await self.restoring.run(register, self.accounts.until_put_off, all_begun)
 
     async def unregister(self, name: str, only: Registration | None = None) -> None:
         """Stop serving a model, and forget it: requests under way are answered, then its workers end.
@@ -253,6 +253,7 @@ class Registry(ServedModels):
         elif not forgotten:
             self.by_name(name)  # says which there are
         await self._kept.remove(name)
+        self.accounts.sizes.pop(name, None)
         self._events.tell(kinds.UNREGISTERED, model=name)
 
     async def end(self, registration: Registration) -> None:

@@ -1,4 +1,7 @@
-"""After a start: the models that the daemon served when it last ran are registered again, one after the other."""
+"""After a start: the models that the daemon served when it last ran are registered again, one after the other.
+
+One that waits for room in the budget of memory holds up none of those after it.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from pytriton.ipc.errors import RemoteFailure
 _log = structlog.get_logger(__name__)
 
 Register = Callable[[Entry], Awaitable[object]]
+#: Returns when a load has ended, or waits for something that others need not wait for; gets the model's name, too.
+UntilBegun = Callable[[asyncio.Task[None], str], Awaitable[None]]
 
 
 @dataclass
@@ -54,13 +59,29 @@ class Restoring:
         for problem in self.problems:
             _log.error(problem)
 
-    async def run(self, register: Register) -> None:
-        """Register them in order. What cannot be registered stays here, with the reason, and can be run again."""
+    async def run(
+        self, register: Register, until_begun: UntilBegun, all_begun: Callable[[], object]
+    ) -> None:
+        """Register them in order. What cannot be registered stays here, with the reason, and can be run again.
+
+        Args:
+            register: registers one
+            until_begun: is awaited before the next one
+            all_begun: is called when none is left but those that wait
+        """
         async with self._running:
-            for name in list(self._kept):
-                kept = self._kept.get(name)
-                if kept is not None:  # nobody has unregistered or replaced it meanwhile
-                    await self._restore(name, kept, register)
+            loading: list[asyncio.Task[None]] = []
+            try:
+                for name in list(self._kept):
+                    kept = self._kept.get(name)
+                    if kept is not None:  # nobody has unregistered or replaced it meanwhile
+                        loading.append(asyncio.create_task(self._restore(name, kept, register)))
+                        await until_begun(loading[-1], name)
+                all_begun()
+                await asyncio.gather(*loading)
+            finally:
+                for task in loading:
+                    task.cancel()
 
     def entries(self) -> list[Entry]:
         """Return those that have not been tried."""

@@ -40,6 +40,7 @@ from pytriton.dispatcher.workers.several_loads import ReportProgress
 from pytriton.dispatcher.workers.sleep import WakeBounds
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.registration_digest import registration_digest
 from pytriton.ipc.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
@@ -306,6 +307,7 @@ class Serving:
                 entry.spec,
                 payload=max(map(len, entry.payloads), default=0),
                 hosted=registrant is not None,
+                registration=_identity(entry, keeping),
                 events=self._events.about(entry.spec.name, entry.spec.version),
             ),
         )
@@ -347,6 +349,13 @@ class Serving:
 def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
     """Whether a model is not loaded before a request comes; one that may sleep was loaded when it was registered."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
+
+
+def _identity(entry: Entry, keeping: Keeping) -> str:
+    """Return what tells a registration from others of its name, also after a restart of the daemon."""
+    if keeping is Keeping.ELSEWHERE:  # its payloads are small: they name the files
+        return registration_digest(entry.spec, entry.payloads)
+    return repr(entry.registered_at)
 
 
 def _policy(config: DaemonConfig) -> RestartPolicy:

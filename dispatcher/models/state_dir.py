@@ -6,6 +6,7 @@ Layout::
       lock                       locked (flock) by the daemon that uses it
       models/NAME.registration   one file per model
       models/NAME.previous       what NAME.registration held before it was replaced, for rollback
+      sizes.json                 what workers of models took at their last load, see kept_sizes.py
       set-aside/                 files that were damaged, kept to be looked at; those of newer versions stay
 
 A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, and then MessagePack

@@ -96,7 +96,14 @@ class RepositoryModels:
 
         async def load(name: str) -> None:
             async with slots:
-                await self._try_to_load(name)
+                loading = asyncio.create_task(self._try_to_load(name))
+                try:
+                    await self._registry.accounts.until_put_off(loading, name)
+                except asyncio.CancelledError:
+                    loading.cancel()
+                    await asyncio.wait([loading])
+                    raise
+            await loading  # it waits for memory, and takes nobody's slot meanwhile
 
         await asyncio.gather(*(load(name) for name in wanted if name not in ensembles))
         for name in wanted:

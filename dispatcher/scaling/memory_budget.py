@@ -32,6 +32,7 @@ from pytriton.dispatcher.figures import nvidia_smi
 from pytriton.dispatcher.figures.gpu_memory import GpuMemory
 from pytriton.dispatcher.figures.process_memory import memory_of
 from pytriton.dispatcher.models.admission import why_it_cannot_sleep
+from pytriton.dispatcher.models.kept_sizes import KeptSizes
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.settings.declarations import DaemonConfig
@@ -51,6 +52,8 @@ _SETTLED_S = 1.0
 _TELL_AFTER_S = 0.25
 #: Who asks for what will never be there, as far as is known, waits for so long: somebody may be ending.
 _HOPES_S = 0.5
+#: What is known of sizes is kept so often, if it has changed.
+_KEEP_S = 5.0
 #: Between two looks at GPUs, which take some time of a CPU.
 _GPU_S = 1.0
 #: Begins the keys of parked workers among those of models.
@@ -96,6 +99,7 @@ class MemoryBudget:
 
     Args:
         registry: the models, and the accounts of their pools
+        kept: has what is known of sizes, for the next start
         any_may_sleep: also models that have not said that they may
         shared: tells what workers have in common, by digest
 
@@ -107,6 +111,7 @@ class MemoryBudget:
     def __init__(
         self,
         registry: Registry,
+        kept: KeptSizes,
         *,
         any_may_sleep: bool = False,
         shared: Callable[[], Mapping[str, Entry]] = dict,
@@ -114,6 +119,7 @@ class MemoryBudget:
         self.memory: MemoryOf = self._memory_of
         self.gpu: Mapping[int, int] = {}
         self._shared = shared
+        self._kept = kept
         self._registry = registry
         self._accounts = registry.accounts
         self._parking = registry.parking
@@ -130,6 +136,7 @@ class MemoryBudget:
         if any(kind != MEMORY for kind in self._accounts.limits):
             looking = asyncio.get_running_loop().create_task(self._look_at_gpus())
             self._tasks.add(looking)
+        self._tasks.add(asyncio.get_running_loop().create_task(self._keep_on()))
         try:
             while True:
                 news = self._accounts.news.next
@@ -157,6 +164,7 @@ class MemoryBudget:
         waiting = {str(id(one)): one for one in self._accounts.waiting}
         for key in planned.granted:
             self._accounts.grant(key)
+        self._put_off()
         gives = {one.key: one.gives for one in holders}
         for key, claim in planned.sleep.items():
             for_whom = waiting[claim].account.spec.name if claim else ""
@@ -165,6 +173,26 @@ class MemoryBudget:
             if key not in planned.granted and not one.told and now - one.since >= _TELL_AFTER_S:
                 one.told = True
                 self._tell_waits(one, free, [k for k, c in planned.sleep.items() if c == key])
+
+    async def _keep_on(self) -> None:
+        while True:
+            await asyncio.sleep(_KEEP_S)
+            sizes = dict(self._accounts.sizes)
+            if self._kept.lacks(sizes):
+                await asyncio.to_thread(self._kept.write, sizes)
+
+    def close(self) -> None:
+        """Keep what is known of sizes; all models have ended."""
+        if self._accounts.limits and self._kept.lacks(self._accounts.sizes):
+            self._kept.write(self._accounts.sizes)
+
+    def _put_off(self) -> None:
+        """Tell those who wait for a load that it waits for room."""
+        new = [one for one in self._accounts.waiting if not one.put_off]
+        for one in new:
+            one.put_off = True
+        if new:
+            self._accounts.news.tell()
 
     def _claims(self) -> list[Claim]:
         keys = {one.pool.account: key for key, one in self._registry.keys.items()}
@@ -327,8 +355,8 @@ class MemoryBudget:
         return Size(own, self.gpu.get(pid, 0))
 
 
-def accounts_of(config: DaemonConfig) -> MemoryAccounts:
-    """Return the accounts of a daemon's models, with its budgets."""
+def accounts_of(config: DaemonConfig, kept: KeptSizes) -> MemoryAccounts:
+    """Return the accounts of a daemon's models, with its budgets, and with what is known of sizes."""
     limits: dict[str, int] = {}
     names: dict[str, str] = {}
     if config.memory_budget is not None:
@@ -342,4 +370,7 @@ def accounts_of(config: DaemonConfig) -> MemoryAccounts:
             _log.warning(
                 "gpu_memory_budget bounds nothing: nvidia-smi, which tells the GPUs, is not there or names none"
             )
-    return MemoryAccounts(limits, names)
+    accounts = MemoryAccounts(limits, names)
+    if limits:
+        accounts.sizes.update(kept.read())
+    return accounts

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import (
     LEAST_ESTIMATE,
     MEMORY,
@@ -46,6 +47,7 @@ class Waiting:
         since: when it came
         done: set when it is granted
         told: whether somebody has been told that it waits
+        put_off: whether it was looked at, and not granted
     """
 
     def __init__(self, account: Account, count: int) -> None:
@@ -55,7 +57,7 @@ class Waiting:
         self.since = loop.time()
         self.done: asyncio.Future[None] = loop.create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.told = False
+        self.told = self.put_off = False
 
     def needs(self) -> Amounts:
         """Return the memory that the claim still lacks."""
@@ -77,6 +79,7 @@ class Account:
     Attributes:
         spec: the declaration, with the number of instances that it has by now
         bounded: whether a budget holds for it
+        registration: tells it from others of its model's name, also after a restart of the daemon
         granted: workers that it has room for
         beside: workers more that it has room for, until they have taken the place of others
         alone: bytes of mappings that only its workers have: whoever measures puts it here
@@ -91,10 +94,12 @@ class Account:
         payload: int = 0,
         *,
         bounded: bool = False,
+        registration: str = "",
         events: Events = LOG_ONLY,
     ) -> None:
         self.spec = spec
         self.bounded = bounded
+        self.registration = registration
         self.granted = self.beside = self.alone = 0
         self._leaving: list[Amounts] = []
         self._accounts = accounts
@@ -212,7 +217,26 @@ class Account:
             # One of them has made what they share, and had it twice meanwhile; the others do not.
             self._peak = self._peak._replace(memory=now.memory)
         self._serves = True
-        self.known = self.known or self._peak
+        if self.known is None:
+            self.known = self._peak
+            self._accounts.note(self)
+
+    @property
+    def size(self) -> KnownSize | None:
+        """What is known of it, to be kept."""
+        if self.known is None:
+            return None
+        return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
+
+    def recall(self, size: KnownSize) -> None:
+        """Take over what was known of it before the daemon was restarted, unless the budget is too small for that.
+
+        So a restart refuses nothing that was served: it is learnt anew then.
+        """
+        self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
+        self._lived = size.lived
+        if self._beyond(numbering.count(self.spec)):
+            self.known, self.shared, self._lived = None, {}, False
 
     # ── room ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -226,10 +250,8 @@ class Account:
             return
         self.spec = spec
         shared = sum(self.shared.values())
-        for kind, needed in added(self._of_slots(0, count, self._sure), {MEMORY: shared}).items():
-            limit = self._accounts.limits.get(kind)
-            if limit is None or needed <= limit:
-                continue
+        for kind, needed in self._beyond(count).items():
+            limit = self._accounts.limits[kind]
             each = self._sure.memory if kind == MEMORY else self._sure.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
             if count > 1 and shared and kind == MEMORY:
@@ -237,6 +259,12 @@ class Account:
             text = f"model {spec.name} takes {what} of {setting_text(kind)}, and all models have {size_text(limit)}"
             self._refused(text, needed, limit)
             raise RemoteFailure(ErrorKind.INVALID, text)
+
+    def _beyond(self, count: int) -> Amounts:
+        """Return what so many workers certainly take of those budgets that are too small for them."""
+        limits, shared = self._accounts.limits, sum(self.shared.values())
+        needs = added(self._of_slots(0, count, self._sure), {MEMORY: shared})
+        return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
 
     async def take(self, spec: messages.ModelSpec, timeout_s: float) -> None:
         """Return when there is room for all workers of a declaration; those that it has room for count.
@@ -317,6 +345,7 @@ class Account:
             known = self.known or Size()
             self.known = self._peak.at_least(Size(known.memory * 9 // 10, known.gpu * 9 // 10))
             self._lived = True
+            self._accounts.note(self)
         return leaving
 
     def gone(self, leaving: Amounts) -> None:

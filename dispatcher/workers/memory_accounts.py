@@ -7,14 +7,19 @@ that; without a budget, everybody gets it at once.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
 
 from pytriton.dispatcher.base.news import News
+from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, added
 from pytriton.dispatcher.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.memory_account import Account, Waiting
 from pytriton.ipc import messages
+
+#: Models whose size is known though they may be gone.
+_MOST_SIZES = 10_000
 
 
 class MemoryAccounts:
@@ -30,6 +35,7 @@ class MemoryAccounts:
         news: something was claimed, or given back.
         waits, refusals: claims that had to wait, and that came to nothing.
         slept: models that slept for others.
+        sizes: what is known of models, by name, for the next start of the daemon.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class MemoryAccounts:
         self.news = News()
         self.waits = self.refusals = self.slept = 0
         self.open_accounts: list[Account] = []
+        self.sizes: dict[str, KnownSize] = {}
 
     def open(
         self,
@@ -49,22 +56,61 @@ class MemoryAccounts:
         *,
         payload: int = 0,
         hosted: bool = False,
+        registration: str = "",
         events: Events = LOG_ONLY,
     ) -> Account:
         """Return the account of a new pool.
 
         Args:
             spec: its model
+            registration: tells it from others of the model's name, also after a restart of the daemon
             payload: bytes of a worker's callable
             hosted: its workers run in threads of a process that is not the daemon's: their memory is not either
             events: takes what is decided about the model
         """
         account = Account(
-            self, spec, payload, bounded=bool(self.limits) and not hosted, events=events
+            self,
+            spec,
+            payload,
+            bounded=bool(self.limits) and not hosted,
+            registration=registration,
+            events=events,
         )
         if account.bounded:
             self.open_accounts.append(account)
+            size = self.sizes.get(spec.name)
+            if size is not None and size.registration == registration:
+                account.recall(size)
         return account
+
+    def note(self, account: Account) -> None:
+        """Keep what is known of a model, if it was not replaced meanwhile; the oldest of very many are forgotten."""
+        name, size = account.spec.name, account.size
+        newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
+        if size is None or newest != [account]:
+            return
+        self.sizes.pop(name, None)
+        self.sizes[name] = size
+        while len(self.sizes) > _MOST_SIZES:
+            del self.sizes[next(iter(self.sizes))]
+
+    async def until_put_off(self, loading: asyncio.Task[None], model: str) -> None:
+        """Return when a load of a model has ended, or waits for room: what comes next need not wait for it."""
+        if not self.limits:
+            await asyncio.wait([loading])
+            return
+        waits = asyncio.ensure_future(self._until_waits(model))
+        try:
+            await asyncio.wait([loading, waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waits.cancel()
+
+    async def _until_waits(self, model: str) -> None:
+        while True:
+            news = self.news.next
+            if any(one.put_off and one.account.spec.name == model for one in self.waiting):
+                return
+            await news.wait()
 
     def used(self) -> dict[str, int]:
         """Return what all workers have, or have been granted."""

@@ -101,6 +101,10 @@ def test_there_is_a_limit() -> None:
     assert "for 0.01 s (busy_timeout_s), tritonserver is being started" in str(caught.value)
 
 
+async def _until_ended(loading: asyncio.Task[None], _: str) -> None:
+    await asyncio.wait([loading])
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
     async def main() -> list[str]:
@@ -114,7 +118,7 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
             if fails:
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, "no")
 
-        await restoring.run(register)
+        await restoring.run(register, _until_ended, list)
         await waiting
         assert restoring.waits("m") is False
         return client.texts
@@ -138,7 +142,7 @@ def test_a_restore_can_be_given_up_at_any_time() -> None:
                     undone.append("now")
             served.append(entry.spec.name)
 
-        running = asyncio.ensure_future(restoring.run(register))
+        running = asyncio.ensure_future(restoring.run(register, _until_ended, list))
         await begun.wait()
         assert await restoring.give_up("later")
         assert await restoring.give_up("now")
