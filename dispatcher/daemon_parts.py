@@ -30,6 +30,7 @@ from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
 from pytriton.dispatcher.openai_models import told_of
 from pytriton.dispatcher.operations.starting import Operations
 from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.renewing import Renewing
 from pytriton.dispatcher.repositories.index_watch import IndexWatch
 from pytriton.dispatcher.repositories.model_control import ModelControl
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
@@ -253,6 +254,7 @@ class DaemonParts(ABC):
                 webhooks=self._webhooks,
                 notifier=self._notifier,
                 kill_on_death=self._kill_on_death,
+                renewing=Renewing(self.registry, self.settings.replace_server),
                 regions=self._regions,
             )
         )

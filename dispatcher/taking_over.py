@@ -9,6 +9,7 @@ state directory keeps are served again, with workers of their own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,7 +17,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import NamedTuple, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 import psutil
@@ -30,11 +32,18 @@ from pytriton.dispatcher.base.handover import (
     UnusableHandOver,
 )
 from pytriton.dispatcher.settings.declarations import ConfigError, DaemonConfig
+from pytriton.ipc.errors import ErrorKind, RemoteFailure
+from pytriton.ipc.private_files import remove
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.install.server_runtime import ServerRuntime
 
 _log = structlog.get_logger(__name__)
 
 #: They wait while one version becomes the next: neither has handlers for them then.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: What the next version gets to say whether it could take over: it may have to compile its front and its proxy.
+_ASK_S = 300.0
 #: What the children get to end in, after SIGKILL.
 _END_S = 10.0
 #: An address of the settings with a free port has that port again.
@@ -87,9 +96,70 @@ def judge(document: bytes) -> Verdict:
             return Verdict(False, own, str(error))
         if runtime.front is None or runtime.native is None:
             return Verdict(False, own, "its native front or its compiled proxy cannot be used here")
+        try:
+            _try_to_lay_out(runtime, Path(config.runtime_dir))
+        except (OSError, ServerRuntimeError) as error:
+            return Verdict(False, own, f"it needs room in the runtime directory: {error}")
     except (UnusableHandOver, ConfigError) as error:
         return Verdict(False, own, str(error))
     return Verdict(True, own)
+
+
+async def ask(python: str, document: bytes) -> Verdict:
+    """Have another version judge in a process of its own.
+
+    Raises:
+        RemoteFailure: it does not run, or says nothing in time.
+    """
+    try:
+        asked = await asyncio.create_subprocess_exec(
+            python,
+            *arguments_of("--can-take-over"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        text = f"the next version cannot be run: {python}: {error.strerror}"
+        raise RemoteFailure(ErrorKind.INVALID, text) from error
+    try:
+        said, complained = await asyncio.wait_for(asked.communicate(document), _ASK_S)
+    except asyncio.TimeoutError:
+        text = f"the next version has not said within {_ASK_S:g} s whether it can take over"
+        raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
+    finally:
+        if asked.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(asked.pid, signal.SIGKILL)
+            await asked.wait()
+    try:
+        return msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Verdict)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        last = complained.decode(errors="replace").strip()[-2000:]
+        text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
+        raise RemoteFailure(ErrorKind.INVALID, text) from None
+
+
+def arguments_of(*more: str) -> list[str]:
+    """Return the arguments of an interpreter that is to be a daemon's process."""
+    return ["-m", "pytriton.dispatcher", *more]
+
+
+def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
+    """See that the runtime directory takes what a start writes there, while it has that of the running version, too.
+
+    Raises:
+        ServerRuntimeError, OSError: it does not; what runs would be lost.
+    """
+    from pytriton.dispatcher.install.server_runtime import lay_out_backends
+
+    trial = rundir / "trial"
+    try:
+        lay_out_backends(runtime, trial)
+    finally:
+        remove(trial)
 
 
 def say(verdict: Verdict) -> None:

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 import zmq
 
@@ -35,10 +34,11 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.temporary_models import TemporaryModels
 from pytriton.dispatcher.openai_front.supervisor import OpenAIFront
 from pytriton.dispatcher.operations.starting import Operations
+from pytriton.dispatcher.renewing import Renewing
 from pytriton.dispatcher.repositories.repository_models import RepositoryModels
 from pytriton.dispatcher.requests.collector import RequestCollector
 from pytriton.dispatcher.settings.declarations import DaemonConfig
-from pytriton.dispatcher.taking_over import SIGNALS, TakeOver, Verdict
+from pytriton.dispatcher.taking_over import SIGNALS, TakeOver, arguments_of, ask
 from pytriton.dispatcher.triton.restarting import ServerWatch
 from pytriton.dispatcher.triton.tritonserver import TritonServer
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -49,8 +49,6 @@ from pytriton.ipc.lanes import gauge
 
 _log = structlog.get_logger(__name__)
 
-#: What the next version gets to say whether it could take over: it may have to compile its front and its proxy.
-_ASK_S = 300.0
 #: Between two looks whether changes under way are finished.
 _LOOK_S = 0.05
 #: What the files of the log and of events get to be written in.
@@ -90,6 +88,7 @@ class Parts:
     webhooks: Webhooks
     notifier: Notifier
     kill_on_death: KillOnDeath
+    renewing: Renewing
     regions: str
     locks: tuple[int, int] = (-1, -1)
     is_private: bool = False
@@ -115,6 +114,8 @@ class Upgrade:
         self._upgrades = 0
         self._versions: list[str] = []
         self._task: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
 
     # ── the next version's side ──────────────────────────────────────────────────────────────────
 
@@ -130,6 +131,7 @@ class Upgrade:
         parts.workers.serial = state.serials[0]
         parts.server.adopt(state.server)
         parts.server_watch.restarts.update(state.server.restarts)
+        parts.registry.accounts.sizes.update(state.sizes)
         adopted = parts.registry.adoption.adopt(state, self._adopt_worker)
         for left, registration in zip(state.registrations, adopted):
             if left.owner is not None:
@@ -137,6 +139,7 @@ class Upgrade:
         if state.openai is not None:
             parts.openai.adopt(state.openai)
         parts.webhooks.adopt(state.unposted)
+        self._renewing = asyncio.create_task(parts.renewing.run(state))
         handed.done = True
         parts.events.events.tell(
             kinds.UPGRADED,
@@ -170,11 +173,13 @@ class Upgrade:
         self._under_way = True
         try:
             self._refuse_impossible()
-            await self._until_settled(wish.wait_s)
+            await self._until(self._server_unsettled, wish.wait_s)
             await self._ask(wish.python or sys.executable)
             self.parts.control.hold()
+            # Where models sleep and wake all the time, there would be no moment at which none does.
+            self.parts.registry.adaptations.hold()
             await self.parts.registry.parking.hold()
-            await self._until_settled(wish.wait_s)
+            await self._until(self._unsettled, wish.wait_s)
             self._refuse_impossible()  # what has been changed since
         except BaseException as error:
             self._go_on(error.text if isinstance(error, RemoteFailure) else "it was given up")
@@ -188,6 +193,7 @@ class Upgrade:
         """Stay this version."""
         self.parts.control.release()
         self.parts.registry.parking.release()
+        self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
         self._under_way = False
         self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
 
@@ -223,8 +229,8 @@ class Upgrade:
             return f"the daemon is {parts.status.phase}"
         if parts.control.changing:
             return "a client has something changed"
-        if not parts.server.settled:
-            return "tritonserver is being started or replaced"
+        if why := self._server_unsettled():
+            return why
         if not parts.openai.settled:
             return "the OpenAI front is being started"
         if parts.temporary.ending:
@@ -233,50 +239,20 @@ class Upgrade:
             return "a worker that was parked is being ended"
         return parts.registry.adoption.unsettled()
 
-    async def _until_settled(self, wait_s: float) -> None:
+    def _server_unsettled(self) -> str:
+        return "" if self.parts.server.settled else "tritonserver is being started or replaced"
+
+    async def _until(self, unsettled: Callable[[], str], wait_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + wait_s
-        while why := self._unsettled():
+        while why := unsettled():
             if asyncio.get_running_loop().time() > deadline:
                 text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
             await asyncio.sleep(_LOOK_S)
 
     async def _ask(self, python: str) -> None:
-        """Ask the next version whether it could take over.
-
-        Raises:
-            RemoteFailure: it could not, or does not run.
-        """
-        document = handover.encode(self._state())
-        try:
-            asked = await asyncio.create_subprocess_exec(
-                python,
-                *_arguments("--can-take-over"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            text = f"the next version cannot be run: {python}: {error.strerror}"
-            raise RemoteFailure(ErrorKind.INVALID, text) from error
-        try:
-            said, complained = await asyncio.wait_for(asked.communicate(document), _ASK_S)
-        except asyncio.TimeoutError:
-            text = f"the next version has not said within {_ASK_S:g} s whether it can take over"
-            raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
-        finally:
-            if asked.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(asked.pid, signal.SIGKILL)
-                await asked.wait()
-        try:
-            verdict = msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Verdict)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            last = complained.decode(errors="replace").strip()[-2000:]
-            text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
-            raise RemoteFailure(ErrorKind.INVALID, text) from None
+        """Ask the next version whether it could take over; raises RemoteFailure: it could not, or does not run."""
+        verdict = await ask(python, handover.encode(self._state()))
         if not verdict.can:
             text = f"version {verdict.version} cannot take over: {verdict.why}"
             raise RemoteFailure(ErrorKind.INVALID, text)
@@ -289,7 +265,7 @@ class Upgrade:
         parts = self.parts
         why, is_silent = "", False
         try:
-            await self._until_settled(wish.wait_s)
+            await self._until(self._unsettled, wish.wait_s)
             is_silent = True
             parts.notifier.reloading()
             await parts.control.suspend()
@@ -347,7 +323,7 @@ class Upgrade:
         state = self._state()
         document = handover.in_memory(handover.encode(state))
         environment = {**os.environ, **self.parts.notifier.variables}
-        arguments = [self._python, *_arguments("--take-over", str(document))]
+        arguments = [self._python, *arguments_of("--take-over", str(document))]
         folder = ""
         with contextlib.suppress(OSError):  # somebody has removed it
             folder = os.getcwd()
@@ -384,8 +360,5 @@ class Upgrade:
             openai=parts.openai.hand_over(),
             unposted=parts.webhooks.unposted(),
             events=parts.events.serial,
+            sizes=dict(registry.accounts.sizes),
         )
-
-
-def _arguments(*more: str) -> list[str]:
-    return ["-m", "pytriton.dispatcher", *more]

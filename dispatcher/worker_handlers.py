@@ -26,6 +26,7 @@ async def worker_hello(
     """Give a new worker its model."""
     check_protocol(message.protocol, f"worker {message.worker}")
     registration, worker = daemon.registry.worker(message.worker)
+    worker.protocol = message.protocol
     await worker.hello(peer, registration.payloads)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 import msgspec
 
+from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.ipc import linux, messages
 from pytriton.ipc.lanes import gauge
 from pytriton.ipc.lanes.user_series import Families
@@ -24,6 +25,8 @@ from pytriton.ipc.lanes.user_series import Families
 VERSION = 1
 #: The protocols of running workers and proxies that this version serves.
 PROTOCOLS = (messages.PROTOCOL,)
+#: That of workers and proxies in documents that do not say: such versions knew no other.
+_UNSAID = 12
 _MAGIC = b"pytriton-hand-over "
 
 
@@ -52,6 +55,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     unwilling: Optional[str] = None
     #: Why it is to be replaced.
     spent: Optional[str] = None
+    protocol: int = _UNSAID
 
 
 class SupervisedState(msgspec.Struct, frozen=True):
@@ -137,6 +141,8 @@ class ServerState(msgspec.Struct, frozen=True):
     admin: ListenerState
     listeners: list[ListenerState]
     restarts: dict[str, int] = {}
+    #: That of the proxies which it has loaded.
+    protocol: int = _UNSAID
 
 
 class OpenAIState(msgspec.Struct, frozen=True):
@@ -154,7 +160,7 @@ class HandOver(msgspec.Struct, frozen=True):
         config: the settings, as JSON; the access token is among them
         upgrades: how often this process has been upgraded, with this time
         versions: of pytriton-daemon, until now, oldest first
-        protocol: that workers and proxies speak
+        protocol: of that version; workers and tritonserver, which may be older, say their own
         page: what their gauges are like
         started_at: when the daemon began, seconds since the epoch
         locks: descriptors of the locks of the runtime directory and of the state directory
@@ -186,6 +192,8 @@ class HandOver(msgspec.Struct, frozen=True):
     unposted: dict[str, list[messages.Event]] = {}
     #: The serial of the last event.
     events: int = 0
+    #: What is known of the memory that models take, by name.
+    sizes: dict[str, KnownSize] = {}
 
 
 class Remains(msgspec.Struct, frozen=True):
@@ -236,10 +244,10 @@ def decode(data: bytes) -> HandOver:
         state = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableHandOver(f"it cannot be read: {error}") from error
-    if state.protocol not in PROTOCOLS:
+    if strangers := "; ".join(_strangers(state)):
         raise UnusableHandOver(
-            f"the running workers speak protocol {state.protocol}, and this version {_known()}: their models have to "
-            "be loaded anew (pytriton-daemon restart)"
+            f"{strangers}; this version serves protocol {_known()}. Upgrade to a version in between first, or have "
+            "all models loaded anew (pytriton-daemon restart)"
         )
     if state.page != gauge.LAYOUT:
         raise UnusableHandOver(
@@ -247,6 +255,19 @@ def decode(data: bytes) -> HandOver:
             "(pytriton-daemon restart)"
         )
     return state
+
+
+def _strangers(state: HandOver) -> Iterator[str]:
+    """Say who speaks a protocol that this version does not serve."""
+    if state.server.protocol not in PROTOCOLS:
+        yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
+    models: dict[int, list[str]] = {}
+    for registration in state.registrations:
+        found = [one.worker for one in registration.pool.supervised if one.worker]
+        for protocol in {one.protocol for one in found} - set(PROTOCOLS):
+            models.setdefault(protocol, []).append(registration.spec.name)
+    for protocol, names in models.items():
+        yield f"workers of {', '.join(names)} speak protocol {protocol}"
 
 
 def remains(data: bytes) -> Remains:

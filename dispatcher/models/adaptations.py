@@ -34,7 +34,7 @@ class Adaptations:
         self._server = server
         self._grace_s = grace_s
         self._tasks: dict[str, asyncio.Task[object]] = {}
-        self._stopping = False
+        self._stopping = self._held = False
 
     async def follow_load(
         self, registration: Registration, instances: int, *, idle_s: float = 0.0
@@ -87,7 +87,8 @@ class Adaptations:
 
     def _is_current(self, registration: Registration) -> bool:
         current = self._served.names.get(registration.spec.name)
-        return current is registration and self._server.ready and not self._stopping
+        may_be = not (self._stopping or self._held)
+        return current is registration and self._server.ready and may_be
 
     async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
         """Make a change, unless something is done with the model already; whether it was made.
@@ -119,6 +120,21 @@ class Adaptations:
         self._stopping = True
         for task in self._tasks.values():
             task.cancel()
+
+    def hold(self) -> None:
+        """End all of them, and make none until `release`; no model wakes meanwhile, and its batches wait."""
+        self._held = True
+        for task in self._tasks.values():
+            task.cancel()
+        for registration in self._served.keys.values():
+            registration.pool.hold()
+
+    async def release(self) -> None:
+        """Make them again, and wake models that batches wait for."""
+        self._held = False
+        for registration in list(self._served.keys.values()):
+            registration.pool.sleep.held = False
+            await registration.pool.wake()
 
 
 async def _report_to_nobody(_: messages.Progress) -> None:

@@ -31,7 +31,7 @@ from pytriton.dispatcher.triton.gate import Models
 from pytriton.dispatcher.triton.native_admin import NativeAdmin
 from pytriton.dispatcher.triton.native_settings import Listening, Tls
 from pytriton.dispatcher.triton.own_repository import BACKEND
-from pytriton.ipc import linux
+from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_chain import KEY_VARIABLE
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
@@ -42,12 +42,16 @@ _ADMIN_SOCKET = "front-{}.sock"
 
 
 class _Process(NamedTuple):
-    """A process, with the socket that it is asked on; `accepting` is done when it accepts connections."""
+    """A process, with the socket that it is asked on; `accepting` is done when it accepts connections.
+
+    `protocol` is that of the proxies which it loads.
+    """
 
     place: ServerPlace
     admin: Listening
     child: Child
     accepting: asyncio.Future[None]
+    protocol: int = messages.PROTOCOL
 
     def connect(self) -> NativeAdmin:
         assert self.admin.path is not None
@@ -159,6 +163,7 @@ class NativeFront:
             _handed(self._processes[pid].admin),
             [_handed(one) for one in self._listening],
             dict(restarts),
+            self._processes[pid].protocol,
         )
 
     def adopt(self, state: ServerState) -> Child:
@@ -178,7 +183,8 @@ class NativeFront:
         accepting = asyncio.get_running_loop().create_future()
         accepting.set_result(None)
         own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
-        self._processes[child.pid] = _Process(own, _adopted(state.admin, {}), child, accepting)
+        admin = _adopted(state.admin, {})
+        self._processes[child.pid] = _Process(own, admin, child, accepting, state.protocol)
         return child
 
     def connect(self, pid: int) -> NativeAdmin:

@@ -39,8 +39,7 @@ AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
 class Pool:
     """The workers of one registration: one for each instance, and the spares.
 
-    Spares are not set apart: there are just more workers than proxies, and a proxy that lost its
-    worker gets one that has none.
+    Spares are not set apart: there are more workers than proxies, and a proxy that lost its own gets one that has none.
     """
 
     def __init__(
@@ -130,10 +129,8 @@ class Pool:
             RemoteFailure: one could not be loaded; the pool is as it was.
         """
         fewer = numbering.count(spec) <= numbering.count(self._instances.spec)
-        if (
-            fewer and self.sleep.lacks_room and self.can_serve
-        ):  # `shrink` has the wake that waits hear of it
-            return
+        if fewer and self.sleep.lacks_room and self.can_serve:
+            return  # `shrink` has the wake that waits hear of it
         await self._get_room(spec, report)
         supervisors, slept = self._instances.supervisors, self.sleep.asleep
         count = len(supervisors)
@@ -185,7 +182,7 @@ class Pool:
 
     def wake_up(self, why: str = "a request") -> None:
         """Start the workers that it lacks, if it sleeps; they are tried again as any others are."""
-        if not self.sleep.asleep or self._instances.stopping:
+        if not self.sleep.asleep or self._instances.stopping or self.sleep.held:
             return
         self.sleep.wake(why)
         spec = self._instances.spec
@@ -197,6 +194,13 @@ class Pool:
         if self.can_serve:  # a spare
             self.sleep.end()
 
+    def hold(self) -> None:
+        """Do not wake as long as `sleep.held` is set; what wakes and has no room yet sleeps on."""
+        self.sleep.held = True
+        if self.sleep.lacks_room and self._waking is not None:
+            self._waking.cancel()
+            self.sleep.back()
+
     async def _wake_with_room(self, spec: messages.ModelSpec) -> None:
         """Start the workers when there is memory for them; if it never comes, tell those that wait."""
         while True:
@@ -206,14 +210,13 @@ class Pool:
                 if self._spare_serves and failure.kind is ErrorKind.UNAVAILABLE:
                     spec = self._instances.spec
                     continue  # no request waits: the other instances do
-                self.sleep.lacks_room = False
                 if not self._spare_serves:
                     self.sleep.refuse(failure)
             else:
-                self.sleep.lacks_room = False
                 if not self._instances.stopping:
                     self._fill_up()
             break
+        self.sleep.lacks_room = False
         await self._tell(None)
 
     @property

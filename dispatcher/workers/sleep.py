@@ -41,6 +41,7 @@ class Sleep:
         waking: a batch has asked for one, and none is ready yet.
         queued: requests that wait in tritonserver, as far as somebody has asked; whoever asks puts it here.
         lacks_room: it wakes, and there is no memory yet for a worker.
+        held: it is not to wake now; batches wait.
         wakes: how often it was woken.
     """
 
@@ -50,7 +51,7 @@ class Sleep:
         self.asleep = asleep
         self.waking = False
         self.queued = self.wakes = 0
-        self.lacks_room = False
+        self.lacks_room = self.held = False
         self._refusal: tuple[int, RemoteFailure] | None = None
         self._model = model
         self._bounds = bounds
@@ -88,7 +89,7 @@ class Sleep:
 
     def back(self) -> None:
         """Sleep on: the workers that were being started have been given up again."""
-        self.asleep, self.waking = True, False
+        self.asleep, self.waking, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
         """There is no room for the workers: it sleeps on, and those that wait for this wake are told."""

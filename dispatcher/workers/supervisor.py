@@ -127,7 +127,7 @@ class Supervisor:
 
     def hand_over(self) -> SupervisedState:
         """Return what the next version of this process goes on with; it is settled."""
-        serves = self.state is InstanceState.READY and isinstance(self.worker, WorkerProcess)
+        serves = self.settled and isinstance(self.worker, WorkerProcess) and self.worker.alive
         worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
         return self._record.hand_over(self._slot, worker)
 

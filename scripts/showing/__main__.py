@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from showing import budget, shared, wakes
+from showing import budget, shared, square, starts, wakes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,6 +31,20 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--seed", type=int, default=1, help="of the load (1)")
     one.add_argument("--out", default="build/elastic", help="folder of the plot")
     one.set_defaults(show=budget.show)
+    one = commands.add_parser("square", help=square.__doc__)
+    one.add_argument("--seconds", type=float, default=240.0, help="how long, twice (240)")
+    one.add_argument("--period", type=float, default=80.0, help="seconds of a wave (80)")
+    one.add_argument("--rate", type=float, default=40.0, help="highest requests per second (40)")
+    one.add_argument("--service", type=float, default=0.1, help="seconds of a request (0.1)")
+    one.add_argument("--most", type=int, default=8, help="instances at most (8)")
+    one.add_argument("--down-after", type=float, default=10.0, help="seconds (10)")
+    one.add_argument("--seed", type=int, default=1, help="of the load (1)")
+    one.add_argument("--out", default="build/elastic", help="folder of the plot")
+    one.set_defaults(show=square.show)
+    one = commands.add_parser("starts", help=starts.__doc__)
+    one.add_argument("--models", type=int, nargs="+", default=[10, 200, 1000])
+    one.add_argument("--times", type=int, default=1, help="starts with each number (1)")
+    one.set_defaults(show=starts.show)
     one = commands.add_parser("shared", help=shared.__doc__)
     one.set_defaults(show=shared.show)
     return parser

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import random
 import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from simulating.shapes import arrivals
 from support.running import RunningDaemon
 
 from pytriton.model_config import ModelConfig, Tensor
-from showing.asking import ask, at, load_of_machine
+from showing.asking import Answers, at, load_of_machine
 from showing.memory import own, pss
 
 _MIB = 1 << 20
@@ -27,36 +24,17 @@ _OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
 #: Own memory of a worker beside its weights: the interpreter and its imports.
 _BASE = 24 * _MIB
 _LOOK_S = 0.25
-_CLIENTS = 64
 
 
-class Run:
+class Run(Answers):
     """The observations of one run."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.took: list[tuple[float, float]] = []
-        self.failures: Counter[str] = Counter()
-        self.wrong = 0
+        super().__init__()
         self.own: list[tuple[float, float]] = []
         self.pss: list[tuple[float, float]] = []
         self.loaded: list[tuple[float, float]] = []
         self.over = threading.Event()
-
-    def now(self) -> float:
-        """Return seconds since it began."""
-        return time.monotonic() - self.began
-
-    def ask(self, address: str, model: str, number: int) -> None:
-        """Ask once, and note what became of it."""
-        began = self.now()
-        try:
-            answer, seconds = ask(address, model, number % 1000)
-        except (OSError, RuntimeError) as error:
-            self.failures[str(error)[:200]] += 1
-            return
-        self.took.append((began, seconds))
-        self.wrong += answer != number % 1000 + 1
 
     def watch(self, daemon: RunningDaemon) -> None:
         """Look at the workers' memory until it is over."""
@@ -83,10 +61,9 @@ def show(given: argparse.Namespace) -> bool:
                 _model(given.weights * _MIB, given.load), f"m{number + 1:02}", _ONE, _OTHER,
                 ModelConfig(max_batch_size=8), factory=True, lazy=True, progress=False,
             )  # fmt: skip
-        run.began = time.monotonic()
         watching = threading.Thread(target=run.watch, args=(daemon,))
         watching.start()
-        _load(run, daemon.http, given)
+        run.load(daemon.http, _arrivals(given))
         run.over.set()
         watching.join()
         loads = _loads(daemon)
@@ -112,19 +89,14 @@ def _model(size: int, load_s: float) -> Any:
     return load
 
 
-def _load(run: Run, address: str, given: argparse.Namespace) -> None:
-    """Ask when requests come, whatever became of those before."""
+def _arrivals(given: argparse.Namespace) -> list[tuple[float, str]]:
     shape = shapes.zipf(given.rate, given.models, given.seconds)
     dice = random.Random(given.seed)
-    coming = sorted(
+    return sorted(
         (moment, model)
         for model, rate in shape.rates.items()
         for moment in arrivals(rate, shape.most, given.seconds, random.Random(dice.random()))
     )
-    with ThreadPoolExecutor(_CLIENTS) as clients:
-        for number, (moment, model) in zip(itertools.count(), coming):
-            time.sleep(max(0.0, moment - run.now()))
-            clients.submit(run.ask, address, model, number)
 
 
 def _loads(daemon: RunningDaemon) -> list[float]:
@@ -140,9 +112,7 @@ def _print(run: Run, budget: int, loads: list[float]) -> None:
     own_most, pss_most = (
         max((count for _, count in one), default=0.0) for one in (run.own, run.pss)
     )
-    print(f"{len(seconds)} answered, {run.wrong} wrong, {sum(run.failures.values())} failed")
-    for text, count in run.failures.most_common(5):
-        print(f"  {count} x {text}")
+    print(run.text())
     print(f"answers, ms: p50 / p90 / p99 / worst {figures}")
     print(
         f"loads: {len(loads)}, ms: p50 {at(loads, 0.5):.0f}, worst {at(loads, 1.0):.0f}; "

@@ -32,6 +32,7 @@ class Worker:
         instance: of the model, that it runs.
         pid: the process that it is, or runs in.
         exited: is done once it ended.
+        protocol: that it speaks: this version's, or a former one's.
         parked: it is not to load before `unpark`: its model sleeps.
         greeted: resolves when it has said hello.
         ready: resolves when the callable is loaded; raises RemoteFailure when it cannot be.
@@ -60,6 +61,7 @@ class Worker:
         self.exited = exited
         self.lane_path = lane_path
         self.gauge = gauge
+        self.protocol = messages.PROTOCOL
         self.parked = False
         self.condemned: str | None = None
         self.leaving: str | None = None

@@ -157,6 +157,7 @@ class WorkerProcess(Worker):
         )
         worker._peer = peer
         worker.started_at, worker.unwilling = state.started_at, state.unwilling
+        worker.protocol = state.protocol
         worker.greeted.set_result(None)
         worker.loaded()
         if state.spent is not None:
@@ -175,6 +176,7 @@ class WorkerProcess(Worker):
             self.started_at,
             self.unwilling,
             spent,
+            self.protocol,
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:

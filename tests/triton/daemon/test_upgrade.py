@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from support.running import RunningDaemon, eventually
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonDaemonError
+from pytriton.ipc import messages
 from pytriton.ipc.exit_codes import ExitCode
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -193,6 +195,63 @@ def test_what_cannot_be_taken_over_is_served_afresh(tmp_path: Path) -> None:
         with under_load(daemon) as load:
             load.wait(10)
         daemon.client.upgrade()  # by a version that can
+
+
+_OTHER = """#!/bin/sh
+shift 2  # -m pytriton.dispatcher
+exec {python} -c '
+import sys
+from pytriton.dispatcher.base import handover
+from pytriton.ipc import messages
+
+messages.PROTOCOL += 1
+handover.PROTOCOLS = {protocols}
+
+from pytriton.dispatcher.process import main
+
+sys.exit(main())' "$@"
+"""
+
+
+def other_protocol(folder: Path, protocols: tuple[int, ...]) -> str:
+    """A next version that speaks the next protocol, and serves these."""
+    program = folder / f"python{len(protocols)}"
+    program.write_text(_OTHER.format(python=sys.executable, protocols=protocols))
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_workers_of_a_former_protocol_are_replaced_one_after_the_other(tmp_path: Path) -> None:
+    """A version that does not serve them takes over from nobody; one that does replaces the server, too."""
+    now = messages.PROTOCOL
+    with RunningDaemon.start(front="native") as daemon:
+        register(daemon, "model", instances=2)
+        register(daemon, "other")
+        before, server = workers(daemon), daemon.client.status().server.pid
+        with under_load(daemon) as load:
+            load.wait(20)
+            with pytest.raises(
+                PyTritonDaemonError, match=f"workers of model, other speak .* {now}"
+            ):
+                daemon.client.upgrade(other_protocol(tmp_path, (now + 1,)))
+            assert workers(daemon) == before
+            daemon.client.upgrade(other_protocol(tmp_path, (now + 1, now)))
+            eventually(
+                lambda: daemon.client.events(kinds=["server_replaced"]), "the server is, too"
+            )
+            load.wait(20)
+        assert set(load.answers) == {2.0}
+        after = workers(daemon)
+        assert {name: len(set(pids)) for name, pids in after.items()} == {"model": 2, "other": 1}
+        assert set(chain(*before.values())).isdisjoint(chain(*after.values()))
+        assert daemon.client.status().server.pid != server
+        told = daemon.client.events(kinds=["spent", "ready", "upgraded"])
+        since = [event.kind for event in told].index("upgraded") + 1
+        assert [event.kind for event in told[since:]] == ["spent", "ready"] * 3
+        with pytest.raises(
+            PyTritonDaemonError, match=f"proxies in tritonserver speak .* {now + 1}"
+        ):
+            daemon.client.upgrade()  # back
 
 
 _OWNER = """

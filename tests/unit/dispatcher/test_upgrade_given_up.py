@@ -37,6 +37,7 @@ class Scene:
         self.on_suspend: Callable[[], object] = lambda: None
         self.asked = asyncio.Event()
         self.parking = Parking(3)
+        self.released = asyncio.Event()
         control = SimpleNamespace(
             changing=0,
             release=lambda: None,
@@ -53,6 +54,7 @@ class Scene:
         registry = Registry()
         registry.adoption = SimpleNamespace(unsettled=lambda: "")
         registry.parking = self.parking
+        registry.adaptations = SimpleNamespace(release=self._release)
         events = SimpleNamespace(tell=self._tell)
         self.parts = SimpleNamespace(
             status=self.status,
@@ -72,6 +74,9 @@ class Scene:
         monkeypatch.setattr(self.upgrade, "_state", lambda: None)
         monkeypatch.setattr(handover, "encode", lambda state: b"")
         monkeypatch.setattr(handover, "descriptors", lambda state: [])
+
+    async def _release(self) -> None:
+        self.released.set()
 
     async def _suspend(self) -> None:
         self.done.append("suspend")
@@ -97,12 +102,14 @@ class Scene:
         await asyncio.wait([self.upgrade._task])
         self.upgrade._task.result()
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        await self.released.wait()
         assert before.isdisjoint(SIGNALS)
 
 
 class Registry(list[object]):
     """The registered models: none."""
 
+    adaptations: SimpleNamespace
     adoption: SimpleNamespace
     parking: Parking
 

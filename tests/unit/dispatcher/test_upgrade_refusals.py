@@ -62,6 +62,22 @@ class Models(list[Any]):
         super().__init__(models)
         self.adoption = SimpleNamespace(unsettled=lambda: busy[0] if busy else "")
         self.parking = Parking(3)
+        self.adaptations = SimpleNamespace(hold=self._hold, release=self._release)
+        self.held = False
+
+    def _hold(self) -> None:
+        self.held = True
+
+    async def _release(self) -> None:
+        self.held = False
+
+
+def able(folder: Path) -> str:
+    """The interpreter of a version that can take over."""
+    python = folder / "python"
+    python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
+    python.chmod(0o755)
+    return str(python)
 
 
 def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
@@ -69,11 +85,17 @@ def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
 
     async def prepare() -> RemoteFailure:
         upgrade = Upgrade(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         with pytest.raises(RemoteFailure) as raised:
             await upgrade.prepare(wish)
         return raised.value
 
-    return asyncio.run(asyncio.wait_for(prepare(), 60))
+    async def released() -> RemoteFailure:
+        failure = await prepare()
+        await asyncio.sleep(0)  # models wake again in a task of its own
+        return failure
+
+    return asyncio.run(asyncio.wait_for(released(), 60))
 
 
 def hosted(parts: Parts) -> None:
@@ -116,14 +138,17 @@ def test_what_cannot_be_handed_over_is_refused(change: Callable[[Parts], None], 
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )
-def test_what_takes_too_long_is_told(change: Callable[[Parts], None], why: str) -> None:
+def test_what_takes_too_long_is_told(
+    tmp_path: Path, change: Callable[[Parts], None], why: str
+) -> None:
     parts = Parts()
     change(parts)
-    failure = prepared(parts)
+    failure = prepared(parts, messages.Upgrade(able(tmp_path), wait_s=0.0))
     assert failure.kind is ErrorKind.UNAVAILABLE
     assert why in failure.text
     assert "Try again" in failure.text
     assert not parts.held
+    assert not parts.registry.held
 
 
 @pytest.mark.parametrize(
@@ -159,9 +184,6 @@ def test_a_next_version_that_cannot_is_told(tmp_path: Path, says: str, why: str)
 def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path: Path) -> None:
     """A parked worker is no part of what is handed over."""
     parts = Parts()
-    python = tmp_path / "python"
-    python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
-    python.chmod(0o755)
     spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
 
     async def prepare() -> None:
@@ -169,8 +191,9 @@ def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path
         await parts.registry.parking.put("m", parked)
         upgrade = Upgrade(parts)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        await upgrade.prepare(messages.Upgrade(str(python)))
+        await upgrade.prepare(messages.Upgrade(able(tmp_path)))
         assert parts.held
+        assert parts.registry.held
         assert not parked.alive
         late = FakeWorker(2, spec)
         await parts.registry.parking.put("m", late)  # nor is one that was being started

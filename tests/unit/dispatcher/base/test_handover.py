@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.dispatcher.base import handover
 from pytriton.dispatcher.base.handover import HandOver, UnusableHandOver
+from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.ipc import messages
 from pytriton.ipc.lanes import gauge
 from pytriton.ipc.lanes.gauge import NOTHING
@@ -20,7 +21,9 @@ from pytriton.ipc.lanes.user_series import Family
 #: Left by the first version that could: protocol 12.
 FIRST = Path(__file__).with_name("hand-over-1.bin")
 
-WORKER = handover.WorkerState("w7", handover.ChildState(70, 7, b"half", ["said"]), 8, "/l/w7", 1.5)
+WORKER = handover.WorkerState(
+    "w7", handover.ChildState(70, 7, b"half", ["said"]), 8, "/l/w7", 1.5, protocol=messages.PROTOCOL
+)
 STATE = HandOver(
     config=b'{"http_port":9000}',
     upgrades=2,
@@ -40,6 +43,7 @@ STATE = HandOver(
         handover.ListenerState("admin", 10, "/run/front-1.sock"),
         [handover.ListenerState("http", 11)],
         {"ended": 1},
+        messages.PROTOCOL,
     ),
     registrations=[
         handover.RegistrationState(
@@ -78,7 +82,22 @@ STATE = HandOver(
     operations=[12],
     openai=handover.OpenAIState(13, handover.ChildState(100, 14), 15),
     unposted={"hook": [messages.Event(1, 1.5, "started")]},
+    sizes={"m": KnownSize("1.5", 1000, 0, {"digest": 7})},
 )
+
+
+def _with_worker(state: HandOver, **change: object) -> handover.RegistrationState:
+    """Return its registration, with another worker."""
+    (one,) = state.registrations
+    worker = msgspec.structs.replace(WORKER, **change)
+    pool = msgspec.structs.replace(
+        one.pool,
+        supervised=[
+            handover.SupervisedState(0, worker, 3, "it crashed"),
+            handover.SupervisedState(1),
+        ],
+    )
+    return msgspec.structs.replace(one, pool=pool)
 
 
 def plain(state: HandOver) -> object:
@@ -130,7 +149,14 @@ def test_what_cannot_be_read_is_refused(document: bytes, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"protocol": 3}, r"speak protocol 3, and this version \d+: .*pytriton-daemon restart"),
+        (
+            {"registrations": [_with_worker(STATE, protocol=3)]},
+            r"workers of m speak protocol 3; this version serves protocol \d+\. .*in between.*restart",
+        ),
+        (
+            {"server": msgspec.structs.replace(STATE.server, protocol=3)},
+            "the proxies in tritonserver speak protocol 3; this version serves",
+        ),
         ({"page": "other"}, r"count in another way.*pytriton-daemon restart"),
     ],
 )
@@ -145,9 +171,15 @@ def test_documents_of_earlier_versions_are_read(monkeypatch: pytest.MonkeyPatch)
     """As long as their form is the same; whether their workers can be served is another question."""
     monkeypatch.setattr(handover, "PROTOCOLS", (12,))
     monkeypatch.setattr(gauge, "LAYOUT", "of that time")
-    assert plain(handover.decode(FIRST.read_bytes())) == plain(
-        msgspec.structs.replace(STATE, protocol=12, page="of that time")
+    then = msgspec.structs.replace(
+        STATE,
+        protocol=12,
+        page="of that time",
+        sizes={},
+        server=msgspec.structs.replace(STATE.server, protocol=12),
+        registrations=[_with_worker(STATE, protocol=12)],
     )
+    assert plain(handover.decode(FIRST.read_bytes())) == plain(then)
 
 
 def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:

@@ -1,0 +1,70 @@
+"""After an upgrade to another protocol: what still speaks the former one is replaced, one after the other.
+
+    a worker ──▶ another one loads beside it, takes its lanes, and it ends ──▶ the next worker ──▶ at last tritonserver
+
+The next version serves the former protocol (`PROTOCOLS` in base/handover.py), so nothing is in a hurry, and no request
+fails. The version after that may not serve it any more, and refuses the upgrade then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from pytriton.dispatcher.base.handover import HandOver
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.ipc import messages
+from pytriton.ipc.errors import RemoteFailure
+
+_log = structlog.get_logger(__name__)
+
+#: A worker that cannot be replaced, for lack of memory say, holds up the next one for so long; it is tried on beside.
+_PATIENCE_S = 60.0
+
+
+class Renewing:
+    """Replaces workers, and tritonserver, that a former version of this process has started.
+
+    Args:
+        registry: the models
+        replace_server: has another tritonserver take the place of the one that runs; gets the reason
+    """
+
+    def __init__(
+        self, registry: Registry, replace_server: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._registry = registry
+        self._replace_server = replace_server
+
+    async def run(self, state: HandOver) -> None:
+        """Replace those that the former version has left."""
+        try:
+            for name, protocol in _workers(state):
+                if protocol != messages.PROTOCOL:
+                    await self._replace(name, protocol)
+            if state.server.protocol != messages.PROTOCOL:
+                await self._replace_server(f"its proxies: {_why(state.server.protocol)}")
+        except RemoteFailure as failure:
+            _log.warning("proxies of the former version serve on", reason=failure.text)
+        except Exception:
+            _log.exception("a fault of the daemon: workers of the former version serve on")
+
+    async def _replace(self, name: str, protocol: int) -> None:
+        try:
+            _, worker = self._registry.worker(name)
+        except RemoteFailure:  # it has ended meanwhile, and its model perhaps, too
+            return
+        if worker.alive:
+            worker.is_spent(_why(protocol))
+            await asyncio.wait([worker.exited], timeout=_PATIENCE_S)
+
+
+def _workers(state: HandOver) -> list[tuple[str, int]]:
+    supervised = [one.worker for each in state.registrations for one in each.pool.supervised]
+    return [(worker.name, worker.protocol) for worker in supervised if worker is not None]
+
+
+def _why(protocol: int) -> str:
+    return f"protocol {protocol} of a former version, and this one speaks {messages.PROTOCOL}"

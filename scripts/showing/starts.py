@@ -1,0 +1,81 @@
+"""Starts of a daemon that keeps many lazy models: until it is ready, and all names are."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib import request
+
+import msgspec
+import numpy as np
+import psutil
+from support.running import RunningDaemon
+
+from pytriton.dispatcher.models.state_dir import Store
+from pytriton.model_config import ModelConfig, Tensor
+from showing.asking import ask, load_of_machine
+from showing.memory import pss
+
+_MIB = 1 << 20
+_ONE = [Tensor(name="x", dtype=np.float32, shape=(1,))]
+_OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
+
+
+def show(given: argparse.Namespace) -> bool:
+    """Print the table; whether all names were ready, and the first answers right."""
+    print(
+        "| lazy models | ready after, s | all names ready, s | first answer, s | CPU s of the daemon | of tritonserver "
+        "| MiB of tritonserver (PSS) | its threads |\n|--:|--:|--:|--:|--:|--:|--:|--:|"
+    )
+    right = True
+    for count in given.models:
+        for _ in range(given.times):
+            with tempfile.TemporaryDirectory(prefix="starts-") as folder:
+                _keep(Path(folder), count)
+                right = _start(folder, count) and right
+    print(load_of_machine())
+    return right
+
+
+def _keep(folder: Path, count: int) -> None:
+    """Have the state directory hold so many models, as if each had been registered."""
+
+    def infer(requests: Any) -> Any:
+        return [{"y": one["x"] + 1} for one in requests]
+
+    with RunningDaemon.start(state_dir=str(folder)) as daemon:
+        daemon.client.register(
+            infer, "m0", _ONE, _OTHER, ModelConfig(max_batch_size=8), lazy=True, progress=False
+        )
+    store = Store(folder)
+    (entry,) = store.read().entries
+    for number in range(1, count):
+        spec = msgspec.structs.replace(entry.spec, name=f"m{number}")
+        store.write(spec, entry.payloads, entry.registered_at).finish(keep_previous=False)
+    store.close()
+
+
+def _start(folder: str, count: int) -> bool:
+    began = time.monotonic()
+    with RunningDaemon.start(state_dir=folder) as daemon:
+        ready_s = time.monotonic() - began
+        there = sum(_is_ready(daemon.http, f"m{number}") for number in range(count))
+        names_s = time.monotonic() - began
+        own, server = psutil.Process(daemon.process.pid), daemon.server
+        cpu = [sum(one.cpu_times()[:2]) for one in (own, server)]
+        memory, threads = pss(server.pid) / _MIB, server.num_threads()
+        answer, took = ask(daemon.http, f"m{count - 1}", 5)
+    print(
+        f"| {count:,} | {ready_s:.2f} | {names_s:.2f} | {took:.2f} | {cpu[0]:.2f} | {cpu[1]:.2f} "
+        f"| {memory:.0f} | {threads:,} |",
+        flush=True,
+    )
+    return there == count and answer == 6.0
+
+
+def _is_ready(address: str, model: str) -> bool:
+    with request.urlopen(f"http://{address}/v2/models/{model}/ready", timeout=60) as answer:
+        return bool(answer.status == 200)
