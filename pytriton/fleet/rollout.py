@@ -81,6 +81,7 @@ class Rollout:
                         self._watch()
                         self._trial.lift_share()
                     self._check({}, "")
+                self._trial.check()
             except BaseException as error:
                 undone = self._take_back()
                 if isinstance(error, FleetError) and undone:

@@ -79,6 +79,24 @@ class FleetTrial:
             return ""
         return "it was withdrawn"
 
+    def check(self) -> None:
+        """See that all nodes have it at this moment: one may have died since it said so.
+
+        Raises:
+            FleetError: not all do
+        """
+        answers = ask_each(
+            self._clients, lambda _, client: client.renew_trial(self._model, self.id, self._share)
+        )
+        if answers.failed:
+            texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
+            raise FleetError(
+                f"Model {self._model!r} was not registered: all nodes had it, not all have it any more. A node that "
+                f"does not answer takes it back within {LEASE_S:g} s of its return.\n{texts}",
+                model_name=self._model,
+                failures=answers.failed,
+            )
+
     def keep(self) -> None:
         """Have it stay on all nodes.
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
 from pytriton.decorators import batch
-from pytriton.exceptions import CanaryError
+from pytriton.exceptions import CanaryError, FleetError
 from pytriton.fleet import Canary, FleetClient
 from pytriton.model_config import Tensor
 
@@ -48,12 +49,17 @@ def daemons() -> Iterator[list[RunningDaemon]]:
         yield [stack.enter_context(RunningDaemon.start()) for _ in range(3)]
 
 
-@pytest.fixture
-def fleet(daemons: list[RunningDaemon]) -> Iterator[FleetClient]:
-    fleet = connect(nodes=[str(one.config.runtime_dir) for one in daemons], timeout_s=60)
+@pytest.fixture(scope="module")
+def nodes(daemons: list[RunningDaemon]) -> list[str]:
+    return [str(one.config.runtime_dir) for one in daemons]
+
+
+@pytest.fixture(scope="module")
+def fleet(nodes: list[str]) -> FleetClient:
+    """Three nodes that serve `old` as the model m; each test leaves them so."""
+    fleet = connect(nodes=nodes, timeout_s=60)
     fleet.register(old, "m", X, Y, progress=False)
-    yield fleet
-    fleet.unregister("m")
+    return fleet
 
 
 class Traffic:
@@ -134,9 +140,8 @@ def test_a_good_version_gets_everywhere_and_can_be_rolled_back(
 
 
 def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
-    daemons: list[RunningDaemon], fleet: FleetClient, tmp_path: Path
+    daemons: list[RunningDaemon], nodes: list[str], fleet: FleetClient, tmp_path: Path
 ) -> None:
-    nodes = [str(one.config.runtime_dir) for one in daemons]
     (tmp_path / "rolling_out.py").write_text(
         "import sys\n"
         "import pytriton.fleet.trial as trial\n"
@@ -171,3 +176,28 @@ def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
         traffic.answers.clear()
         traffic.has_more(30)
     assert set(traffic.answers) == {"1.0"}
+
+
+def test_of_clients_at_the_same_time_one_has_all_nodes_or_none_has_any(
+    daemons: list[RunningDaemon], nodes: list[str]
+) -> None:
+    def register(number: int) -> str:
+        order = [*nodes[number:], *nodes[:number]]
+        try:
+            connect(nodes=order, timeout_s=60).register(
+                (old, good, bad)[number], "contested", X, Y, progress=False
+            )
+        except FleetError as error:
+            return str(error)
+        return "registered"
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(register, range(3)))
+    found = [
+        [one.digest for one in daemon.client.registrations() if one.spec.name == "contested"]
+        for daemon in daemons
+    ]
+    assert found == [found[0]] * 3
+    assert answers.count("registered") == len(found[0]), answers
+    if found[0]:
+        connect(nodes=nodes, timeout_s=60).unregister("contested")

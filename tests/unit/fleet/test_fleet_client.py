@@ -234,6 +234,17 @@ def test_a_node_that_dies_in_the_midst_takes_it_back_by_itself(
     assert [sent(one) for one in (nodes[0], nodes[2])] == [["register", "take back"]] * 2
 
 
+def test_a_node_that_dies_after_it_had_it_has_all_go_back(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
+    nodes[1].answers[messages.RenewTrial] = lambda _: [messages.Failure("not_found", "nothing")]
+    with pytest.raises(FleetError, match="not all have it any more") as caught:
+        register(fleet)
+    assert list(caught.value.failures) == [nodes[1].path]
+    assert [sent(one) for one in nodes] == [["register", "take back"]] * 3
+    assert [one.models for one in nodes] == [{}, {}, {}]
+
+
 def test_a_node_that_does_not_say_that_it_stays_is_named(
     nodes: list[Node], fleet: FleetClient
 ) -> None:

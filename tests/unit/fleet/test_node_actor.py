@@ -11,6 +11,7 @@ from support.fakes.fake_dispatcher import FakeDispatcher
 
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor
+from pytriton.ipc import messages
 
 
 def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
@@ -30,4 +31,20 @@ def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
     with pytest.raises(PyTritonDaemonError, match="being stopped"):
         actor.look()
     assert commands == ["stop"]
+    fake.close()
+
+
+def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
+    fake = FakeDispatcher()
+    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    now = messages.Registrations([messages.KeptRegistration(spec, "digest")], "one")
+
+    def told(message: Any) -> list[messages.Registrations]:
+        return [messages.Registrations([], "one") if message.known == "one" else now]
+
+    fake.answers[messages.GetRegistrations] = told
+    actor = NodeActor(str(Path(fake.rundir.path)), [])
+    assert [actor.look()[1] for _ in range(3)] == [{"m": ("digest", 2)}] * 3
+    asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
+    assert asked == ["", "one", "one"]
     fake.close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from support.fakes.brain import Brain
 
 from pytriton.ipc import messages
+from pytriton.ipc.registration_digest import payload_hashes
 
 
 def told(brain: Brain, *names: str, payloads: bool = False) -> list[messages.KeptRegistration]:
@@ -46,3 +48,41 @@ def test_what_is_not_kept_is_left_out(brain: Brain) -> None:
     answer = brain.answered(brain.client.ask(messages.GetRegistrations(["x"])))
     assert isinstance(answer, messages.Failure)
     assert "no model 'x' is registered" in answer.text
+
+
+def test_they_are_told_only_when_they_have_changed(brain: Brain) -> None:
+    def ask(known: str) -> messages.Registrations:
+        answer = brain.answered(brain.client.ask(messages.GetRegistrations(known=known)))
+        assert isinstance(answer, messages.Registrations), answer
+        return answer
+
+    known = ask("").state
+    changes: dict[str, Callable[[], Any]] = {
+        "registered": lambda: brain.client.register("m", b"one"),
+        "scaled": lambda: brain.client.ask(messages.Scale("m", 3)),
+        "replaced": lambda: brain.client.register("m", b"two", replace=True, instances=3),
+        "rolled back": lambda: brain.client.ask(messages.Rollback("m")),
+        "unregistered": lambda: brain.client.ask(messages.Unregister("m")),
+    }
+    for change, act in changes.items():
+        brain.answered(act())
+        told = ask(known)
+        assert told.state != known, change
+        assert bool(told.registrations) is (change != "unregistered")
+        assert ask(told.state) == messages.Registrations([], told.state), change
+        known = told.state
+
+
+def test_payloads_are_hashed_once(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> None:
+    brain.served(brain.client.register("m", b"one"))
+    hashed: list[Any] = []
+
+    def counted(payloads: Any) -> Any:
+        hashed.append(payloads)
+        return payload_hashes(payloads)
+
+    monkeypatch.setattr("pytriton.dispatcher.models.declared.payload_hashes", counted)
+    first = told(brain)
+    brain.served(brain.client.ask(messages.Scale("m", 2)))
+    assert [one.digest for one in told(brain)] == [one.digest for one in first]
+    assert hashed == [[b"one"]]
