@@ -76,18 +76,21 @@ class Balancers:
         now = self._clock()
         if now - self._born < _BALANCER_S:  # those there are may not have asked yet
             return frozenset()
-        waiting = [done for done, at in self._asked.values() if now - at < _BALANCER_S]
-        slowest = min(waiting, default=self._generation)
+        self._asked = {name: one for name, one in self._asked.items() if now - one[1] < _BALANCER_S}
+        slowest = min((done for done, _ in self._asked.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
     def answer(self, balancer: str, generation: int) -> tuple[int, bytes]:
         """Return what a balancer shall know, which has carried out `generation`: (generation, [NodeStatus]).
 
-        The generation is -1 while not every node was looked at since this controller was started.
+        The generation is -1 while not every node was looked at since this controller was started. A balancer that has
+        carried out the present one is told nothing more.
         """
         if not self._complete:  # Ray has just started it again: what the balancer has is better
             return -1, b""
         self._asked[balancer] = generation, self._clock()
+        if generation == self._generation:
+            return generation, b""
         found = [
             NodeStatus(f"tcp://{address}/{node}", status)
             for node, (address, status) in self._view.items()

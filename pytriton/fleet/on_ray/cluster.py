@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Optional, TypeVar
 
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import Holder, NodeActor
@@ -13,13 +13,21 @@ from pytriton.ipc import messages
 
 #: Of a question that an actor answers at once.
 _ANSWER_S = 2.0
+#: What holders get of that: one that Ray has not placed yet does not answer at all.
+_HOLDER_S = 0.2
 #: What one node is asked at a time, besides what takes long.
 _CONCURRENCY = 16
 #: The label by which Ray knows each node.
 _NODE_LABEL = "ray.io/node-id"
+#: Holders that are asked where they are in one look, besides those of which it is not known.
+_HOLDERS_A_LOOK = 250
 #: The id of no node: Ray wants at least one in a list.
 _NOWHERE = "none"
 
+#: For the answers of all nodes to a client's question.
+_ALL_S = 10.0
+
+_Key = TypeVar("_Key", bound=Hashable)
 Look = tuple[messages.Status, dict[str, tuple[str, int]]]
 
 
@@ -28,25 +36,36 @@ class Cluster:
 
     Attributes:
         alive: address of each node that lives, by id
+        dead: nodes that do not, as far as Ray still knows of them; none comes back
         places: (node id, GPUs) of each holder that Ray has placed
     """
 
-    def __init__(self, fleet: str) -> None:
-        self._ray = import_ray()
+    def __init__(self, fleet: str, ray: Any = None) -> None:
+        self._ray = import_ray() if ray is None else ray
         self._fleet = fleet
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._looks: dict[str, Look] = {}
         self._holders: dict[str, Any] = {}
         self._where: dict[str, Any] = {}
+        self._round: list[str] = []
         self.alive: dict[str, str] = {}
+        self.dead: set[str] = set()
         self.places: dict[str, tuple[str, list[str]]] = {}
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
-        """See which nodes live and where holders are; each node gets its actor."""
-        nodes = [one for one in self._ray.nodes() if one["Alive"]]
+        """See which nodes live and where holders are; each node gets its actor.
+
+        Args:
+            settings: those of the fleet; `among`: the nodes that it has had, where it is not to have all
+            holders: all there are
+        """
+        found = self._ray.nodes()
+        nodes = [one for one in found if one["Alive"]]
+        self.dead = {one["NodeID"] for one in found if not one["Alive"]}
         most = settings.get("nodes") or len(nodes)
-        nodes.sort(key=lambda one: (one["NodeID"] not in self._actors, one["NodeID"]))
+        former = {*self._actors, *settings.get("among", ())}
+        nodes.sort(key=lambda one: (one["NodeID"] not in former, one["NodeID"]))
         self.alive = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes[:most]}
         for node in list(self._actors):
             if node not in self.alive:
@@ -63,18 +82,11 @@ class Cluster:
         for node, actor in self._actors.items():
             if node not in self._asked:
                 self._asked[node] = actor.look.remote()
-        if self._asked:
-            self._ray.wait(
-                list(self._asked.values()), num_returns=len(self._asked), timeout=_ANSWER_S
-            )
-        for node, reference in list(self._asked.items()):
-            ended, error = self.ended(reference)
-            if ended:
-                del self._asked[node]
-                if error:
-                    self._looks.pop(node, None)
-                else:
-                    self._looks[node] = self._ray.get(reference)
+        for node, (look, error) in self._answered(self._asked, _ANSWER_S).items():
+            if error:
+                self._looks.pop(node, None)
+            else:
+                self._looks[node] = look
         return dict(self._looks)
 
     def forget_look(self, node: str) -> None:
@@ -89,25 +101,13 @@ class Cluster:
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
         """Return the answers of all nodes that give one soon."""
         asked = {node: self.ask(node, method, *arguments) for node in list(self._actors)}
-        self._ray.wait(list(asked.values()), num_returns=max(1, len(asked)), timeout=10.0)
-        return {
-            node: self._ray.get(reference)
-            for node, reference in asked.items()
-            if self.ended(reference) == (True, "")
-        }
+        answers = self._answered(asked, _ALL_S)
+        return {node: answer for node, (answer, error) in answers.items() if not error}
 
-    def ended(self, reference: Any) -> tuple[bool, str]:
-        """Return whether something has ended, and how it failed if it did."""
-        done, _ = self._ray.wait([reference], timeout=0)
-        if not done:
-            return False, ""
-        try:
-            self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            return True, str(error.cause)
-        except self._ray.exceptions.RayError as error:
-            return True, str(error)
-        return True, ""
+    def ended(self, references: Mapping[_Key, Any]) -> dict[_Key, str]:
+        """Return what has ended of all this, and how it failed; "": it did not."""
+        answers = self._answered(dict(references), 0)
+        return {key: error for key, (_, error) in answers.items()}
 
     def hold(
         self,
@@ -159,22 +159,47 @@ class Cluster:
         self._actors.clear()
 
     def _look_at_holders(self, holders: Sequence[str]) -> None:
-        for name in holders:
+        for name in self._to_be_asked(holders):
             actor = self._holder(name)
             if actor is not None and name not in self._where:
                 self._where[name] = actor.where.remote()
-        if self._where:
-            self._ray.wait(list(self._where.values()), num_returns=len(self._where), timeout=0.2)
-        for name, reference in list(self._where.items()):
-            ended, error = self.ended(reference)
-            if not ended:
-                continue
-            del self._where[name]
+        for name, (place, error) in self._answered(self._where, _HOLDER_S).items():
             if error:
                 self.places.pop(name, None)
             else:
-                node, gpus = self._ray.get(reference)
+                node, gpus = place
                 self.places[name] = node, gpus
+
+    def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
+        """Return holders without a place, and a share of the others: Ray moves one only when its process has ended."""
+        lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
+        if not self._round:
+            self._round = list(holders)
+        share, self._round = self._round[:_HOLDERS_A_LOOK], self._round[_HOLDERS_A_LOOK:]
+        there = set(holders)
+        return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
+
+    def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
+        """Take what has ended out of `asked`, waiting at most so long for all; return key -> (answer, error).
+
+        One question to Ray for all of them: there may be thousands.
+        """
+        if not asked:
+            return {}
+        done, _ = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=wait_s)
+        ended = set(done)
+        found = {key: self._result(one) for key, one in asked.items() if one in ended}
+        for key in found:
+            del asked[key]
+        return found
+
+    def _result(self, reference: Any) -> tuple[Any, str]:
+        try:
+            return self._ray.get(reference), ""
+        except self._ray.exceptions.RayTaskError as error:
+            return None, str(error.cause)
+        except self._ray.exceptions.RayError as error:
+            return None, str(error)
 
     def _holder(self, name: str) -> Optional[Any]:
         if name not in self._holders:
@@ -185,7 +210,7 @@ class Cluster:
         return self._holders[name]
 
     def _node_actor(self, node: str, settings: dict[str, Any]) -> Any:
-        strategy = import_ray("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         folder = settings.get("runtime_dir") or os.path.join(
             tempfile.gettempdir(), f"ptf-{os.geteuid()}"
         )

@@ -51,7 +51,7 @@ class Controller:
         self._clock = clock
         self._store = Store(fleet) if store is None else store
         kept = self._store.read()
-        self._state = msgspec.msgpack.decode(kept, type=State) if kept else State()
+        self._state = State() if kept is None else kept
         self._lock = threading.RLock()
         self._cluster = Cluster(fleet) if cluster is None else cluster
         self._placement = Placement(self._cluster, self._state)
@@ -64,7 +64,7 @@ class Controller:
         self._stopping = threading.Event()
         self._balancers = Balancers(clock)
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if kept and cluster is None:  # Ray has started it again
+        if kept is not None and cluster is None:  # Ray has started it again
             self._thread.start()
 
     # ── what clients call ────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,7 @@ class Controller:
             self._errors.pop(new.name, None)
             self._state.models[new.name] = model
             self._placement.make_holders(model)
-            self._save()
+            self._save(new.name)
         return ""
 
     def former(self, name: str) -> Optional[tuple[bytes, list[bytes], dict[str, Any]]]:
@@ -117,7 +117,7 @@ class Controller:
             model.spec = msgspec.structs.replace(model.spec, instances=instances)
             self._errors.pop(name, None)
             self._placement.make_holders(model)
-            self._save()
+            self._save(name)
         return True
 
     def unregister(self, name: str) -> bool:
@@ -125,7 +125,7 @@ class Controller:
         with self._lock:
             model = self._state.models.pop(name, None)
             self._errors.pop(name, None)
-            self._save()
+            self._save(name)
         if model is None:
             return False
         self._placement.release(model)
@@ -136,9 +136,12 @@ class Controller:
         with self._lock:
             if node not in self._state.draining:
                 self._state.draining.append(node)
-            for model in self._state.models.values():
-                self._placement.leave_node(model, node)
-            self._save()
+            moved = [
+                name
+                for name, model in self._state.models.items()
+                if self._placement.leave_node(model, node)
+            ]
+            self._save(*moved)
 
     def progress(self, name: str) -> tuple[bool, int, int, str]:
         """Return whether a model is served as wanted, how many instances are, of how many, and what went wrong."""
@@ -223,7 +226,7 @@ class Controller:
     def step(self) -> None:
         """Look once, and begin what has to be done; the loop does so all the time."""
         with self._lock:
-            settings = dict(self._state.settings)
+            settings = {**self._state.settings, "among": self._state.among}
             holders = self._placement.all()
         self._cluster.look(settings, holders)
         with self._lock:
@@ -235,8 +238,9 @@ class Controller:
                 node: {model: Served(*told) for model, told in models.items()}
                 for node, (_, models) in found.items()
             }
-            if self._placement.place_anew():
-                self._save()
+            moved = self._placement.place_anew()
+            if moved is not None:
+                self._save(*moved)
             self._wanted = {
                 name: self._placement.wanted(one) for name, one in self._state.models.items()
             }
@@ -274,11 +278,12 @@ class Controller:
             self._running[key] = step, self._cluster.ask(step.node, "unregister", step.model)
 
     def _finish_steps(self) -> None:
-        for key, (step, reference) in list(self._running.items()):
-            ended, error = self._cluster.ended(reference)
-            if not ended and step.node in self._cluster.alive:
+        ended = self._cluster.ended({key: one for key, (_, one) in self._running.items()})
+        for key, (step, _) in list(self._running.items()):
+            if key not in ended and step.node in self._cluster.alive:
                 continue
             del self._running[key]
+            error = ended.get(key, "")
             self._cluster.forget_look(step.node)  # it may be of before
             # A node that died is no fault of the model: Ray places it anew.
             if error and step.node in self._cluster.alive and isinstance(step, (Register, Scale)):
@@ -293,7 +298,7 @@ class Controller:
         for name, model in self._state.models.items():
             if model.retired and is_served(name, self._wanted[name], self._observed):
                 self._placement.release_retired(model)
-                self._save()
+                self._save(name)
 
-    def _save(self) -> None:
-        self._store.write(msgspec.msgpack.encode(self._state))
+    def _save(self, *models: str) -> None:
+        self._store.write(self._state, *models)

@@ -57,21 +57,33 @@ class Placement:
         self.make_holders(model)
         return True
 
-    def place_anew(self) -> bool:
-        """Find holders another place that Ray has put, or may put, where nothing of them can serve; whether any was."""
+    def place_anew(self) -> Optional[list[str]]:
+        """Find holders another place that Ray has put, or may put, where nothing of them can serve.
+
+        Returns the models of which any was; None when nothing has changed.
+        """
+        draining = [one for one in self._state.draining if one not in self._cluster.dead]
+        forgotten = draining != self._state.draining
+        self._state.draining = draining
         # One that was pending when its node began to drain, or that Ray has started again, may be there only now.
+        there = (
+            {name: node for name, (node, _) in self._cluster.places.items() if node in draining}
+            if draining
+            else {}
+        )
         moved = [
-            self.leave_node(model, node)
-            for node in self._state.draining
-            for model in self._state.models.values()
+            name
+            for name, model in (self._state.models.items() if there else ())
+            for node in dict.fromkeys(there[one] for one in model.holders if one in there)
+            if self.leave_node(model, node)
         ]
         only = self._only() or []
-        if only != self._state.among:
-            self._state.among = only
-            moved.append(True)
-            for model in self._state.models.values() if only else ():
-                self._renew_pending(model)
-        return any(moved)
+        if only == self._state.among:
+            return moved if moved or forgotten else None
+        self._state.among = only
+        for model in self._state.models.values() if only else ():
+            self._renew_pending(model)
+        return list(self._state.models)
 
     def release(self, model: Model) -> None:
         """Give back all that a model holds."""

@@ -84,13 +84,14 @@ def reconcile(
         left: (node, model) that all balancers have left
     """
     plan = Plan([], set())
+    where = _by_model(observed)
     for model, one in wanted.items():
         coming = _coming(model, one, observed)
         plan.steps.extend(coming)
         if not coming and not one.pending and all(node in observed for node in one.nodes):
-            _take_away(model, one.nodes, observed, left, plan)
-    for model in {model for served in observed.values() for model in served} - set(wanted):
-        _take_away(model, {}, observed, left, plan)
+            _take_away(model, one.nodes, where.get(model, {}), left, plan)
+    for model in where.keys() - wanted.keys():
+        _take_away(model, {}, where[model], left, plan)
     return plan
 
 
@@ -101,6 +102,15 @@ def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
         for node, count in wanted.nodes.items()
     )
     return places and not wanted.pending and bool(wanted.nodes)
+
+
+def _by_model(observed: Observed) -> dict[str, dict[str, Served]]:
+    """Return model -> node -> what is served: one pass, for a search of all nodes for each model takes seconds."""
+    where: dict[str, dict[str, Served]] = {}
+    for node, models in observed.items():
+        for model, served in models.items():
+            where.setdefault(model, {})[node] = served
+    return where
 
 
 def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
@@ -119,14 +129,11 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
 def _take_away(
     model: str,
     stays: Mapping[str, int],
-    observed: Observed,
+    where: Mapping[str, Served],
     left: frozenset[tuple[str, str]],
     plan: Plan,
 ) -> None:
-    for node, models in observed.items():
-        served = models.get(model)
-        if served is None:
-            continue
+    for node, served in where.items():
         if node not in stays:
             plan.leaving.add((node, model))
             if (node, model) in left:

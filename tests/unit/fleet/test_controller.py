@@ -20,18 +20,25 @@ from pytriton.ipc.registration_digest import registration_digest
 A, B, C = "aaaa", "bbbb", "cccc"
 
 
-class FakeStore:
+class FakeKeys:
+    """Ray's key-value store; counts what is written."""
+
     def __init__(self) -> None:
-        self.kept: bytes | None = None
+        self.kept: dict[bytes, bytes] = {}
+        self.written: list[bytes] = []
 
-    def read(self) -> bytes | None:
-        return self.kept
+    def _internal_kv_get(self, key: bytes, namespace: bytes) -> bytes | None:
+        return self.kept.get(key)
 
-    def write(self, value: bytes) -> None:
-        self.kept = value
+    def _internal_kv_put(self, key: bytes, value: bytes, namespace: bytes) -> None:
+        self.kept[key] = value
+        self.written.append(key)
 
-    def remove(self) -> None:
-        self.kept = None
+    def _internal_kv_list(self, prefix: bytes, namespace: bytes) -> list[bytes]:
+        return [key for key in self.kept if key.startswith(prefix)]
+
+    def _internal_kv_del(self, key: bytes, namespace: bytes) -> None:
+        self.kept.pop(key, None)
 
 
 class FakeCluster:
@@ -44,6 +51,7 @@ class FakeCluster:
         self.but: dict[str, list[str]] = {}
         self.only: dict[str, Sequence[str] | None] = {}
         self.others: list[str] = []
+        self.dead: set[str] = set()
         self.silent: set[str] = set()
         self.refuses: set[str] = set()
         self.room = 99
@@ -74,8 +82,8 @@ class FakeCluster:
         if node in self.refuses:
             return "no room"
         if method == "register":
-            assert arguments[4] == ("m" in self.served[node])  # else a daemon refuses
             spec = msgspec.msgpack.decode(arguments[0], type=messages.ModelSpec)
+            assert arguments[4] == (spec.name in self.served[node])  # else a daemon refuses
             digest = registration_digest(spec, arguments[1])
             self.served[node][spec.name] = digest, arguments[2]
         elif method == "scale":
@@ -84,8 +92,8 @@ class FakeCluster:
             del self.served[node][arguments[0]]
         return ""
 
-    def ended(self, reference: str) -> tuple[bool, str]:
-        return True, reference
+    def ended(self, references: dict[Any, str]) -> dict[Any, str]:
+        return dict(references)
 
     def hold(
         self,
@@ -99,11 +107,15 @@ class FakeCluster:
     def release(self, name: str) -> None:
         self.places.pop(name, None)
 
+    def stop(self) -> None:
+        self.served.clear()
+
     def devices(self, holders: Sequence[str], node: str) -> list[str]:
         return []
 
     def die(self, node: str) -> None:
         del self.alive[node], self.served[node]
+        self.dead.add(node)
 
     def counts(self, model: str = "m") -> dict[str, int]:
         return {node: served[model][1] for node, served in self.served.items() if model in served}
@@ -123,16 +135,22 @@ class Fleet:
 
     def __init__(self, *nodes: str) -> None:
         self.now = 1000.0
-        self.store = FakeStore()
+        self.keys = FakeKeys()
         self.cluster = FakeCluster(*nodes)
         self.controller = self.begin()
 
     def begin(self) -> Controller:
-        store, cluster = cast(Store, self.store), cast(Cluster, self.cluster)
-        return Controller("f", store, cluster, lambda: self.now)
+        cluster = cast(Cluster, self.cluster)
+        return Controller("f", Store("f", self.keys), cluster, lambda: self.now)
 
-    def register(self, payload: bytes = b"p", instances: int = 4, replace: bool = False) -> str:
-        spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=instances)
+    def register(
+        self,
+        payload: bytes = b"p",
+        instances: int = 4,
+        replace: bool = False,
+        name: str = "m",
+    ) -> str:
+        spec = messages.ModelSpec(name, 1, {}, messages.World("py"), instances=instances)
         return self.controller.register(msgspec.msgpack.encode(spec), [payload], {}, replace)
 
     def steps(self, count: int = 6, seconds: float = 0.5) -> None:
@@ -198,6 +216,30 @@ def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: 
     assert len(fleet.cluster.places) == 4  # what it had held is free
 
 
+def test_a_drained_node_that_has_gone_is_forgotten(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.steps(30)
+    fleet.controller.drain(B)
+    fleet.cluster.die(B)
+    fleet.steps()
+    assert fleet.begin()._state.draining == []
+    assert fleet.cluster.counts() == {A: 4}
+
+
+def test_a_balancer_that_has_carried_out_the_newest_view_is_told_nothing_more(
+    fleet: Fleet,
+) -> None:
+    fleet.register()
+    fleet.steps(30)
+    generation, seen = fleet.seen()
+    assert seen
+    assert fleet.controller.view("b", generation) == (generation, b"")
+    fleet.cluster.die(B)
+    fleet.steps()
+    later, seen = fleet.seen(done=generation)
+    assert (later > generation, seen) == (True, {A: ["m"]})
+
+
 def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
@@ -236,6 +278,44 @@ def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
     assert generation > before
     assert seen == {A: ["m"], B: ["m"]}
     assert fleet.cluster.asked == []  # nothing had to be done
+
+
+def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
+    for index in range(20):
+        fleet.register(name=f"m{index}")
+    fleet.steps()
+    fleet.keys.written.clear()
+    fleet.controller.scale("m7", 6)
+    fleet.steps()
+    assert set(fleet.keys.written) == {b"fleet-f", b"fleet-f/model/m7"}  # and no payload
+    fleet.register(b"another", replace=True, name="m8")
+    fleet.controller.unregister("m3")
+    assert len([key for key in fleet.keys.kept if b"/payloads/" in key]) == 19
+    again = fleet.begin()
+    assert sorted(again._state.models) == sorted(f"m{index}" for index in range(20) if index != 3)
+    assert again._state.models["m7"].spec.instances == 6
+    assert again._state.models["m7"].payloads == [b"p"]
+    assert again._state.models["m8"].payloads == [b"another"]
+    fleet.controller.stop()
+    assert fleet.keys.kept == {}
+
+
+def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.keys.kept[b"fleet-f/payloads/of a controller that died"] = b""
+    fleet.begin()
+    (kept,) = (key for key in fleet.keys.kept if b"/payloads/" in key)
+    assert kept.decode().endswith(fleet.controller._state.models["m"].digest)
+
+
+def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
+    fleet.register()
+    fleet.register(name="other")
+    fleet.steps(30)
+    fleet.controller.drain(B)
+    again = fleet.begin()._state
+    assert again == fleet.controller._state
+    assert [len(one.retired) for one in again.models.values()] == [2, 2]
 
 
 def test_what_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:
