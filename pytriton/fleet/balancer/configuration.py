@@ -4,12 +4,12 @@
       ▼ models.map      model ▶ backend
     NAME                a backend for each model, while they are few: health is that model's own readiness
                           (or while it is on trial on some of its nodes, which get their share of requests, no more)
-    set-N               else one for each set of nodes that serve the same models: health is the node's readiness
-      …-seq               the same nodes for requests with a sequence's header: its hash chooses, so always the same one
-    all                 everything else: health, metadata of the server, models that nobody knows
+    set-N               else one for each set of nodes that serve the same models: health is that of the nodes in `all`
+    set-N-seq           the same nodes for requests with a sequence's header: its hash chooses, so always the same one
+    all                 everything else: health, metadata of the server, models that nobody knows. Checks each node
 
-A check costs a request each second for each model and node, so many models share one. With three nodes there are at
-most seven sets, however many models.
+A check costs a request each second for each model and node, so many models share one: that of the node. With three
+nodes there are at most seven sets, however many models; with many nodes there may be as many sets as models.
 """
 
 from __future__ import annotations
@@ -82,10 +82,13 @@ class Files(NamedTuple):
 
 
 class _Backend(NamedTuple):
+    """A backend. Without a path to check, its health is that of `all`; `hashed`: for sequences."""
+
     name: str
     nodes: list[Node]
-    check: str
+    check: str = ""
     weights: Mapping[str, int] = {}
+    hashed: bool = False
 
 
 def render(nodes: Sequence[Node], settings: Settings, folder: str) -> Files:
@@ -133,28 +136,32 @@ def server_name(node: Node) -> str:
 def _backends(
     nodes: Sequence[Node], settings: Settings
 ) -> tuple[list[_Backend], list[tuple[str, str]]]:
-    models = sorted({model for one in nodes for model in one.models})
-    on = {model: tuple(one.name for one in nodes if model in one.models) for model in models}
+    there: dict[str, list[str]] = {}
+    for one in nodes:
+        for model in one.models:
+            there.setdefault(model, []).append(one.name)
+    models = sorted(there)
+    on = {model: tuple(names) for model, names in there.items()}
     by_name = {one.name: one for one in nodes}
     sets = {names: _set_name(names) for names in sorted(set(on.values()))}
-    shared = [
-        _Backend(name, [by_name[one] for one in names], "/v2/health/ready")
-        for names, name in sets.items()
-    ]
     own = len(models) <= settings.own_backends
     tried = {model for one in nodes for model in one.shares}
-    each = []
+    backends = [_Backend(_ALL, list(nodes), "/v2/health/ready")]
+    for names, name in sets.items():
+        members = [by_name[one] for one in names]
+        backends += [] if own else [_Backend(name, members)]
+        backends.append(_Backend(f"{name}-seq", members, hashed=True))
     for model in models:
         if own or model in tried:
-            there = [by_name[one] for one in on[model]]
+            members = [by_name[one] for one in on[model]]
             ready = f"/v2/models/{model}/ready"
-            each.append(_Backend(f"model-{model}", there, ready, _weights(there, model)))
+            backends.append(_Backend(f"model-{model}", members, ready, _weights(members, model)))
     table = [
         (model, f"model-{model}" if own or model in tried else sets[on[model]]) for model in models
     ]
     # Sequences go by sets of nodes in any case.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
-    return [_Backend(_ALL, list(nodes), "/v2/health/ready"), *shared, *each], table
+    return backends, table
 
 
 def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
@@ -252,29 +259,23 @@ def _frontend(protocol: str, settings: Settings, folder: str) -> list[str]:
 
 def _backend(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
     """Return a backend; that of gRPC has the health of that of HTTP, where there is one."""
-    name = f"{protocol}:{backend.name}"
-    lines = [
-        f"backend {name}",
+    lines = [f"backend {protocol}:{backend.name}"]
+    if backend.hashed:
+        how = f"hash req.hdr({settings.sequence_header})"
+        lines += [f"    balance {how}", "    hash-type consistent"]
+    else:
         # A version that fails at once has the fewest connections, and would draw all requests.
-        f"    balance {'roundrobin' if backend.weights else 'leastconn'}",
-        "    option httpchk",
-        f"    http-check send meth GET uri {backend.check} ver HTTP/1.1 hdr Host node",
-        "    http-check expect status 200",
-    ]
-    lines += _servers(protocol, backend, settings)
-    if backend.name.startswith("set-"):
+        lines.append(f"    balance {'roundrobin' if backend.weights else 'leastconn'}")
+    if backend.check:
         lines += [
-            f"backend {name}-seq",
-            f"    balance hash req.hdr({settings.sequence_header})",
-            "    hash-type consistent",
-            *_servers(protocol, backend, settings, track=name),
+            "    option httpchk",
+            f"    http-check send meth GET uri {backend.check} ver HTTP/1.1 hdr Host node",
+            "    http-check expect status 200",
         ]
-    return lines
+    return lines + _servers(protocol, backend, settings)
 
 
-def _servers(
-    protocol: str, backend: _Backend, settings: Settings, track: Optional[str] = None
-) -> list[str]:
+def _servers(protocol: str, backend: _Backend, settings: Settings) -> list[str]:
     lines = []
     for node in backend.nodes:
         endpoint: Optional[Endpoint] = getattr(node, protocol)
@@ -284,12 +285,11 @@ def _servers(
         if node.name in backend.weights:
             how += f" weight {backend.weights[node.name]}"
         server = server_name(node)
-        tracked = track
-        if protocol == "grpc" and settings.http and node.http is not None:
-            tracked = f"http:{backend.name}"
-        if tracked is not None:
+        checking = "http" if settings.http and node.http is not None else protocol
+        if not backend.check or checking != protocol:
             # `no-check` undoes what default-server says: this server's health is that of the other one.
-            how += f" no-check track {tracked}/{server}"
+            of = backend.name if backend.check else _ALL
+            how += f" no-check track {checking}:{of}/{server}"
         elif protocol == "grpc" and node.http is not None:
             how += f" check-proto h1 port {node.http.port}"
         lines.append(f"    server {server} {endpoint}{how}")

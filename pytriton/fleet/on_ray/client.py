@@ -156,17 +156,21 @@ class RayFleetClient:
         while not self._ask("progress", name)[0]:
             time.sleep(_LOOK_S)
 
-    def drain(self, node: str, wait_s: float = 600.0) -> None:
+    def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
         """Have a node serve nothing: its instances serve elsewhere first. No request fails; then it can be taken away.
 
+        Returns the node's id.
+
         Args:
-            node: its id, or the beginning of it
+            node: its id, or the beginning of it; None: that of the node on which this is called
             wait_s: seconds until it has to be empty
 
         Raises:
             PyTritonBadParameterError: there is no such node, or several.
             FleetError: Ray has no room for its instances elsewhere; it serves on.
         """
+        if node is None:
+            node = str(self._ray.get_runtime_context().get_node_id())
         found = [one.node for one in self.nodes() if one.node.startswith(node)]
         if len(found) != 1:
             raise PyTritonBadParameterError(
@@ -180,6 +184,7 @@ class RayFleetClient:
                     f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere?"
                 )
             time.sleep(_LOOK_S)
+        return found[0]
 
     def nodes(self) -> list[RayNode]:
         """Return the nodes, and what the daemon of each serves."""
@@ -279,7 +284,7 @@ class BalancerView:
     def look(self) -> Iterable[NodeStatus]:
         """Return the nodes as the controller wants them to be seen."""
         generation, told = self._ask("view", self._balancer, self._done)
-        if generation >= 0:
+        if generation >= 0 and told:
             self._seen = generation
             self._newest = msgspec.msgpack.decode(told, type=list[NodeStatus])
         return self._newest
