@@ -289,7 +289,13 @@ def show_nodes(
 @fleet.command()
 @command
 def drain(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Its id, or the beginning of it.")],
+    node: Annotated[
+        Optional[str],
+        typer.Argument(
+            metavar="[NODE]",
+            help="Its id, or the beginning of it. Default: the node that this is run on.",
+        ),
+    ] = None,
     ray_address: RayFlag = "auto",
     name: NameFlag = "default",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until it has to be empty.")] = 600,
@@ -298,8 +304,8 @@ def drain(
     from pytriton.daemon import connect
 
     with _errors():
-        connect(fleet=name, ray_address=ray_address).drain(node, timeout)
-    typer.echo(f"node {node} serves nothing")
+        drained = connect(fleet=name, ray_address=ray_address).drain(node, timeout)
+    typer.echo(f"node {drained} serves nothing")
 
 
 @fleet.command()

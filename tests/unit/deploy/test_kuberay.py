@@ -1,0 +1,93 @@
+"""The fleet on KubeRay: pods that Kubernetes takes, commands that the program takes, names that lead to each other.
+
+KubeRay's own kind has no schema here: its pods are looked at as such.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.charts.chart import HOW
+from typer.main import get_command
+
+from pytriton.cli.app import app
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kuberay"
+CLUSTER: dict[str, Any] = yaml.safe_load((FOLDER / "raycluster.yaml").read_text())
+OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "balancer.yaml").read_text()))
+BALANCER = OBJECTS[0]["spec"]["template"]["spec"]
+HEAD = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]
+(WORKERS,) = CLUSTER["spec"]["workerGroupSpecs"]
+NODE = WORKERS["template"]["spec"]
+PODS = {"head": HEAD, "node": NODE, "balancer": BALANCER}
+
+
+def taken(words: list[str]) -> Any:
+    """Return the parameters of a command of ours; raises for a flag that there is none of."""
+    assert words[0] == "pytriton-daemon"
+    command: Any = get_command(app)
+    context: Any = None
+    for depth, word in enumerate(words[1:], 2):
+        command = command.get_command(context, word)
+        if not hasattr(command, "get_command"):
+            return command.make_context(word, words[depth:]).params
+    raise AssertionError(f"no command: {words}")
+
+
+def test_the_program_takes_the_commands() -> None:
+    (fleet,), (balancer,) = BALANCER["initContainers"], BALANCER["containers"]
+    started = taken([*fleet["command"], *fleet["args"]])
+    assert started["flags"][:2] == ["--http-address", "0.0.0.0"]
+    taken(["pytriton-daemon", "start", *started["flags"]])
+    balanced = taken([*balancer["command"], *balancer["args"]])
+    ports = {one["name"]: one["containerPort"] for one in balancer["ports"]}
+    assert balanced["http"] == f"0.0.0.0:{ports['http']}"
+    assert balanced["grpc"] == f"0.0.0.0:{ports['grpc']}"
+    assert started["name"] == balanced["name"]  # the same fleet
+    (node,) = NODE["containers"]
+    drained = taken(node["lifecycle"]["preStop"]["exec"]["command"])
+    assert drained["node"] is None  # the one that it is run on
+    assert drained["timeout"] < NODE["terminationGracePeriodSeconds"]
+
+
+def test_names_lead_to_each_other() -> None:
+    name = CLUSTER["metadata"]["name"]
+    client = next(one for one in HEAD["containers"][0]["ports"] if one["name"] == "client")
+    for container in (*BALANCER["initContainers"], *BALANCER["containers"]):
+        assert f"ray://{name}-head-svc:{client['containerPort']}" in container["command"]
+        token = next(one for one in container["env"] if one["name"] == "RAY_AUTH_TOKEN")
+        assert token["valueFrom"]["secretKeyRef"] == {"name": name, "key": "auth_token"}
+    assert CLUSTER["spec"]["authOptions"] == {"mode": "token"}
+    labels = OBJECTS[0]["spec"]["template"]["metadata"]["labels"]
+    assert all(labels == one["spec"]["selector"] for one in OBJECTS if one["kind"] == "Service")
+    images = {one["image"] for pod in PODS.values() for one in pod["containers"]}
+    assert len(images) == 1  # one environment: Ray's nodes and clients have to have the same Python
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_kubernetes_takes_the_pods(pod: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
+    whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": PODS[pod]}
+    kubernetes_validate.validate(json.loads(json.dumps(whole)), "1.32", strict=True)
+    for container in PODS[pod]["containers"]:
+        mounted = {one["name"] for one in container.get("volumeMounts", [])}
+        assert mounted == {one["name"] for one in PODS[pod].get("volumes", [])}
+
+
+@pytest.mark.parametrize("index", range(len(OBJECTS)))
+def test_kubernetes_takes_the_balancers_objects(index: int) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
+    kubernetes_validate.validate(json.loads(json.dumps(OBJECTS[index])), "1.32", strict=True)
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_the_pods_are_restricted(pod: str) -> None:
+    for container in (*PODS[pod].get("initContainers", []), *PODS[pod]["containers"]):
+        context = container["securityContext"]
+        assert context["runAsNonRoot"]
+        assert not context["allowPrivilegeEscalation"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
