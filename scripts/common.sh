@@ -89,3 +89,32 @@ ensure_venv() {
   fi
   exec 9>&-
 }
+
+# The environment of the scripts that run Ray, with what else they name: Ray is large, and nothing else needs it.
+ensure_fleet_venv() {
+  local found stamp key
+  VENV=$ROOT/.venv/fleet stamp=$ROOT/.venv/fleet/stamp
+  key="$ROOT $* $(cksum <"$ROOT/pyproject.toml")"
+  if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then return; fi
+  if [ ! -x "$VENV/bin/python" ]; then
+    found=$(find_python) || exit 1
+    mkdir -p "$ROOT/.venv"
+    make_venv "${found#* }" "$VENV"
+  fi
+  say "installing Ray and HAProxy (a minute or two the first time)"
+  pip_install -e "$ROOT[ray]" "$@"
+  printf '%s\n' "$key" >"$stamp"
+}
+
+# Runs a command in a network namespace of its own where that is possible: Ray listens on every address.
+run_apart() {
+  local how apart=()
+  for how in "unshare --net" "unshare --net --map-root-user"; do
+    if $how true 2>/dev/null; then
+      read -ra apart <<<"$how"
+      break
+    fi
+  done
+  export RAY_USAGE_STATS_ENABLED=0
+  exec "${apart[@]}" "$@"
+}

@@ -8,6 +8,7 @@ import json
 import random
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import numpy as np
 import tritonclient.grpc
@@ -133,8 +134,16 @@ def ask_guilty(ledger: Ledger, asker: Asker, model: str, what: int) -> None:
 class Load:
     """Threads that ask all models in turn until stopped; half of them over HTTP, half over gRPC."""
 
-    def __init__(self, http_address: str, grpc_address: str, ledger: Ledger, clients: int) -> None:
+    def __init__(
+        self,
+        http_address: str,
+        grpc_address: str,
+        ledger: Ledger,
+        clients: int,
+        models: Iterable[str] = SALTS,
+    ) -> None:
         self._ledger = ledger
+        self._models = models
         self._stop = threading.Event()
         self._numbers = itertools.count(1)
         #: How many requests of each client have ended.
@@ -159,7 +168,7 @@ class Load:
             thread.join()
 
     def _ask_on(self, asker: Asker, seed: int) -> None:
-        models = list(SALTS)
+        models = list(self._models)
         random.Random(seed).shuffle(models)
         for model in itertools.cycle(models):
             right = ask_once(self._ledger, asker, model, next(self._numbers))

@@ -62,8 +62,8 @@ _DELAYS_US = {"batched": 50_000}
 _LOAD_S = 0.5
 #: Elements of an output that no machine of ours has the memory for: 200 GB.
 _HUGE = 25_000_000_000
-_X = [Tensor(name="x", dtype=np.int64, shape=(2,))]
-_Y = [Tensor(name="y", dtype=np.int64, shape=(-1,))]
+INPUTS = [Tensor(name="x", dtype=np.int64, shape=(2,))]
+OUTPUTS = [Tensor(name="y", dtype=np.int64, shape=(-1,))]
 
 
 def add_elastic() -> None:
@@ -93,12 +93,12 @@ def register(client: DaemonClient, model: str, *, replace: bool = False) -> None
     config = ModelConfig(
         max_batch_size=MAX_BATCH_SIZE, batcher=DynamicBatcher(max_queue_delay_microseconds=delay_us)
     )
-    infer = _callable(SALTS[model])
+    infer = callable_of(model)
     client.register(
         _slowly(infer) if model == "slow" else infer,
         model,
-        _X,
-        _Y,
+        INPUTS,
+        OUTPUTS,
         config,
         progress=False,
         replace=replace,
@@ -114,7 +114,9 @@ def _slowly(infer: Any) -> Any:
     return factory
 
 
-def _callable(salt: int) -> Any:
+def callable_of(model: str) -> Any:
+    """Return what one of the models serves."""
+    salt = SALTS[model]
     kept: list[Any] = []
 
     def infer(requests: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chaos.__main__ import broken_promises, table
+from chaos.__main__ import broken_promises
 from chaos.run import run
+from chaos.table import table
 
 FAULTS = ["kill-worker", "kill-all-workers", "stop-worker", "scale", "hang-worker", "kill-server"]
 

@@ -1,0 +1,127 @@
+"""The command behind `scripts/fleet-chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from operator import ge
+from pathlib import Path
+
+from support.ray_nodes import loopback_up, until
+
+from chaos.fleet.faults import FAULTS
+from chaos.fleet.ground import INSTANCES, Ground, serving
+from chaos.ledger import Ledger
+from chaos.load import AskError, HttpAsker, Load, NoAnswer
+from chaos.models import right_answer
+from chaos.run import Outcome
+from chaos.table import table
+
+#: Requests that have to be answered between two faults.
+_BETWEEN = 60
+
+
+def main() -> int:
+    """Run what the command line says, print the table; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/fleet-chaos", description="Faults: " + ", ".join(FAULTS)
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the order of faults (1)")
+    parser.add_argument("--seconds", type=float, default=180, help="how long (180)")
+    parser.add_argument("--clients", type=int, default=4, help="that ask at once (4)")
+    parser.add_argument("--faults", default="", help="only these, with commas between them")
+    given = parser.parse_args()
+    names = given.faults.split(",") if given.faults else list(FAULTS)
+    unknown = set(names) - set(FAULTS)
+    if unknown:
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
+    loopback_up()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    outcome = _run(given.seed, given.seconds, names, given.clients)
+    print(table(outcome))
+    problems = broken_promises(outcome)
+    for problem in problems:
+        print(f"BROKEN: {problem}")
+    return 1 if problems else 0
+
+
+def broken_promises(outcome: Outcome) -> list[str]:
+    """Say what must not be: answers wrong or lost, errors that say nothing, errors where none may be, leaks."""
+    problems = [f"leak: {leak}" for leak in outcome.leaks]
+    for name, one in outcome.ledger.accounts.items():
+        counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
+        problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]
+        allowed = FAULTS[name].costs * one.injected if name in FAULTS else 0
+        if one.failed > allowed and (name not in FAULTS or FAULTS[name].free):
+            problems.append(f"{name}: {one.failed} requests failed, {allowed or 'none'} may")
+    return problems
+
+
+def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:
+    chance = random.Random(seed)
+    ledger = Ledger()
+    outcome = Outcome(ledger)
+    with tempfile.TemporaryDirectory(prefix="ptf-") as folder:  # noqa: SIM117
+        with serving(Path(folder), ledger, outcome.leaks) as ground:
+            until(lambda: _is_served(ground), "the balancer answers for all models")
+            load = Load(ground.http, ground.grpc, ledger, clients, INSTANCES)
+            load.start()
+            try:
+                _break(ground, load, seconds, names, chance, outcome)
+            finally:
+                load.stop()
+    return outcome
+
+
+def _break(
+    ground: Ground, load: Load, seconds: float, names: Sequence[str], chance: random.Random, outcome: Outcome
+) -> None:  # fmt: skip
+    _answered(ground.ledger, load)
+    begun = time.monotonic()
+    while not _over(begun, seconds, names, ground.ledger):
+        for name in chance.sample(list(names), len(names)):
+            _inject(name, ground, load, chance)
+            if _over(begun, seconds, names, ground.ledger):
+                break
+    outcome.seconds = time.monotonic() - begun
+
+
+def _is_served(ground: Ground) -> bool:
+    asker = HttpAsker(ground.http)
+    try:
+        return all(asker.ask(name, 1) == right_answer(name, 1) for name in INSTANCES)
+    except (AskError, NoAnswer):
+        return False
+    finally:
+        asker.close()
+
+
+def _over(begun: float, seconds: float, names: Sequence[str], ledger: Ledger) -> bool:
+    return time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts)
+
+
+def _inject(name: str, ground: Ground, load: Load, chance: random.Random) -> None:
+    print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
+    ground.ledger.begin(name)
+    FAULTS[name].inject(ground, chance)
+    ground.mended()
+    _answered(ground.ledger, load)
+
+
+def _answered(ledger: Ledger, load: Load) -> None:
+    """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
+    wanted = ledger.answered() + _BETWEEN
+    rounds = [ended + 2 for ended in load.ended]
+    until(
+        lambda: ledger.answered() >= wanted and all(map(ge, load.ended, rounds)),
+        "requests are answered",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

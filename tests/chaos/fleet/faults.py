@@ -1,0 +1,141 @@
+"""What is broken in a fleet. Each fault breaks something once; Ray, HAProxy and the fleet have to mend it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+from support.ray_nodes import kill_node, until
+
+from chaos.fleet.ground import INSTANCES, Ground
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`free`: no request may fail because of it, but for as many as it `costs` each time."""
+
+    inject: Callable[[Ground, random.Random], None]
+    free: bool
+    costs: int = 0
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+        psutil.wait_procs([process], timeout=10)
+
+
+def kill_worker(ground: Ground, chance: random.Random) -> None:
+    """Any worker; its daemon tries its batch again, in another one."""
+    _kill(psutil.Process(chance.choice(ground.workers())))
+
+
+def kill_server(ground: Ground, chance: random.Random) -> None:
+    """tritonserver of a node: what is inside fails, and HAProxy leaves it until it is back."""
+    pid = chance.choice([one.server.pid for one in ground.statuses().values() if one.server.pid])
+    _kill(psutil.Process(pid))
+
+
+def kill_daemon(ground: Ground, chance: random.Random) -> None:
+    """The daemon of a node: its workers and tritonserver end with it, the node's actor starts another one."""
+    node, status = chance.choice(sorted(ground.statuses().items()))
+    _kill(psutil.Process(status.pid))
+    until(
+        lambda: (now := ground.statuses().get(node)) is not None and now.pid != status.pid,
+        "another daemon",
+    )
+
+
+def _kill_actor(ground: Ground, chance: random.Random, title: str) -> None:
+    victim = chance.choice(ground.of_ray(title))
+    before = {one.pid for one in ground.of_ray(title)}
+    _kill(victim)
+    until(
+        lambda: len(now := {one.pid for one in ground.of_ray(title)}) == len(before) and now != before,
+        f"another {title}",
+    )  # fmt: skip
+
+
+def kill_node_actor(ground: Ground, chance: random.Random) -> None:
+    """The actor that owns a node's daemon; the daemon stays."""
+    _kill_actor(ground, chance, "ray::NodeActor")
+
+
+def kill_holder(ground: Ground, chance: random.Random) -> None:
+    """An actor that holds an instance's place: Ray starts it again, here or elsewhere."""
+    _kill_actor(ground, chance, "ray::Holder")
+
+
+def kill_controller(ground: Ground, chance: random.Random) -> None:
+    """The controller, which Ray starts again with the state that it had."""
+    _kill_actor(ground, chance, "ray::Controller")
+
+
+def kill_balancer(ground: Ground, chance: random.Random) -> None:
+    """`fleet balance`: HAProxy serves on, and the next `fleet balance` finds it."""
+    ground.end_balancer()
+
+
+def kill_haproxy(ground: Ground, chance: random.Random) -> None:
+    """HAProxy itself, with all its connections; `fleet balance` starts it again."""
+    masters = [
+        one
+        for one in ground.of_ray("/")
+        if "haproxy" in one.name() and "haproxy" not in (one.parent() or one).name()
+    ]
+    for one in [*masters[0].children(), masters[0]]:
+        _kill(one)
+
+
+def kill_one_node(ground: Ground, chance: random.Random) -> None:
+    """A node with all that is on it; another one joins."""
+    kill_node(ground.cluster, ground.fleet, chance.choice(ground.cluster.list_all_nodes()[1:]))
+    ground.add_node()
+
+
+def drain_node(ground: Ground, chance: random.Random) -> None:
+    """A node is drained, ends, and another one joins."""
+    leaving = chance.choice(ground.cluster.list_all_nodes()[1:])
+    ground.add_node()
+    ground.fleet.drain(leaving.node_id)
+    kill_node(ground.cluster, ground.fleet, leaving)
+
+
+def scale(ground: Ground, chance: random.Random) -> None:
+    """Up, and down to what it was."""
+    name, instances = chance.choice(sorted(INSTANCES.items()))
+    ground.fleet.scale(name, instances + chance.randrange(1, 4), progress=False)
+    ground.fleet.scale(name, instances, progress=False)
+
+
+def replace(ground: Ground, chance: random.Random) -> None:
+    """The same model again, in new workers on all nodes."""
+    name, instances = chance.choice(sorted(INSTANCES.items()))
+    ground.register(name, instances, replace=True)
+
+
+def kill_head(ground: Ground, chance: random.Random) -> None:
+    """Ray's control plane (GCS), which is started again: what is served is served on meanwhile."""
+    head = ground.cluster.head_node
+    head.kill_gcs_server(check_alive=False)
+    head.start_gcs_server()
+
+
+FAULTS: dict[str, Fault] = {
+    "kill-worker": Fault(kill_worker, free=True),
+    "kill-node-actor": Fault(kill_node_actor, free=True),
+    "kill-holder": Fault(kill_holder, free=True),
+    "kill-controller": Fault(kill_controller, free=True),
+    "kill-balancer": Fault(kill_balancer, free=True),
+    "drain-node": Fault(drain_node, free=True),
+    "scale": Fault(scale, free=True),
+    "replace": Fault(replace, free=True),
+    "kill-server": Fault(kill_server, free=False),
+    "kill-daemon": Fault(kill_daemon, free=False),
+    "kill-haproxy": Fault(kill_haproxy, free=False),
+    "kill-node": Fault(kill_one_node, free=False),
+    "kill-head": Fault(kill_head, free=True),
+}
