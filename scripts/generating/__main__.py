@@ -14,6 +14,7 @@ from generating import (
     pages,
     pictures,
     protocol,
+    wire,
 )
 
 
@@ -21,11 +22,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/generate", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
+    parser.add_argument(
+        "--compatible",
+        metavar="WHY",
+        help="messages have changed under the same PROTOCOL, and every process of that number understands them",
+    )
     arguments = parser.parse_args()
+    try:
+        shapes = wire.text(_read(arguments.root / wire.PATH), arguments.compatible)
+    except wire.ChangedWire as changed:
+        print(changed, file=sys.stderr)
+        return 1
     texts: dict[Path, str] = {
         protocol.PATH: protocol.header(),
         datatype_table.PATH: datatype_table.header(),
         declarations.PATH: declarations.source(),
+        wire.PATH: shapes,
         chart_schema.PATH: chart_schema.schema(),
         **grpc_messages.files(),
         **pictures.files(),
