@@ -81,6 +81,7 @@ class Daemon(DaemonParts):
         else:
             await self._serve_until_stopped(on_ready)
         await self._server.stop()
+        await self._workers.forks.hold()
         serving.cancel()
         await self._control.close()
         telling.cancel()

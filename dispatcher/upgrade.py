@@ -179,6 +179,7 @@ class Upgrade:
             # Where models sleep and wake all the time, there would be no moment at which none does.
             self.parts.registry.adaptations.hold()
             await self.parts.registry.parking.hold()
+            await self.parts.workers.forks.hold()
             await self._until(self._unsettled, wish.wait_s)
             self._refuse_impossible()  # what has been changed since
         except BaseException as error:
@@ -193,6 +194,7 @@ class Upgrade:
         """Stay this version."""
         self.parts.control.release()
         self.parts.registry.parking.release()
+        self.parts.workers.forks.release()
         self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
         self._under_way = False
         self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
@@ -237,6 +239,8 @@ class Upgrade:
             return "a temporary model is being unregistered"
         if not parts.registry.parking.settled:
             return "a worker that was parked is being ended"
+        if not parts.workers.forks.settled:
+            return "a fork server is being ended"
         return parts.registry.adoption.unsettled()
 
     def _server_unsettled(self) -> str:

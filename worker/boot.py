@@ -5,7 +5,8 @@ Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID GAUGE_FD
 The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed:
 LIBRARY is a folder of the daemon that holds nothing but `pytriton`, so the worker always speaks the
 daemon's protocol. What it needs besides (numpy, pyzmq, msgspec, cloudpickle) comes from its own
-environment. Standard library only up to there.
+environment. Standard library only up to there. Where WORKER is "(forks workers)", this is a fork server
+(fork_server.py), and GAUGE_FD its connection with the dispatcher.
 """
 
 from __future__ import annotations
@@ -37,9 +38,16 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+    from pytriton.ipc.forking import FORKS
+    from pytriton.worker import fork_server
     from pytriton.worker.ending import end_in_time
     from pytriton.worker.process import run
 
+    if worker == FORKS:
+        forked = fork_server.serve(int(parent_pid), int(gauge_fd))
+        if forked is None:
+            return 0
+        worker, gauge_fd = forked[0], str(forked[1])
     gc.enable()
     code = 1
     try:

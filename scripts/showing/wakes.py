@@ -1,4 +1,4 @@
-"""First answers of a model that sleeps: with a new worker, a parked one, and a spare."""
+"""First answers of a model that sleeps: with a new worker, a fork, a parked one, and a spare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from pytriton.model_config import ModelConfig, Tensor
 from showing.asking import ask, at, load_of_machine
 
 _WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a new worker (`parked_workers = 0`)": ({"parked_workers": 0}, {}),
+    "a new worker (`parked_workers = 0`, `fork_servers = 0`)": (
+        {"parked_workers": 0, "fork_servers": 0},
+        {},
+    ),
+    "a fork (`parked_workers = 0`)": ({"parked_workers": 0}, {}),
     "a parked worker": ({}, {}),
     "`spares=1`": ({}, {"spares": 1}),
 }
@@ -63,7 +67,7 @@ def _until_at_rest(daemon: RunningDaemon) -> None:
 
     def at_rest() -> bool:
         time.sleep(_LOOK_S)
-        seen.append(sum(map(_cpu_s, daemon.children())))
+        seen.append(sum(map(_cpu_s, [*daemon.workers(), *daemon.fork_servers()])))
         return seen[-1] == seen[-2]
 
     eventually(at_rest, "workers are at rest")
@@ -71,8 +75,6 @@ def _until_at_rest(daemon: RunningDaemon) -> None:
 
 def _cpu_s(process: psutil.Process) -> float:
     try:
-        if not any(word.endswith("worker/boot.py") for word in process.cmdline()):
-            return 0.0
         times = process.cpu_times()
     except psutil.Error:  # it has ended
         return 0.0

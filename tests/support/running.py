@@ -20,6 +20,7 @@ import psutil
 
 from pytriton.daemon import DaemonClient, connect
 from pytriton.dispatcher.settings.declarations import ENV_OWNER, DaemonConfig
+from pytriton.ipc.forking import FORKS
 
 #: Fetching the server on a machine that never did takes long; everything else is a matter of
 #: seconds.
@@ -121,6 +122,23 @@ class RunningDaemon:
         """Return all processes below the daemon: tritonserver, stubs, workers."""
         children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return children
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes of workers."""
+        return [one for one, command in self._booted() if FORKS not in command]
+
+    def fork_servers(self) -> list[psutil.Process]:
+        """The processes that make workers by forks."""
+        return [one for one, command in self._booted() if FORKS in command]
+
+    def _booted(self) -> list[tuple[psutil.Process, list[str]]]:
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                command = child.cmdline()
+                if any(word.endswith("worker/boot.py") for word in command):
+                    found.append((child, command))
+        return found
 
     def stubs(self) -> list[psutil.Process]:
         """The processes of Python proxies; compiled ones are none."""

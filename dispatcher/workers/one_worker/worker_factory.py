@@ -15,6 +15,7 @@ from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings import trace_settings
 from pytriton.dispatcher.settings.declarations import DaemonConfig
 from pytriton.dispatcher.workers.one_worker import numbering
+from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers, boot_arguments
 from pytriton.dispatcher.workers.one_worker.hosted_worker import HostedWorker
 from pytriton.dispatcher.workers.one_worker.registrant import Registrant
 from pytriton.dispatcher.workers.one_worker.worker import Worker
@@ -39,11 +40,17 @@ class WorkerFactory:
     ) -> None:
         self._rundir = rundir
         tracing = trace_settings.uses_opentelemetry(config)
+        boot = boot_arguments(library, rundir.control_endpoint)
+        #: Make workers of one environment quickly.
+        self.forks = ForkServers(
+            config.fork_servers, boot, kill_on_death, config.worker_start_timeout_s
+        )
         self._place = WorkerPlace(
             rundir.control_endpoint,
             library,
             kill_on_death,
             trace_settings.worker_environment(config, os.environ) if tracing else None,
+            self.forks,
         )
         #: The number of the last worker.
         self.serial = 0

@@ -20,6 +20,11 @@ from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.settings.trace_settings import exports_elsewhere
 from pytriton.dispatcher.triton.liveness import process_state
+from pytriton.dispatcher.workers.one_worker.fork_servers import (
+    ForkServers,
+    Surroundings,
+    boot_arguments,
+)
 from pytriton.dispatcher.workers.one_worker.worker import Worker
 from pytriton.ipc import linux, messages
 from pytriton.ipc.calls.call_connection import socket_path
@@ -49,13 +54,14 @@ class WorkerPlace:
     """The daemon's resources for a worker: the control endpoint, the folder that holds `pytriton`.
 
     `kill_on_death` ends what the worker started when this process is killed. `tracing`: tritonserver traces with
-    OpenTelemetry, and these variables say where spans go.
+    OpenTelemetry, and these variables say where spans go. `forks`: makes workers that need not start an interpreter.
     """
 
     endpoint: str
     library: Path
     kill_on_death: KillOnDeath
     tracing: Mapping[str, str] | None = None
+    forks: ForkServers | None = None
 
 
 class WorkerProcess(Worker):
@@ -97,24 +103,9 @@ class WorkerProcess(Worker):
             RemoteFailure: the interpreter or the working directory is not there.
         """
         world = spec.world
-        boot = place.library / "pytriton" / "worker" / "boot.py"
         gauge, gauge_fd = Gauge.create()
-        argv = [
-            world.python, str(boot), str(place.library), place.endpoint, name, str(os.getpid()),
-            str(gauge_fd),
-        ]  # fmt: skip
         try:
-            child = await Child.start(
-                argv,
-                env={
-                    **_environment(spec, instance, place.tracing),
-                    ENV_SHARED_DIR: str(place.library.parent / "shared"),
-                },
-                cwd=world.cwd,
-                on_line=on_line,
-                kill_on_death=place.kill_on_death,
-                pass_fds=[gauge_fd],
-            )
+            child = await _child(name, spec, instance, place, on_line, gauge_fd)
         except OSError as error:
             gauge.close()
             what = "working directory" if error.filename == world.cwd else "interpreter"
@@ -124,6 +115,9 @@ class WorkerProcess(Worker):
                 f"daemon: {error.strerror}. Give another one with "
                 f"{'cwd=' if what == 'working directory' else 'python='}.",
             ) from error
+        except BaseException:
+            gauge.close()
+            raise
         finally:
             os.close(gauge_fd)
         tracing = place.tracing is not None
@@ -295,15 +289,45 @@ class WorkerProcess(Worker):
         await self._child.drained()
 
 
-def _environment(
-    spec: messages.ModelSpec, instance: int, tracing: Mapping[str, str] | None
-) -> Mapping[str, str]:
+async def _child(
+    name: str,
+    spec: messages.ModelSpec,
+    instance: int,
+    place: WorkerPlace,
+    on_line: OnLine,
+    gauge_fd: int,
+) -> Child:
+    """Return the process: a fork where there can be one, else an interpreter that starts; raises OSError."""
+    world = spec.world
+    env = _environment(spec, place)
+    # Frameworks read it when they are loaded, as no fork server has.
+    device = _device(spec, instance)
+    if place.forks is not None:
+        around = Surroundings(world.python, world.cwd, frozenset(env.items()))
+        forked = await place.forks.start(around, name, device, gauge=gauge_fd, on_line=on_line)
+        if forked is not None:
+            return forked
+    boot = boot_arguments(place.library, place.endpoint)
+    return await Child.start(
+        [world.python, *boot, name, str(os.getpid()), str(gauge_fd)],
+        env={**env, **device},
+        cwd=world.cwd,
+        on_line=on_line,
+        kill_on_death=place.kill_on_death,
+        pass_fds=[gauge_fd],
+    )
+
+
+def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, str]:
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
-    if tracing is not None and not exports_elsewhere(spec.world.env):
-        env.update(tracing)
+    if place.tracing is not None and not exports_elsewhere(spec.world.env):
+        env.update(place.tracing)
     env.update(spec.world.env)
+    shared = str(place.library.parent / "shared")
+    return {**with_direct_loopback(env), ENV_SHARED_DIR: shared}
+
+
+def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
     # Spares come after the instances and go round the same devices.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
-    if device is not None:
-        env["CUDA_VISIBLE_DEVICES"] = device
-    return with_direct_loopback(env)
+    return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}

@@ -282,10 +282,10 @@ def test_a_thousand_calls_leave_nothing_behind(
 def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
     """Return the descriptors and the bytes of memory of tritonserver, and of each stub and worker."""
     found = {}
+    workers = daemon.workers()
     for child in daemon.children():
         with suppress(psutil.NoSuchProcess):  # it has ended since
-            name, command = child.name(), " ".join(child.cmdline())
-            if re.match("tritonserver|.*stub", name) or "boot.py" in command:
+            if re.match("tritonserver|.*stub", child.name()) or child in workers:
                 found[child.pid] = child.num_fds(), child.memory_info().rss
     return found
 

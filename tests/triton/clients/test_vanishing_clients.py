@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 from support.models.inference import Array, Inference
 from support.running import RunningDaemon, eventually
@@ -114,12 +112,7 @@ def serve(daemon: RunningDaemon) -> None:
 
 
 def workers(daemon: RunningDaemon) -> list[int]:
-    found = []
-    for child in daemon.children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie, which is one of these
-            if "boot.py" in " ".join(child.cmdline()):
-                found.append(child.pid)
-    return found
+    return [one.pid for one in daemon.workers()]
 
 
 def ask(daemon: RunningDaemon) -> list[float]:

@@ -97,11 +97,11 @@ def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
 
 
 def _settled(daemon: RunningDaemon) -> dict[str, object] | None:
-    """Return the footprint once tritonserver and the undertaker alone are left below the daemon."""
+    """Return the footprint once tritonserver, the undertaker and a fork server alone are left below the daemon."""
     footprint = _footprint(daemon)
     processes = footprint["processes"]
     assert isinstance(processes, list)
-    return footprint if len(processes) == 2 and "ending" not in processes else None
+    return footprint if len(processes) == 3 and "ending" not in processes else None
 
 
 def _more(before: dict[str, object], now: dict[str, object]) -> dict[str, object]:

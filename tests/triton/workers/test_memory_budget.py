@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from support.models.inference import Inference
 from support.running import RunningDaemon, eventually
@@ -54,15 +53,7 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._over.wait(0.02):
-            workers = [one for one in self._daemon.children() if _is_worker(one)]
-            self.most = max(self.most, len(workers))
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return any(word.endswith("worker/boot.py") for word in process.cmdline())
-    except psutil.Error:
-        return False
+            self.most = max(self.most, len(self._daemon.workers()))
 
 
 def test_six_models_take_turns_in_the_memory_of_three(daemon: RunningDaemon) -> None:

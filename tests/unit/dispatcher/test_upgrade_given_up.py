@@ -8,18 +8,22 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import zmq
 
 from pytriton.dispatcher.base import handover
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.taking_over import SIGNALS
 from pytriton.dispatcher.upgrade import Upgrade
+from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
 from pytriton.dispatcher.workers.parking import Parking
 from pytriton.ipc import messages
 
 NOW = messages.Upgrade(wait_s=0.0)
+NOBODY = cast(KillOnDeath, None)  # nothing is started
 
 
 class Scene:
@@ -65,6 +69,7 @@ class Scene:
             temporary=SimpleNamespace(ending=False),
             repository_models=SimpleNamespace(known=SimpleNamespace(serves_any=False)),
             registry=registry,
+            workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
             events=SimpleNamespace(events=events, waits=False),
             requests=SimpleNamespace(waits=False),
             notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.fakes.fake_worker import FakeWorker
 
+from pytriton.dispatcher.base.kill_on_death import KillOnDeath
 from pytriton.dispatcher.events import kinds
 from pytriton.dispatcher.upgrade import Upgrade
+from pytriton.dispatcher.workers.one_worker.fork_servers import ForkServers
 from pytriton.dispatcher.workers.parking import Parking
 from pytriton.ipc import messages
 from pytriton.ipc.errors import ErrorKind, RemoteFailure
 
 NOW = messages.Upgrade(wait_s=0.0)
+NOBODY = cast(KillOnDeath, None)  # nothing is started
 
 
 class Parts(SimpleNamespace):
@@ -41,6 +44,7 @@ class Parts(SimpleNamespace):
             openai=SimpleNamespace(settled=True),
             repository_models=SimpleNamespace(known=SimpleNamespace(serves_any=False)),
             registry=Models([], self.busy),
+            workers=SimpleNamespace(forks=ForkServers(1, [], NOBODY)),
             events=SimpleNamespace(events=SimpleNamespace(tell=self._tell)),
             is_private=False,
         )

@@ -48,7 +48,7 @@ def play(folder: Path, scene: Callable[[WorkerFactory], Awaitable[None]], **sett
     async def played() -> None:
         kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
         try:
-            config = DaemonConfig(**settings)
+            config = DaemonConfig(**{"fork_servers": 0, **settings})
             await scene(WorkerFactory(config, rundir, folder / "library", kill_on_death))
         finally:
             kill_on_death.close()

@@ -1,0 +1,170 @@
+"""A fork server: it has imported what every worker imports, and each order makes a worker of a fork of it.
+
+It holds nothing of a model, of a user or of a connection: the fork happens before a worker's first message. What a new
+process would have of its own is made anew in the fork: session, folder, output, variables, random numbers, its name.
+Common to all forks of it is what the interpreter chooses at its start: the seed of str's hash, and addresses in memory.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import gc
+import os
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from typing import Optional
+
+import msgspec
+
+from pytriton.ipc import linux
+from pytriton.ipc.forking import (
+    BEGUN,
+    FAILED,
+    FORKED,
+    FORKS,
+    GO,
+    LARGEST,
+    REFUSED,
+    STALE,
+    CannotFork,
+    Forker,
+    Order,
+    join_helpers,
+    show_as,
+)
+
+#: Descriptors that come with an order: the worker's output, its page, the connection for what is said about it.
+_DESCRIPTORS = 3
+#: Modules that may be found somewhere else from one start to the next: what every worker imports from its environment.
+_FOUND = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustomize")
+
+
+def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
+    """Fork for each order; return the worker's name and the descriptor of its page in the fork, None at the end."""
+    linux.die_with_parent(parent_pid)
+    channel = socket.socket(fileno=channel_fd)
+    join_helpers()
+    try:
+        forker = Forker()
+    except CannotFork as why:
+        channel.send(REFUSED + str(why).encode())
+        return None
+    is_fresh = installation()
+    sys.stdout.flush()  # what a start-up file has printed is this process's own
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy what all of them share
+    channel.send(BEGUN)
+    while True:
+        data, descriptors = _receive(channel)
+        if not data:
+            return None
+        order = msgspec.msgpack.decode(data, type=Order)
+        said = socket.socket(fileno=descriptors[2])
+        if _can_begin(order, said, is_fresh) and _fork(forker, said) == 0:
+            channel.close()
+            _begin(order, parent_pid, descriptors[0], said)
+            return order.worker, descriptors[1]
+        said.close()
+        for descriptor in descriptors[:2]:
+            os.close(descriptor)
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Return an order and its descriptors, which are closed in other programs; b"" when the dispatcher has gone."""
+    size = _DESCRIPTORS * array.array("i").itemsize
+    data, ancillary, _, _ = channel.recvmsg(LARGEST, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
+    numbers = array.array("i")
+    for _, _, block in ancillary:
+        numbers.frombytes(block)
+    return data, list(numbers)
+
+
+def _can_begin(order: Order, said: socket.socket, is_fresh: Callable[[], bool]) -> bool:
+    """Go to the worker's folder, for it to be there from the first; say why not, if that cannot be."""
+    if not is_fresh():
+        said.send(STALE)
+        return False
+    try:
+        if order.cwd is not None:
+            os.chdir(order.cwd)
+    except OSError as error:
+        said.send(FAILED + str(error.errno or errno.EIO).encode())
+        return False
+    return True
+
+
+def _fork(forker: Forker, said: socket.socket) -> int:
+    """Fork, and say so; return what fork(2) does, -1 where the system does not let it."""
+    try:
+        pid = forker.fork()
+    except OSError as error:
+        said.send(REFUSED + str(error).encode())
+        return -1
+    if pid:
+        said.send(FORKED + str(pid).encode())
+    return pid
+
+
+def _begin(order: Order, parent_pid: int, output: int, said: socket.socket) -> None:
+    """Become a process like one that the dispatcher has started itself; returns only then."""
+    linux.die_with_parent(parent_pid)
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.environ.update(order.variables)
+    show_as(FORKS, order.worker)
+    _reseed()
+    said.send(BEGUN + str(os.getpid()).encode())
+    if said.recv(LARGEST) != GO:  # nobody wants it any more
+        os._exit(0)
+    said.close()
+
+
+def _reseed() -> None:
+    """Make random what libraries have drawn at their import; `random` itself does so in every fork."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+
+
+def installation() -> Callable[[], bool]:
+    """Return what tells whether the next interpreter would import the same files as this one has."""
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_site_folders()]
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    paths = [*{*folders, sys.executable, *(file for file in files if isinstance(file, str))}]
+
+    def seen() -> list[object]:
+        sys.path_importer_cache.clear()
+        return [*map(_stamp, paths), *map(_origin, _FOUND)]
+
+    before = seen()
+    return lambda: seen() == before
+
+
+def _site_folders() -> list[str]:
+    site = sys.modules.get("site")
+    return [] if site is None else [*site.getsitepackages(), site.getusersitepackages()]
+
+
+def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
+    """Return what is another one when a file has changed, or what is in a folder; None where there is none."""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _origin(name: str) -> Optional[str]:
+    """Return the file that would be imported for a module."""
+    try:
+        spec = PathFinder.find_spec(name)
+    except (ImportError, ValueError):  # of a name that another finder makes up
+        return None
+    return None if spec is None else spec.origin
